@@ -58,8 +58,13 @@ install() {
     rm -rf "${newer:?}/$name" "$newer/$name.part"
     mkdir "$newer/$name.part"
     say "building $name; this takes a minute or two"
-    if GOBIN=$newer/$name.part GOTOOLCHAIN=${GOTOOLCHAIN:-auto} "$@" >"$newer/$name.log" 2>&1; then
-        rm -rf "$newer/source"
+    built=yes
+    (
+        export GOBIN="$newer/$name.part" GOTOOLCHAIN="${GOTOOLCHAIN:-auto}"
+        "$@"
+    ) >"$newer/$name.log" 2>&1 || built=
+    rm -rf "$newer/$name.source"
+    if [ -n "$built" ]; then
         touch "$newer/$name.part/.done"
         mv "$newer/$name.part" "$newer/$name"
     else
@@ -77,9 +82,10 @@ in_copy() {
     module=$1
     linked="-ldflags=-s -w $2"
     shift 2
-    downloaded=$(GOFLAGS='' go mod download -json "$module") || { echo "$downloaded"; return 1; }
+    downloaded=$(GOFLAGS='' go mod download -json "$module") ||
+        { echo "$downloaded" | sed -n 's/^.*"Error": "\(.*\)".*$/\1/p'; return 1; }
     folder=$(echo "$downloaded" | sed -n 's/^.*"Dir": "\(.*\)",$/\1/p')
-    copy=$newer/source
+    copy=$newer/$name.source
     rm -rf "$copy"
     cp -R "$folder" "$copy" && chmod -R u+w "$copy" || return 1
     if [ -e "$copy/vendor.mod" ]; then
@@ -99,7 +105,7 @@ in_copy() {
 # With the program that pins namespaces for it.
 crio() {
     in_copy "github.com/cri-o/cri-o@$1" "" $storage ./cmd/crio &&
-        cc -O2 -o "$GOBIN/pinns" "$newer"/source/pinns/src/*.c
+        cc -O2 -o "$GOBIN/pinns" "$newer/$name.source"/pinns/src/*.c
 }
 
 # The daemon and the client, which are two modules.
@@ -112,16 +118,15 @@ docker() {
     done
 }
 
-# What Podman's and CRI-O's libraries would link besides, and no test needs.
-storage=-tags=containers_image_openpgp,exclude_graphdriver_btrfs,seccomp
-
+# What Podman's and CRI-O's libraries would link besides, and no test needs, is left out.
+storage=-tags=containers_image_openpgp,exclude_graphdriver_btrfs
 tags=
 case $wanted in
 *runc-* | *podman-* | *crio-*)
     if [ -n "$(pkg-config --modversion libseccomp 2>/dev/null)" ] || seccomp; then
-        tags=-tags=seccomp
+        tags=-tags=seccomp storage=$storage,seccomp
     else
-        say "libseccomp-dev cannot be had: runc is built without seccomp"
+        say "libseccomp-dev cannot be had:$wanted without seccomp"
     fi ;;
 esac
 for name in $wanted; do

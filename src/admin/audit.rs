@@ -37,8 +37,14 @@ pub(super) struct Audit {
     /// Only this plugin: NAME or NN-NAME.
     #[arg(long, value_name = "PLUGIN")]
     plugin: Option<String>,
-    /// Only these actions, separated by commas.
-    #[arg(long, value_name = "ACTION", value_delimiter = ',', value_parser = actions())]
+    /// Only these actions, separated by commas (refused,would_refuse).
+    #[arg(
+        long,
+        value_name = "ACTION",
+        value_delimiter = ',',
+        value_parser = actions(),
+        hide_possible_values = true
+    )]
     action: Vec<String>,
     /// Only since an age (2h, 7d) or a UTC time.
     #[arg(long, value_name = "TIME", value_parser = time)]

@@ -21,10 +21,12 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 
 /// Where runtimes are looked for when PATH does not have them: engines scrub the environment,
-/// Podman's `kill` and `delete` come without any PATH. CRI-O's packages have theirs in a folder
-/// of its own.
-const STANDARD_PATH: &str =
-    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/libexec/crio";
+/// Podman's `kill` and `delete` come without any PATH.
+const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Where CRI-O's packages have their runtimes. It is searched last, so that a node on which another
+/// runtime was found keeps that one.
+const CRIO_PATH: &str = "/usr/libexec/crio";
 
 /// The runtimes whose differences matter here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,17 +111,19 @@ pub(crate) fn resolve_in(
     let ourselves = Ourselves::open();
     let name = called_as.map(Path::new).and_then(Path::file_name).and_then(OsStr::to_str);
     if let Some(path) = name.and_then(|name| config.instances.get(name)) {
-        return find(path, &ourselves, paths)
+        return find(path, &ourselves, &[paths, OsStr::new(STANDARD_PATH)])
             .map_err(|why| nothing_found(config, &[format!("{path} {why}")]));
     }
     let mut tried = Vec::new();
     for candidate in &config.runtime {
-        match find(candidate, &ourselves, paths) {
+        match find(candidate, &ourselves, &[paths, OsStr::new(STANDARD_PATH)]) {
             Ok(path) => return Ok(path),
             Err(why) => tried.push(format!("{candidate} {why}")),
         }
     }
-    Err(nothing_found(config, &tried))
+    let names = config.runtime.iter().filter(|candidate| !candidate.contains('/'));
+    let mut last = names.filter_map(|name| find(name, &ourselves, &[OsStr::new(CRIO_PATH)]).ok());
+    last.next().ok_or_else(|| nothing_found(config, &tried))
 }
 
 fn nothing_found(config: &Config, tried: &[String]) -> Error {
@@ -135,12 +139,11 @@ fn nothing_found(config: &Config, tried: &[String]) -> Error {
 fn find(
     candidate: &str,
     ourselves: &Ourselves,
-    paths: &OsStr,
+    places: &[&OsStr],
 ) -> std::result::Result<PathBuf, &'static str> {
     if candidate.contains('/') {
         return usable(Path::new(candidate), ourselves).map(|()| PathBuf::from(candidate));
     }
-    let places = [paths, OsStr::new(STANDARD_PATH)];
     let mut reason = "is not installed";
     for place in places {
         for path in which::which_in_all(candidate, Some(place), "/").into_iter().flatten() {
@@ -162,6 +165,12 @@ fn usable(path: &Path, ourselves: &Ourselves) -> std::result::Result<(), &'stati
         return Err("may be written by everybody");
     }
     if ourselves.is(path, &meta) { Err("is nri-runc itself") } else { Ok(()) }
+}
+
+/// Whether an absolute path is a program that could be a runtime: a file that may be executed, and
+/// not nri-runc itself.
+pub(crate) fn is_usable(path: &str) -> bool {
+    path.starts_with('/') && usable(Path::new(path), &Ourselves::open()).is_ok()
 }
 
 /// Whether an engine that calls `program`, by path or by name, calls us.

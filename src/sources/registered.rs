@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `install` has recorded of the engines that call us. Engines that were told by hand are not
-//! in it.
+//! What `install` has recorded of the engines that call us. Engines that were configured by hand are
+//! not in it.
 
 use serde_json::Value;
 

@@ -228,7 +228,7 @@ fn another_user_may_not_ask_the_daemon() {
         read_frame(&mut stream).is_ok()
     };
     assert!(!as_user(NOBODY, ask));
-    assert_eq!(host.logged(&["user 65534 may not use"]), 1);
+    host.logs(&["user 65534 may not use"], 1);
     assert!(ask(), "its own user may");
 }
 
@@ -251,7 +251,7 @@ fn another_user_may_connect_a_plugin_only_where_the_operator_says_so() {
     };
     let host = started("");
     assert!(!connects(&host));
-    assert_eq!(host.logged(&["user 65534 may not connect a plugin"]), 1);
+    host.logs(&["user 65534 may not connect a plugin"], 1);
     assert!(connects(&started("---allowed_uids = [0, 65534]\n")));
 }
 

@@ -116,7 +116,7 @@ fn what_cannot_be_a_plugin_is_named_once_and_disturbs_no_other() {
         ("13-lost", "it is missing"),
     ] {
         let name = format!("plugins/{name} was skipped");
-        assert_eq!(host.logged(&[&name, why]), 1, "{name}: {}", host.read("daemon.err"));
+        host.logs(&[&name, why], 1);
     }
     let found = host.admin(&["check"]);
     let bad = found.as_array().unwrap().iter().filter(|finding| finding["ok"] == false);
@@ -158,8 +158,8 @@ fn a_plugin_that_never_registers_is_ended_with_all_it_started() {
         let pid = pid.parse().unwrap();
         wait_until("its processes are gone", || !is_running(pid));
     }
-    assert_eq!(host.logged(&["restarting 21-short in 1 s"]), 1);
-    assert_eq!(host.logged(&["restarting 21-short in 2 s"]), 1);
+    host.logs(&["restarting 21-short in 1 s"], 1);
+    host.logs(&["restarting 21-short in 2 s"], 1);
     succeeds(&host.create("c1"));
     assert_eq!(host.read("fake/seen.json"), BUNDLE);
 }
@@ -242,11 +242,11 @@ fn between_its_lives<T>(host: &TestHost, look: impl Fn() -> T) -> T {
 fn what_a_failing_plugin_writes_and_how_it_ends_is_logged() {
     let host = with_failing_plugins();
     for line in ["21-short: opening /dev/x", "21-short: \\u{1b}[2Jno such device"] {
-        assert!(host.logged(&[line]) >= 1, "{line}: {}", host.read("daemon.err"));
+        host.logs_at_least(&[line], 1);
     }
-    assert!(host.logged(&["21-short: its process has ended: exit status 3"]) >= 1);
+    host.logs_at_least(&["21-short: its process has ended: exit status 3"], 1);
     let told = ["21-short could not be started", "exit status 3", "no such device"];
-    assert!(host.logged(&told) >= 1, "{}", host.read("daemon.err"));
+    host.logs_at_least(&told, 1);
 }
 
 #[test]
@@ -338,7 +338,7 @@ fn the_last_words_of_a_launched_plugin_are_shown_over_two_runs() {
         (&"talks".into(), &"exit status 3".into())
     );
     assert!(json["runs"][0]["lines"][0]["at"].as_i64() > Some(0), "{json}");
-    assert!(host.logged(&["10-talks: to-stderr"]) >= 2, "its output is in the log under its name");
+    host.logs_at_least(&["10-talks: to-stderr"], 2);
 }
 
 #[test]

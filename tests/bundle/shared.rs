@@ -105,7 +105,7 @@ fn an_update_or_eviction_of_an_ambiguous_id_is_refused_and_names_both_roots() {
     succeeds(&host.create("c2"));
     let root = host.path("root").display().to_string();
     let ambiguous = format!("several containers have this ID, below {other} and {root}");
-    assert_eq!(host.logged(&["c1: 10-both", &ambiguous]), 1, "{}", host.read("daemon.err"));
+    host.logs(&["c1: 10-both", &ambiguous], 1);
     // Within a request about one of them the id means that one.
     let update = host.call_with(
         &["--root", &other, "update", "--resources", "-", "c1"],

@@ -253,7 +253,7 @@ fn a_newcomer_takes_the_place_once_it_is_synchronized_and_the_old_one_is_shut_do
     assert_eq!(new.told_of("c2"), ["CreateContainer", "PostCreateContainer"], "told once");
     assert_eq!(old.count("CreateContainer c3"), 0, "{:?}", old.told());
     assert_eq!((takeovers(&host, "completed"), takeovers(&host, "failed")), (1, 0));
-    assert_eq!(host.logged(&["10-foo: process", "took over from process"]), 1);
+    host.logs(&["10-foo: process", "took over from process"], 1);
     wait_until("its end is logged", || {
         host.logged(&["10-foo disconnected: process", "took over from it"]) == 1
     });
@@ -340,7 +340,7 @@ fn a_newcomer_that_fails_at_an_event_that_it_has_missed_changes_nothing() {
         nothing_has_changed(&host, &old, "an event");
         assert_eq!(takeovers(&host, "failed"), 1);
         let why = ["10-foo could not be synchronized", "keeps its place"];
-        assert_eq!(host.logged(&why), 1, "{}", host.read("daemon.err"));
+        host.logs(&why, 1);
     }
 }
 

@@ -56,7 +56,7 @@ fn each_refusal_for_a_missing_required_plugin_is_explained_and_logged_once() {
     for id in ["c1", "c2"] {
         assert!(!host.create(id).status.success());
         assert!(refusals(&host, id).contains("required plugin policy is not connected"), "{id}");
-        assert_eq!(host.logged(&[&format!("create {id}: the required plugin policy")]), 1);
+        host.logs(&[&format!("create {id}: the required plugin policy")], 1);
     }
 }
 
@@ -107,7 +107,7 @@ fn a_refused_pod_shows_under_its_id_and_its_name() {
         let refused = explained["refused"].to_string();
         assert!(refused.contains("10-strict refused: no room"), "{refused}");
     }
-    assert_eq!(host.logged(&["start box: 10-strict refused: no room"]), 1);
+    host.logs(&["start box: 10-strict refused: no room"], 1);
     let failures = host.admin(&["status"])["failures"].clone();
     assert_eq!(failures.as_array().unwrap().len(), 1, "{failures}");
     assert_eq!(failures[0]["plugin"], "10-strict", "{failures}");
@@ -233,7 +233,7 @@ fn the_runtimes_words_about_another_call_are_not_taken_for_this_one() {
     let refused = refused_by_the_runtime(&host, "");
     assert!(refused.contains("the runtime did not create it"), "{refused}");
     assert!(!refused.contains("of another call"), "{refused}");
-    assert_eq!(host.logged(&["c1: the runtime did not create it"]), 1);
+    host.logs(&["c1: the runtime did not create it"], 1);
 }
 
 const REQUIRED: &str = "autostart = false---[plugin.policy]\nrequired = true\n";
@@ -248,7 +248,7 @@ fn what_wrappers_refused_without_a_daemon_is_told_by_the_next_one() {
     host.start_daemon();
     for id in ["c1", "c2"] {
         let line = format!("create {id}: refused by the wrapper at 2");
-        assert_eq!(host.logged(&[&line, "plugin policy is required"]), 1, "{id}");
+        host.logs(&[&line, "plugin policy is required"], 1);
         let explained = host.admin(&["explain", id]);
         assert!(explained["refused"][0].as_str().unwrap().contains("policy is required"));
         assert!(explained["refused_time"].as_str().unwrap() < refused_by.as_str(), "{explained}");
@@ -333,8 +333,8 @@ fn the_records_of_refused_containers_are_bounded_and_the_newest_stay() {
     let notes = left.iter().filter(|name| name.ends_with(".json")).count();
     assert_eq!(notes, 128, "{left:?}");
     host.start_daemon();
-    assert_eq!(host.logged(&["only the newest 128 refusals were kept"]), 1);
-    assert_eq!(host.logged(&["cannot be read and is dropped"]), 127);
+    host.logs(&["only the newest 128 refusals were kept"], 1);
+    host.logs(&["cannot be read and is dropped"], 127);
     assert!(refusals(&host, "c1").contains("policy is required"));
     assert_eq!(std::fs::read_dir(host.path("run/refused")).unwrap().count(), 0);
 }

@@ -88,7 +88,7 @@ fn a_replaced_file_takes_over_and_no_container_is_created_without_the_plugin() {
             assert!(creates.join().unwrap() > 0);
         });
     }
-    assert_eq!(host.logged(&["10-greeter: process", "took over from process"]), 3);
+    host.logs(&["10-greeter: process", "took over from process"], 3);
     assert_eq!(host.logged(&["could not be"]), 0, "{}", host.read("daemon.err"));
 }
 
@@ -106,7 +106,7 @@ fn a_new_file_that_does_not_work_leaves_the_old_process_in_its_place() {
         });
         assert_eq!(row(&host, "greeter").unwrap()["pid"], pid);
         assert!(is_running(pid));
-        assert!(host.logged(&["starting the changed 10-greeter again", "the old one stays"]) >= 1);
+        host.logs_at_least(&["starting the changed 10-greeter again", "the old one stays"], 1);
         is_greeted(&host, "c1");
         // The next file works.
         install(&host);

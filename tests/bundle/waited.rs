@@ -40,13 +40,6 @@ fn is_service() -> bool {
     is_service
 }
 
-/// The daemon waits too, before it reports the exits it missed: the line may be its own, and come
-/// after the create's answer.
-fn one_line(host: &TestHost, words: &[&str]) {
-    wait_until("the end of the wait is logged", || host.logged(words) > 0);
-    assert_eq!(host.logged(words), 1);
-}
-
 #[test]
 fn a_create_that_waits_for_a_plugin_says_for_whom_and_how_long() {
     let mut host =
@@ -55,8 +48,8 @@ fn a_create_that_waits_for_a_plugin_says_for_whom_and_how_long() {
     for id in ["c1", "c2"] {
         succeeds(&host.create(id));
     }
-    assert_eq!(host.logged(&["requests wait up to", "for 10-absent"]), 1);
-    one_line(&host, &["requests continue after", "without 10-absent"]);
+    host.logs(&["requests wait up to", "for 10-absent"], 1);
+    host.logs(&["requests continue after", "without 10-absent"], 1);
 }
 
 #[test]
@@ -72,7 +65,7 @@ fn a_plugin_whose_process_has_ended_is_not_waited_for() {
     let begun = Instant::now();
     succeeds(&host.create("c1"));
     assert!(begun.elapsed() < Duration::from_secs(20), "it waited for {:?}", begun.elapsed());
-    assert_eq!(host.logged(&["not waiting for 30-hand", "has exited"]), 1);
+    host.logs(&["not waiting for 30-hand", "has exited"], 1);
     assert_eq!(host.logged(&["requests wait"]), 0);
 }
 
@@ -96,5 +89,5 @@ fn a_plugin_that_lives_is_waited_for_until_its_process_ends() {
     plugin.wait().unwrap();
     assert!(create.wait().unwrap().success());
     assert!(begun.elapsed() < Duration::from_secs(20), "it waited for {:?}", begun.elapsed());
-    one_line(&host, &["requests continue after"]);
+    host.logs(&["requests continue after"], 1);
 }

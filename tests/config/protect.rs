@@ -40,7 +40,7 @@ fn a_mistake_in_what_protects_refuses_every_create_and_says_where_it_is() {
         let found = finding(&host, "configuration");
         assert_eq!(found["ok"], false, "{found}");
         assert!(found["detail"].as_str().unwrap().contains(&at), "{found}");
-        assert!(host.logged(&[&at]) > 0, "{lines}");
+        host.logs_at_least(&[&at], 1);
     }
 }
 
@@ -90,7 +90,7 @@ fn a_mistake_elsewhere_is_a_warning() {
     let host = started("---[eviction]\ngraze = \"1s\"\n[log]\nlevle = \"debug\"\n");
     succeeds(&host.create("c1"));
     assert_eq!(finding(&host, "configuration")["ok"], false);
-    assert!(host.logged(&["unknown key eviction.graze"]) > 0);
+    host.logs_at_least(&["unknown key eviction.graze"], 1);
 }
 
 /// A container as containerd's CRI plugin lays it down, in a namespace.

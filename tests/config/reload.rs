@@ -67,7 +67,7 @@ fn a_hangup_does_what_reload_does_and_logs_it() {
     });
     // The line itself is of a level that is not logged from then on.
     let words = ["applied log.level, plugin.a.deny, plugin.a.strikes"];
-    assert_eq!(host.logged(&words), 1);
+    host.logs(&words, 1);
     configure(
         &host,
         "---[log]\nlevel = \"debug\"\nformat = \"json\"\n[plugin.a]\ndeny = [\"Env\"]\n",

@@ -78,7 +78,7 @@ async fn a_pod_is_adjusted_and_its_life_is_told() {
     assert_eq!(events_of(&told, "short"), [&begin[..], &end].concat(), "{told:?}");
     let of_pod = ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"];
     assert_eq!(events_of(&told, "web"), of_pod, "{told:?}");
-    assert_eq!(host.nri(&["pods"]).unwrap(), serde_json::json!([]));
+    host.wait_until("it is forgotten", || host.nri(&["pods"]) == Ok(serde_json::json!([])));
 }
 
 #[tokio::test]
@@ -98,7 +98,8 @@ async fn a_refusal_reaches_the_engine_and_leaves_nothing_behind() {
         assert!(error.contains(word), "{word} is not in: {error}");
     }
     host.wait_until("the undoing is told", || heard(&told, "RemoveContainer app"));
-    assert_eq!(host.nri(&["pods"]).unwrap()[0]["containers"], serde_json::json!([]));
+    let containers = || host.nri(&["pods"]).unwrap()[0]["containers"].clone();
+    host.wait_until("it is forgotten", || containers() == serde_json::json!([]));
     cri::end_pod(&mut cri, &id).await;
     host.wait_until("the pod's end is told", || heard(&told, "RemovePodSandbox guarded"));
 }

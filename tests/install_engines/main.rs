@@ -9,6 +9,7 @@ mod image;
 mod next_step;
 mod node;
 mod own_nri;
+mod runtimes;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

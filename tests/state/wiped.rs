@@ -166,7 +166,7 @@ fn what_cannot_be_understood_keeps_nobody_from_being_found() {
     host.start_daemon();
     assert_eq!(host.admin(&["status"])["found"], 1);
     assert_eq!(state(&host, "good"), "running");
-    assert_eq!(host.logged(&["homeless", "cannot be recovered"]), 1);
+    host.logs(&["homeless", "cannot be recovered"], 1);
 }
 
 /// A bundle as containerd makes it, below a root of our own.

@@ -33,7 +33,7 @@ mod state;
 mod unregister;
 mod users;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::Value;
@@ -246,21 +246,18 @@ impl Situation {
         is_renamed.then(|| note_users(self.engine, old, &self.root, config)).flatten()
     }
 
+    /// What to note of the engine's default runtime so far.
     fn note_runtime(
         &self,
         plan: &Plan,
+        install: &Install,
         config: &Config,
-        is_elsewhere: bool,
     ) -> Result<Option<String>> {
         let Some(theirs) = &plan.runtime else { return Ok(None) };
-        let main = self.registration.main.as_deref();
-        let host = config.host();
-        let path = running::search_path(self.engine, main, &host).filter(|_| !is_elsewhere);
-        let ours = path.map(|path| {
-            let binary = std::ffi::OsString::from(&self.registration.binary);
-            crate::runtime::resolve_in(config, Some(&binary), &path)
-        });
-        runtime_so_far::note(theirs, ours)
+        // `install.sh` gives a root on the host itself, too.
+        let root = install.common.root.as_deref();
+        let is_here = root.is_none_or(|root| root == Path::new("/"));
+        runtime_so_far::note(theirs, self.engine, &self.registration, config, is_here)
     }
 
     fn details(&self, dry: bool, restarts: &[Engine]) -> ResultDetails {
@@ -285,19 +282,20 @@ pub(super) fn install(install: &Install, loaded: &Loaded) -> Result<Value> {
     let plan_for_now = here.plan(now);
     let plan_for_now = if old.is_some() { plan_for_now } else { Ok(plan_for_now?) };
     own_nri::require_decision(engine, &here.registration, &here.candidates, now)?;
-    let is_elsewhere = install.is_elsewhere();
     if let Ok(plan) = &plan_for_now
         && !here.removes_entry()
         && plan.files.iter().all(|(path, text)| now.get(path) == Some(text))
     {
-        let runtime = here.note_runtime(plan, config, is_elsewhere)?.into_iter();
+        // The plan takes what it finds for the state before, and nri-runc is registered already.
+        let runtime = old.is_none().then(|| here.note_runtime(plan, install, config));
+        let runtime = runtime.transpose()?.flatten().into_iter();
         let notes = runtime.chain(plan.notes.iter().cloned()).chain(here.notes(config)).collect();
         let details = here.details(install.common.dry_run, &[]);
         return Ok(result_document(engine, "install", &[], notes, details));
     }
     let base = here.base()?;
     let mut plan = if old.is_some() { here.plan(&base)? } else { plan_for_now? };
-    let runtime = here.note_runtime(&plan, config, is_elsewhere)?;
+    let runtime = here.note_runtime(&plan, install, config)?;
     plan.notes.splice(0..0, runtime);
     plan.notes.extend(here.notes(config));
     plan.notes.extend(here.note_users(config));

@@ -114,8 +114,16 @@ pub(super) fn search_path(engine: Engine, main: Option<&str>, host: &Host) -> Op
             let other = flag(&its, &["--containerd"]).and_then(|_| containerd_of(host, None));
             path(other.as_ref().unwrap_or(&its))
         }
-        // conmon gets an environment of its own.
-        Engine::Crio => sources::processes(host, &["crio"]).first().map(|_| OF_CONMON.into()),
+        // conmon has the PATH of CRI-O, or in older versions one of its own.
+        Engine::Crio => {
+            let its = sources::processes(host, &["crio"]).into_iter().next()?;
+            let mut all = path(&its).unwrap_or_default();
+            if !all.is_empty() {
+                all.push(":");
+            }
+            all.push(OF_CONMON);
+            Some(all)
+        }
         Engine::Podman => Some(OF_CONMON.into()),
     }
 }

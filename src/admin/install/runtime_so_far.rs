@@ -2,19 +2,54 @@
 //! The runtime that an engine's containers have used so far, and the one that they would get behind
 //! nri-runc.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use super::engine::Engine;
+use super::plan::Registration;
+use super::running;
+use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::runtime;
 
-/// What to note of `theirs`, a path or a name, where it is not `ours`, the runtime that nri-runc
-/// finds in that engine's environment (`None` where that is not known).
+/// What to note of `theirs`, the engine's default runtime as a path or a name. `is_here`: the engine's
+/// files are this host's.
 ///
 /// # Errors
-/// Fails where nri-runc finds none: no container could be created.
-pub(super) fn note(theirs: &str, ours: Option<Result<PathBuf>>) -> Result<Option<String>> {
+/// Fails where nri-runc finds no runtime in the environment of the running engine, and `theirs` is
+/// one: containers would not start, and one setting is enough.
+pub(super) fn note(
+    theirs: &str,
+    engine: Engine,
+    registration: &Registration,
+    config: &Config,
+    is_here: bool,
+) -> Result<Option<String>> {
+    let binary = OsString::from(&registration.binary);
+    let called_as = Path::new(&binary).file_name().and_then(std::ffi::OsStr::to_str);
+    // A name with a runtime of its own was the operator's choice.
+    let is_instance = called_as.is_some_and(|name| config.instances.contains_key(name));
+    if is_instance || runtime::is_ourselves(theirs) {
+        return Ok(None);
+    }
+    let host = config.host();
+    let main = registration.main.as_deref();
+    let path = is_here.then(|| running::search_path(engine, main, &host)).flatten();
+    let ours = path.map(|path| runtime::resolve_in(config, Some(&binary), &path));
+    let can_be_set = config.protection_error.is_none() && runtime::is_usable(theirs);
+    compare(theirs, ours, can_be_set)
+}
+
+/// `ours` is the runtime that nri-runc finds, `None` where that is not known. `can_be_set`: setting
+/// `theirs` would help.
+fn compare(
+    theirs: &str,
+    ours: Option<Result<PathBuf>>,
+    can_be_set: bool,
+) -> Result<Option<String>> {
     let is_same = match ours {
         Some(Ok(ours)) => is_same(theirs, &ours),
-        Some(Err(error)) if theirs.starts_with('/') => {
+        Some(Err(error)) if can_be_set => {
             return Err(Error::new(error.why()).hint(format!(
                 "the engine uses {theirs}: {}, then install again",
                 setting(theirs)
@@ -22,18 +57,21 @@ pub(super) fn note(theirs: &str, ours: Option<Result<PathBuf>>) -> Result<Option
         }
         Some(Err(_)) | None => theirs == "runc" || theirs.ends_with("/runc"),
     };
-    Ok((!is_same)
-        .then(|| format!("containers used {theirs} so far: to keep using it, {}", setting(theirs))))
+    Ok((!is_same).then(|| {
+        format!("the default runtime so far is {theirs}: to keep using it, {}", setting(theirs))
+    }))
 }
 
 fn setting(runtime: &str) -> String {
     format!("set runtime = \"{runtime}\" in /etc/nri-runc/config.toml")
 }
 
-/// Whether the engine's word for its runtime is this program.
+/// Whether the engine's word for its runtime is this program, called by the same name: crun chooses
+/// what it does by it.
 fn is_same(theirs: &str, ours: &Path) -> bool {
-    if !theirs.contains('/') {
-        return ours.file_name().is_some_and(|name| name == theirs);
+    let is_called_alike = ours.file_name() == Path::new(theirs).file_name();
+    if !theirs.contains('/') || !is_called_alike {
+        return is_called_alike;
     }
     let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     real(Path::new(theirs)) == real(ours)
@@ -52,8 +90,9 @@ mod tests {
             ("crun", found("/usr/bin/runc")),
             ("crun", None),
             ("/usr/bin/crun", None),
+            ("/usr/bin/krun", found("/usr/bin/crun")),
         ] {
-            let note = note(theirs, ours).unwrap().unwrap();
+            let note = compare(theirs, ours, true).unwrap().unwrap();
             assert!(note.contains(&format!("set runtime = \"{theirs}\" in /etc")), "{note}");
         }
     }
@@ -69,14 +108,14 @@ mod tests {
             ("/usr/bin/runc", None),
             ("runc", Some(Err(Error::new("nothing was found")))),
         ] {
-            assert_eq!(note(theirs, ours).unwrap(), None, "{theirs}");
+            assert_eq!(compare(theirs, ours, false).unwrap(), None, "{theirs}");
         }
     }
 
     #[test]
     fn where_no_runtime_is_found_nothing_is_registered() {
         let nothing = Some(Err(Error::new("no real runtime was found").hint("another hint")));
-        let refusal = note("/opt/own/runc", nothing).unwrap_err().to_string();
+        let refusal = compare("/opt/own/runc", nothing, true).unwrap_err().to_string();
         assert_eq!(
             refusal,
             "no real runtime was found (the engine uses /opt/own/runc: set runtime = \

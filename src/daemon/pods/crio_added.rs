@@ -63,7 +63,7 @@ pub(crate) async fn adopt(node: &Rc<Node>, is_first: bool) {
 
 /// Watches for new pods from now on.
 pub(crate) fn look_out(node: &Rc<Node>) {
-    // Noted before somebody unregisters it.
+    // Read once at the start, so that a later `uninstall` is noticed.
     let _is_default = is_for_us(node, "");
     let homes = known_homes(node);
     for home in homes {
@@ -250,7 +250,7 @@ async fn read_folder(node: &Node, home: &Path, id: &str) -> PodFolder {
 }
 
 /// Whether CRI-O calls us for pods of this handler, as far as `install` knows: a pod of another one
-/// has no container that we run. Where CRI-O was told by hand, every pod may be ours.
+/// has no container that we run. Where CRI-O was configured by hand, every pod may be ours.
 fn is_for_us(node: &Node, handler: &str) -> bool {
     let was_registered = &node.watches.crio.was_registered;
     let is_recorded = registered::is_called_for(&node.host, "crio", handler);

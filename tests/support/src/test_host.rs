@@ -134,6 +134,20 @@ impl TestHost {
         log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
     }
 
+    /// Waits until that many such lines are logged, and fails for more. A line may come a moment after
+    /// what the test has seen.
+    #[track_caller]
+    pub fn logs(&self, words: &[&str], count: usize) {
+        self.logs_at_least(words, count);
+        assert_eq!(self.logged(words), count, "{words:?}: {}", self.read("daemon.err"));
+    }
+
+    /// The same without a limit.
+    #[track_caller]
+    pub fn logs_at_least(&self, words: &[&str], count: usize) {
+        wait_until(&format!("{words:?} is logged"), || self.logged(words) >= count);
+    }
+
     /// The daemon that was started in the foreground.
     pub fn daemon_pid(&self) -> i32 {
         self.daemon.as_ref().map_or(0, |daemon| i32::try_from(daemon.id()).unwrap())

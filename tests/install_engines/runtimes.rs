@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The runtime that a running CRI-O's files give by path, and the one that nri-runc would find.
+
+use super::Place;
+use super::next_step::{host, nri};
+
+const DROP_IN: &str = "etc/crio/crio.conf.d/50-nri-runc.conf";
+
+/// A running CRI-O whose default runtime is at this path; nri-runc has `runtime`.
+fn crio(path: &str, runtime: &str) -> Place {
+    let place = host();
+    place.write("proc/7/cmdline", "/usr/bin/crio\0");
+    let text = format!("[crio.runtime.runtimes.runc]\nruntime_path = \"{path}\"\n");
+    place.write("etc/crio/crio.conf.d/10-crio.conf", &text);
+    let config = place.read("here.toml").replace("runtime = [\"/bin/sh\"]", runtime);
+    place.write("here.toml", &config);
+    place
+}
+
+/// What `install` notes of the runtime, or its refusal.
+fn install(place: &Place, more: &[&str]) -> Result<Option<String>, String> {
+    let mut command = place.command(&place.path("here.toml"));
+    let words = ["--json", "install", "crio", "--take-over-nri", "--binary", super::PROGRAM];
+    let output = command.args(words).args(more).output().unwrap();
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let notes = said["notes"].as_array().unwrap().iter().filter_map(|note| note.as_str());
+    Ok(notes.map(str::to_owned).find(|note| note.contains("default runtime")))
+}
+
+#[test]
+fn a_runtime_that_nobody_would_find_is_asked_for_before_anything_is_written() {
+    let place = crio("/bin/sh", "runtime = [\"/nowhere/runc\"]");
+    let refusal = install(&place, &[]).unwrap_err();
+    for words in ["no real runtime was found", "set runtime = \"/bin/sh\" in /etc/nri-runc"] {
+        assert!(refusal.contains(words), "{words} is not in: {refusal}");
+    }
+    assert!(!place.path(DROP_IN).exists());
+    // With that setting there is nothing to say, the second time either.
+    let config = place.read("here.toml").replace("/nowhere/runc", "/bin/sh");
+    place.write("here.toml", &config);
+    assert_eq!(install(&place, &[]), Ok(None));
+    assert_eq!(install(&place, &[]), Ok(None));
+    assert!(place.path(DROP_IN).exists());
+}
+
+#[test]
+fn another_runtime_than_that_is_noted_once() {
+    let place = crio("/bin/cat", "runtime = [\"/bin/sh\"]");
+    let note = install(&place, &[]).unwrap().unwrap();
+    assert!(note.contains("is /bin/cat: to keep using it, set runtime = \"/bin/cat\""), "{note}");
+    assert_eq!(install(&place, &[]), Ok(None), "it is registered");
+}
+
+#[test]
+fn what_cannot_be_set_is_no_reason_to_refuse() {
+    // The engine's own is not there, a name has a runtime of its own, CRI-O does not run.
+    let place = crio("/nowhere/at/all/runc", "runtime = [\"/nowhere/runc\"]");
+    assert_eq!(install(&place, &[]), Ok(None));
+    let place = crio("/bin/cat", "");
+    let own = "[runtime.nri-runc]\npath = \"/bin/sh\"\n";
+    place.write("here.toml", &format!("{}{own}", place.read("here.toml")));
+    assert_eq!(install(&place, &[]), Ok(None));
+    let place = crio("/bin/sh", "runtime = [\"/nowhere/runc\"]");
+    std::fs::remove_dir_all(place.path("proc/7")).unwrap();
+    let note = install(&place, &[]).unwrap().unwrap();
+    assert!(note.contains("is /bin/sh: to keep using it"), "{note}");
+    nri(&place, &["uninstall", "crio"]);
+    assert!(!place.path(DROP_IN).exists());
+}

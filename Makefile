@@ -9,7 +9,7 @@ PROFILE ?= release
 $(if $(filter release quick,$(PROFILE)),,$(error PROFILE is release or quick))
 RELEASE = target/$(if $(TARGET),$(TARGET)/)$(PROFILE)/nri-runc
 
-.PHONY: all build setup demo docs docs-test test lint bench interop install uninstall vm kube soak manual package package-test upgrade-test audit image engines node-helper-test
+.PHONY: all build setup demo docs docs-test test lint bench interop install uninstall vm kube soak manual package package-test upgrade-test audit image engines k3s node-helper-test
 
 all: build
 
@@ -95,6 +95,10 @@ interop_tests:
 # ENGINES: some of them (scripts/engines.sh names them), separated by blanks.
 engines: setup
 	@sh scripts/engines.sh $(ENGINES)
+
+# A real k3s, built from source with Go (a quarter of an hour the first time).
+k3s: setup
+	@sh scripts/k3s.sh
 
 # KILLS: SIGKILL at every fault point (`make test` has a sample, another one every day).
 # LIVES: how many containers live beside daemons and plugins that come and go, and a seed.

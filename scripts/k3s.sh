@@ -10,6 +10,7 @@ repository=$PWD
 tools=$PWD/target/tools
 k3s=$tools/newer/k3s-1.32.0
 data=/var/lib/rancher/k3s
+. scripts/machine.sh
 
 say() { printf 'k3s: %s\n' "$*"; }
 fail() {
@@ -28,36 +29,6 @@ wait_for() {
     done
     cat "$work/waited" >&2
     fail "waited too long until $what"
-}
-
-# A machine of its own: nobody else sees its processes, mounts and network, nor what it writes.
-make_machine() {
-    for place in etc opt var usr/local; do
-        mkdir -p "$work/upper/$place" "$work/under/$place" "/$place"
-        mount -t overlay overlay -o "lowerdir=/$place,upperdir=$work/upper/$place,workdir=$work/under/$place" "/$place" ||
-            fail "no overlay can be mounted on /$place: $(id -un) needs the rights of a machine's root"
-    done
-    mount -t tmpfs run /run
-    mount --make-rshared /run
-    [ -e /var/run ] || ln -s /run /var/run
-    # Images and volumes are not kept on an overlay.
-    mkdir -p "$work/rancher" /var/lib/rancher /var/lib/kubelet
-    mount --bind "$work/rancher" /var/lib/rancher
-    mount -t tmpfs kubelet /var/lib/kubelet
-    mount --make-rshared /var/lib/kubelet
-    # kubelet sets these for the whole kernel: here, for nobody.
-    for setting in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops \
-        kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
-        [ -e "/proc/sys/$setting" ] || continue
-        cat "/proc/sys/$setting" >"$work/setting.${setting##*/}"
-        mount --bind "$work/setting.${setting##*/}" "/proc/sys/$setting"
-    done
-    hostname node
-    ip link set lo up
-    ip link add pods type bridge
-    ip address add 10.88.0.1/16 dev pods
-    ip link set pods up
-    ip route add default via 10.88.0.1
 }
 
 # What k3s unpacks beside itself, with Debian's shim and runc; and the network that it is told not
@@ -123,6 +94,8 @@ is_adjusted() { nri-runc nri explain default/web/web | grep -q '20-resource-defa
 inside() {
     work=$1
     make_machine
+    ip route add default via 10.88.0.1
+    keep_outside_overlay rancher /var/lib/rancher
     put_programs
     start
     rendered=$data/agent/etc/containerd/config.toml
@@ -176,16 +149,6 @@ POD
     say "ok: unregistered; k3s renders the file that it rendered before"
 }
 
-# Cgroups belong to the kernel, not to a namespace.
-clear_up() {
-    for _try in 1 2 3 4 5 6 7 8 9 10; do
-        find /sys/fs/cgroup -depth -type d -path "*/${work##*/}*" -exec rmdir {} \; 2>/dev/null || :
-        [ -n "$(find /sys/fs/cgroup -type d -name "${work##*/}")" ] || break
-        sleep 0.5
-    done
-    rm -rf "$work"
-}
-
 # kubelet wants its root to be there; a new one has no CPUs.
 make_cgroup() {
     if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
@@ -210,7 +173,7 @@ sh scripts/newer.sh k3s-1.32.0
 [ -e "$k3s/.done" ] || fail "k3s is not there"
 cargo build --locked --bins --examples
 work=$(mktemp -d /tmp/nri-k3s.XXXXXX)
-trap clear_up EXIT
+trap 'remove_cgroups; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 make_cgroup "${work##*/}"
 unshare --net --uts --ipc --mount --pid --fork --kill-child --mount-proc sh "$0" inside "$work"

@@ -9,6 +9,7 @@ tools=$PWD/target/tools
 kube=$tools/kube
 # Pinned: what is tested is what it renders.
 HELM=v3.22.0
+. scripts/machine.sh
 version=$(sed -n 's/.*k8s.io\/kubernetes v//p' tests/kube/go.mod)
 
 say() { printf 'kube: %s\n' "$*"; }
@@ -64,49 +65,17 @@ chart() {
         "amd64=$PWD/target/image/next,$PWD/target/image/helper/$below/nri-runc-node-helper"
 }
 
-# A machine of its own: nobody else sees its processes, mounts and network, nor what it writes to
-# /etc, /opt, /var, /usr/local and /run. All of it goes with its first process, this one.
 inside() {
     work=$1
-    # What would be a link out of it is a folder of its own.
-    for place in etc opt var usr/local; do
-        mkdir -p "$work/upper/$place" "$work/under/$place" "/$place"
-        mount -t overlay overlay -o "lowerdir=/$place,upperdir=$work/upper/$place,workdir=$work/under/$place" "/$place" ||
-            fail "no overlay can be mounted on /$place: $(id -un) needs the rights of a machine's root, not of a container's"
-    done
-    mount -t tmpfs run /run
-    # As on every node: what an engine mounts there goes on to pods that follow it.
-    mount --make-rshared /run
+    make_machine
+    keep_outside_overlay containerd /var/lib/containerd
     echo "$work" >/run/nri-runc-kube
-    [ -e /var/run ] || ln -s /run /var/run
-    # Images and volumes are not kept on an overlay: containerd mounts overlays of its own there.
-    mkdir -p "$work/containerd" /var/lib/containerd /var/lib/kubelet
-    mount --bind "$work/containerd" /var/lib/containerd
-    mount -t tmpfs kubelet /var/lib/kubelet
-    mount --make-rshared /var/lib/kubelet
-    # kubelet sets these for the whole kernel: here, for nobody.
-    for setting in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops \
-        kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
-        [ -e "/proc/sys/$setting" ] || continue
-        cat "/proc/sys/$setting" >"$work/setting.${setting##*/}"
-        mount --bind "$work/setting.${setting##*/}" "/proc/sys/$setting"
-    done
-    hostname node
-    ip link set lo up
-    ip link add pods type bridge
-    ip address add 10.88.0.1/16 dev pods
-    ip link set pods up
     NRI_RUNC_KUBE=$work CARGO_NET_OFFLINE=true \
         cargo test --locked --quiet --test kube -- --nocapture
 }
 
-# Cgroups belong to the kernel, not to a namespace; a process that was killed leaves its one late.
 clear_up() {
-    for _try in 1 2 3 4 5 6 7 8 9 10; do
-        find /sys/fs/cgroup -depth -type d -path "*/${work##*/}*" -exec rmdir {} \; 2>/dev/null || :
-        [ -n "$(find /sys/fs/cgroup -type d -name "${work##*/}")" ] || break
-        sleep 0.5
-    done
+    remove_cgroups
     rm -rf target/kube
     mkdir -p target/kube
     [ ! -d "$work/logs" ] || mv "$work/logs" target/kube/

@@ -37,7 +37,7 @@ pub(super) struct Audit {
     /// Only this plugin: NAME or NN-NAME.
     #[arg(long, value_name = "PLUGIN")]
     plugin: Option<String>,
-    /// Only these actions, separated by commas (refused,would_refuse).
+    /// Only these actions, such as refused,would_refuse.
     #[arg(
         long,
         value_name = "ACTION",

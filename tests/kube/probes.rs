@@ -22,6 +22,9 @@ fn asks(script: &str) -> Value {
 
 pub(super) fn probes_see_what_plugins_gave(_: &Cluster) -> String {
     let space = Namespace::new("probes");
+    // The first container starts the daemon, and this may be the first row.
+    space.apply(pod("first", &card(), &spec(&[container("first", "exec sleep 100000")])));
+    space.waits("first", "condition=Ready", 30);
     let _greeter = Plugin::connect("30-greeter", Arc::new(Greeter("probed")));
     let mut probed = container("probed", "exec sleep 100000");
     probed["readinessProbe"] = asks("test \"$CARD\" = one && test \"$GREETING\" = hello");

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=sh disable=SC2154
-# A machine of its own inside this one, for kube.sh and k3s.sh, which read this file and have `fail`:
-# nobody else sees its processes, mounts and network, nor what it writes to /etc, /opt, /var,
+# A machine of its own inside this one, for kube.sh and k3s.sh, which read this file and have `fail`.
+# Its processes, mounts and network are its own, and so is what it writes to /etc, /opt, /var,
 # /usr/local and /run. All of it goes with its first process, the one that calls this; it runs in
 # namespaces that `unshare` made. Its files are in the folder `work`.
 make_machine() {
@@ -18,7 +18,7 @@ make_machine() {
     mkdir -p /var/lib/kubelet
     mount -t tmpfs kubelet /var/lib/kubelet
     mount --make-rshared /var/lib/kubelet
-    # kubelet sets these for the whole kernel: here, for nobody.
+    # kubelet sets these for the whole kernel: here it writes to files.
     for setting in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops \
         kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
         [ -e "/proc/sys/$setting" ] || continue

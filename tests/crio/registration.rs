@@ -23,7 +23,7 @@ async fn adjusted(host: &CrioHost, cri: &mut Cri, name: &str, handler: &str) -> 
         if shares == "512" {
             return (id, app);
         }
-        // The plugin is still on its way to whoever serves it now.
+        // The plugin has not connected to the other socket yet.
         assert_eq!(shares, "1024", "{}", host.log_tail());
         end(cri, &id, &app).await;
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
@@ -41,7 +41,7 @@ async fn the_quick_start_holds_from_registration_to_removal() {
     for words in ["serves NRI itself on /var/run/nri/nri.sock", "--take-over-nri", "--beside"] {
         assert!(refusal.contains(words), "{words} is not in: {refusal}");
     }
-    // Its runtime is in a folder of its own, where nobody would look for it.
+    // Its runtime is in a folder of its own, which no search path has.
     let refusal = host.nri(&["install", "crio", "--take-over-nri"]).unwrap_err();
     let line = format!("set runtime = \"{}\" in /etc/nri-runc", host.path("runc").display());
     assert!(refusal.contains("no real runtime was found") && refusal.contains(&line), "{refusal}");

@@ -142,7 +142,7 @@ POD
     if nri-runc nri uninstall containerd >"$work/said" 2>&1; then fail "uninstall took the runtime from a pod"; fi
     grep -q 'still use' "$work/said" || fail "uninstall: $(cat "$work/said")"
     kubectl delete -f "$work/pod.yaml" >/dev/null
-    wait_for "nobody needs nri-runc" nri-runc nri uninstall containerd
+    wait_for "no container uses nri-runc" nri-runc nri uninstall containerd
     restart
     wait_for "k3s renders the file that it rendered before" cmp "$rendered" "$work/before.toml"
     [ ! -e "$rendered.tmpl" ] && [ ! -e /var/lib/nri-runc ] || fail "uninstall left something"

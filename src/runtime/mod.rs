@@ -109,14 +109,15 @@ pub(crate) fn resolve_in(
     paths: &OsStr,
 ) -> Result<PathBuf> {
     let ourselves = Ourselves::open();
+    let usual = [paths, OsStr::new(STANDARD_PATH)];
     let name = called_as.map(Path::new).and_then(Path::file_name).and_then(OsStr::to_str);
     if let Some(path) = name.and_then(|name| config.instances.get(name)) {
-        return find(path, &ourselves, &[paths, OsStr::new(STANDARD_PATH)])
+        return find(path, &ourselves, &usual)
             .map_err(|why| nothing_found(config, &[format!("{path} {why}")]));
     }
     let mut tried = Vec::new();
     for candidate in &config.runtime {
-        match find(candidate, &ourselves, &[paths, OsStr::new(STANDARD_PATH)]) {
+        match find(candidate, &ourselves, &usual) {
             Ok(path) => return Ok(path),
             Err(why) => tried.push(format!("{candidate} {why}")),
         }

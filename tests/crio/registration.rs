@@ -72,7 +72,7 @@ async fn the_quick_start_holds_from_registration_to_removal() {
     assert!(!host.path(OF_NRI_RUNC).exists() && !host.path("var-lib/nri-runc").exists());
     host.nri(&["stop"]).unwrap();
 
-    // CRI-O serves plugins again, and knows no handler of ours.
+    // CRI-O serves plugins again, and has no handler nri-runc.
     let mut cri = host.restart().await;
     let (id, app) = adjusted(&host, &mut cri, "after", "").await;
     end(&mut cri, &id, &app).await;

@@ -109,9 +109,8 @@ impl PodmanHost {
     /// The program for networks, of which newer versions start nothing without, and the network that
     /// `kube play` would have it make even for a pod that has the host's. Nobody asks it for more.
     fn stand_in_for_netavark(&self) {
-        self.write("helpers/netavark", "#!/bin/sh\nexit 1\n");
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(self.path("helpers/netavark"), mode).unwrap();
+        std::fs::create_dir(self.path("helpers")).unwrap();
+        crate::program::put(&self.path("helpers/netavark"), b"#!/bin/sh\nexit 1\n");
         let helpers = format!("[engine]\nhelper_binaries_dir = [{:?}]\n", self.path("helpers"));
         let settings = self.read("etc/containers/containers.conf");
         self.write("etc/containers/containers.conf", &settings.replace("[engine]\n", &helpers));

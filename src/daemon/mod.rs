@@ -213,7 +213,8 @@ async fn serve(loaded: Loaded, beginning: Beginning, start: &Start) -> Result<()
         () = run_dir.keep_complete() => {}
         () = reloads.serve(signals.hangups) => {}
         () = reexec.serve(signals.reexecs) => {}
-        () = service_manager::keep_watchdog_quiet() => {}
+        () = service_manager::keep_informed() => {}
+        () = crate::log::deliver_waiting() => {}
     }
     drain.drain(node, &mut signals.ends).await;
     farewell(node).await;

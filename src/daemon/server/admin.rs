@@ -109,6 +109,7 @@ fn status(node: &Node) -> Value {
         "pid": std::process::id(),
         "run_dir": node.config().run_dir,
         "log": crate::log::shown_by(),
+        "log_lines_lost": crate::log::lost(),
         "configuration": started_with.map(|with| with.to_json(&node.config())),
         "program": started_with.map(StartedWith::program),
         "supervisor": started_with.and_then(StartedWith::supervisor),

@@ -10,6 +10,7 @@
 use std::fmt;
 use std::io;
 
+use crate::limits;
 use crate::text::printable;
 
 /// What a fallible function of ours returns.
@@ -186,11 +187,12 @@ pub(crate) fn in_our_words(error: &io::Error) -> String {
 
 /// Makes foreign text (a plugin's reason, a parser's complaint) fit into one of our lines:
 /// line breaks become blanks, what a terminal would act on an escape, and reserved phrases lose
-/// their blanks to underscores.
+/// their blanks to underscores. A long text is cut.
 pub(crate) fn quoted(text: &str) -> String {
-    let mut line = one_line(text);
+    let mut line = one_line(&limits::cut(text, limits::QUOTED));
     for phrase in RESERVED_PHRASES {
-        while let Some(at) = line.to_ascii_lowercase().find(phrase) {
+        let lower = line.to_ascii_lowercase();
+        for (at, _) in lower.match_indices(phrase) {
             let broken = line[at..at + phrase.len()].replace(' ', "_");
             line.replace_range(at..at + phrase.len(), &broken);
         }
@@ -230,5 +232,12 @@ mod tests {
             assert!(!text.to_ascii_lowercase().contains(phrase), "{text}");
         }
         assert!(text.contains("exec: Permission_denied"));
+    }
+
+    #[test]
+    fn repeated_phrases_of_a_long_text_are_all_broken() {
+        let text = quoted(&"is a directory ".repeat(100_000));
+        assert!(!text.contains("is a directory") && text.starts_with("is_a_directory is_a_"));
+        assert!(text.ends_with("… (1500000 bytes)") && text.len() < 2 * limits::QUOTED);
     }
 }

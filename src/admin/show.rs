@@ -34,6 +34,9 @@ fn text_of(value: &Value) -> String {
     text(value)
 }
 
+/// The widest column of a table, in characters.
+const WIDEST: usize = 256;
+
 /// Columns as wide as their widest word.
 pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let widths = widths_of(head, &rows.iter().collect::<Vec<_>>());
@@ -45,7 +48,8 @@ pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
 pub(super) fn widths_of(head: &[&str], rows: &[&Vec<String>]) -> Vec<usize> {
     let width = |(column, word): (usize, &&str)| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-        cells.chain([word.len()]).max().unwrap_or(0)
+        // A longer cell stands out of its column; the formatter refuses widths above 65,535.
+        cells.chain([word.len()]).max().unwrap_or(0).min(WIDEST)
     };
     head.iter().enumerate().map(width).collect()
 }

@@ -160,12 +160,23 @@ impl TestHost {
     }
 
     pub fn call_with(&self, words: &[&str], stdin: &str) -> Output {
+        self.call_by(&[], words, stdin)
+    }
+
+    /// The same by another program, a tracer for instance, whose words come first.
+    #[expect(clippy::disallowed_methods, reason = "the program under test, traced")]
+    pub fn call_by(&self, tracer: &[String], words: &[&str], stdin: &str) -> Output {
         self.write("stdin", stdin);
         let (out, err) = (self.path("stdout"), self.path("stderr"));
         let mut options = std::fs::OpenOptions::new();
         let file = options.write(true).create(true).truncate(true);
-        let status = self
-            .command()
+        let mut command = self.command();
+        if let Some((program, more)) = tracer.split_first() {
+            command = Command::new(program);
+            command.env("NRI_RUNC_CONFIG", self.path("config.toml"));
+            command.args(more).arg(crate::program::nri_runc());
+        }
+        let status = command
             .args(words)
             .stdin(std::fs::File::open(self.path("stdin")).unwrap())
             .stdout(file.open(&out).unwrap())

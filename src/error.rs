@@ -10,6 +10,7 @@
 use std::fmt;
 use std::io;
 
+use crate::presence;
 use crate::text::printable;
 
 /// What a fallible function of ours returns.
@@ -42,6 +43,8 @@ pub struct Error {
     hint: Option<String>,
     /// What is behind it, for lists of failures and the audit log. Boxed: results stay small.
     origin: Option<Box<Origin>>,
+    /// The error of the operating system behind it; 0 for none.
+    os: i32,
 }
 
 /// What is behind a failure; empty for none.
@@ -56,7 +59,7 @@ struct Origin {
 impl Error {
     /// A failure with nothing but its cause.
     pub fn new(cause: impl Into<String>) -> Self {
-        Self { doing: Vec::new(), cause: cause.into(), hint: None, origin: None }
+        Self { doing: Vec::new(), cause: cause.into(), hint: None, origin: None, os: 0 }
     }
 
     /// Adds what to do about it; the innermost hint wins.
@@ -115,6 +118,21 @@ impl Error {
         one_line(&line)
     }
 
+    /// Whether a call failed because there is nothing of that name or number.
+    pub fn is_absence(&self) -> bool {
+        presence::is_absence(self.os)
+    }
+
+    /// Whether the process or the host lacked something, whatever the call was about.
+    pub fn is_shortage(&self) -> bool {
+        presence::is_shortage(self.os)
+    }
+
+    /// Whether a call failed for a reason that may pass: another attempt may have another outcome.
+    pub fn may_pass(&self) -> bool {
+        presence::may_pass(self.os)
+    }
+
     /// Adds what was being done around this failure.
     #[must_use]
     pub fn doing(mut self, doing: impl Into<String>) -> Self {
@@ -137,7 +155,7 @@ impl std::error::Error for Error {}
 
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
-        Self::new(in_our_words(&error))
+        Self { os: error.raw_os_error().unwrap_or(0), ..Self::new(in_our_words(&error)) }
     }
 }
 

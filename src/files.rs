@@ -18,6 +18,7 @@ use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, linkat, unlinkat};
 
 use crate::error::{Context, Error, Result};
 use crate::fnv::fnv128;
+use crate::presence::IfThere;
 
 /// The largest `config.json` that we read, in bytes. Engines write 4 to 300 KB.
 pub(crate) const DOCUMENT_LIMIT: u64 = 16 << 20;
@@ -179,9 +180,13 @@ pub(crate) fn remove_at(dir: impl AsFd, name: &str) {
 }
 
 /// The inode that `name` in `dir` means now, if any.
-pub(crate) fn inode_at(dir: impl AsFd, name: &str) -> Option<u64> {
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) fn inode_at(dir: impl AsFd, name: &str) -> Result<Option<u64>> {
     let flags = AtFlags::AT_SYMLINK_NOFOLLOW;
-    nix::sys::stat::fstatat(dir, name, flags).ok().map(|stat| stat.st_ino)
+    let stat = nix::sys::stat::fstatat(dir, name, flags).doing(|| format!("looking at {name}"));
+    Ok(stat.if_there()?.map(|stat| stat.st_ino))
 }
 
 /// What tells one content from another: its length and FNV-1a of 128 bits. It is kept on disk, so
@@ -293,12 +298,18 @@ pub(crate) fn read_small(path: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 /// Reads a file in a folder of ours, if it is there and has at most `limit` bytes.
-pub(crate) fn read_own(path: &Path, limit: usize) -> Option<Vec<u8>> {
+///
+/// # Errors
+/// Fails when it cannot be read, or it cannot be known whether it is there.
+pub(crate) fn read_own(path: &Path, limit: usize) -> Result<Option<Vec<u8>>> {
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
-    let file = File::from(openat(AT_FDCWD, path, flags, Mode::empty()).ok()?);
+    let doing = || format!("reading {}", path.display());
+    let opened = openat(AT_FDCWD, path, flags, Mode::empty()).doing(doing).if_there()?;
+    let Some(file) = opened.map(File::from) else { return Ok(None) };
     let mut bytes = Vec::with_capacity(4096);
-    file.take(u64::try_from(limit).ok()? + 1).read_to_end(&mut bytes).ok()?;
-    (bytes.len() <= limit).then_some(bytes)
+    let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+    file.take(most).read_to_end(&mut bytes).doing(doing)?;
+    Ok((bytes.len() <= limit).then_some(bytes))
 }
 
 /// Replaces or creates the file at `path` in one step, mode 0600; for our own directories.
@@ -379,7 +390,7 @@ mod tests {
                 assert_eq!((read("a").as_str(), read("b").as_str()), (a, b));
             }
         }
-        assert!(inode_at(&dir, "b.kept").is_none(), "nothing else is left");
+        assert!(inode_at(&dir, "b.kept").unwrap().is_none(), "nothing else is left");
     }
 
     #[test]

@@ -55,6 +55,8 @@ pub(crate) mod metrics;
 mod musl;
 /// One plugin: bytes, handshake, calls with deadlines, starting it.
 pub mod plugin;
+/// Whether there is something, or whether that cannot be known.
+pub(crate) mod presence;
 /// What the kernel tells about a process.
 mod procfs;
 /// What names in an adjustment stand for on this host.

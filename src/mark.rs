@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::error::Result;
 use crate::files;
 use crate::fnv::fnv128;
 
@@ -178,10 +179,15 @@ pub(crate) fn place(run_dir: &Path, root: &str, id: &str) -> PathBuf {
 }
 
 /// The container's mark, if it has one.
-pub(crate) fn find(run_dir: &Path, root: &str, id: &str) -> Option<Mark> {
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) fn find(run_dir: &Path, root: &str, id: &str) -> Result<Option<Mark>> {
     let bytes = files::read_own(&place(run_dir, root, id), MARK_LIMIT)?;
     // A hash may be another container's too.
-    Mark::decode(&bytes).filter(|mark| mark.root == root && mark.id == id)
+    Ok(bytes
+        .and_then(|bytes| Mark::decode(&bytes))
+        .filter(|mark| mark.root == root && mark.id == id))
 }
 
 #[cfg(test)]
@@ -257,10 +263,13 @@ mod tests {
         let bytes = mark().encode().unwrap();
         files::replace(&place(temp.path(), "/run/runc", "c1"), &bytes).unwrap();
         files::replace(&place(temp.path(), "/run/runc", "c2"), &bytes).unwrap();
-        assert_eq!(find(temp.path(), "/run/runc", "c1"), Some(mark()));
+        assert_eq!(find(temp.path(), "/run/runc", "c1").unwrap(), Some(mark()));
         for (root, id) in [("/run/runc", "c2"), ("/run/other", "c1"), ("/run/runc", "")] {
-            assert_eq!(find(temp.path(), root, id), None, "{root} {id}");
+            assert_eq!(find(temp.path(), root, id).unwrap(), None, "{root} {id}");
         }
+        let unreadable = place(temp.path(), "/run/runc", "c3");
+        std::fs::create_dir(&unreadable).unwrap();
+        assert!(find(temp.path(), "/run/runc", "c3").is_err(), "not the absence of a mark");
         assert_ne!(file_name("/a", "b"), file_name("/ab", ""));
     }
 

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::config::{self, Config, Loaded};
 use crate::error::{Context, Error, Result};
 use crate::host::Host;
+use crate::presence::IfThere;
 use crate::{procfs, runtime, wrapper};
 
 use super::progress;
@@ -108,7 +109,8 @@ fn unknown_process() -> Error {
 }
 
 fn open(pid: u32) -> Result<OwnedFd> {
-    procfs::open(pid).doing(|| format!("opening the daemon's process {pid}"))
+    let process = procfs::open(pid).doing(|| format!("opening the daemon's process {pid}"))?;
+    process.ok_or_else(|| Error::new(format!("the daemon's process {pid} has exited")))
 }
 
 /// The process that holds the lock on this file, as proc_locks(5) shows it.
@@ -130,7 +132,8 @@ fn holder(lock: &Path) -> Option<u32> {
 fn shown_by_process(pid: u32) -> Value {
     let host = Host::default();
     let value = |name: &str| {
-        procfs::variable(&host, pid, name).map(|value| value.to_string_lossy().into_owned())
+        let value = procfs::variable(&host, pid, name).or_absent()?;
+        value.map(|value| value.to_string_lossy().into_owned())
     };
     json!({
         "supervisor": value("NOTIFY_SOCKET").map(|_socket| "systemd"),

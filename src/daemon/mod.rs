@@ -34,6 +34,7 @@ use tracing::{info, warn};
 use crate::config::{Config, Loaded};
 use crate::error::{Context, Result};
 use crate::host::{Host, Point};
+use crate::presence::{self, IfThere};
 use crate::state::Store;
 
 use lifecycle::exit;
@@ -225,7 +226,10 @@ async fn serve(loaded: Loaded, beginning: Beginning, start: &Start) -> Result<()
 /// The daemon's state, with the records of an earlier daemon of this boot.
 fn open_node(loaded: &Loaded, stand_in: Option<StandIn>) -> Result<Rc<Node>> {
     let host = loaded.config.host();
-    let boot_id = std::fs::read_to_string(host.path("/proc/sys/kernel/random/boot_id"));
+    let path = host.path("/proc/sys/kernel/random/boot_id");
+    // Where there is none, no boot is told from another; by a wrong one, every record would go.
+    let boot_id = presence::insist(|| std::fs::read_to_string(&path).if_there());
+    let boot_id = boot_id.doing(|| format!("reading {}", path.display()))?;
     let boot_id = boot_id.unwrap_or_default().trim().to_owned();
     let (store, problems) = Store::open(&loaded.config.run_dir.join("state"), &boot_id)?;
     let node = Node::new(loaded.config.clone(), host, store);
@@ -240,11 +244,11 @@ async fn begin(node: &Rc<Node>) {
     let is_first = !node.records.read().is_stamped();
     bypassed::adopt(node).await;
     rediscover::rediscover(node).await;
-    catch_up::make_true(node).await;
+    let unknown = catch_up::make_true(node).await;
     crio_added::adopt(node, is_first).await;
     socket::open(node);
     tokio::task::spawn_local(admission::record_protecting_plugins_later(Rc::clone(node)));
-    catch_up::recover(node);
+    catch_up::recover(node, &unknown);
 }
 
 /// Reports that the daemon is ready: to the wrapper that started it, and to systemd.

@@ -21,6 +21,7 @@ use crate::error::Result;
 use crate::files;
 use crate::link::REFUSED_DIR;
 use crate::plugin::socket::SocketFile;
+use crate::presence::{self, IfThere};
 
 use crate::daemon::node::{Node, log_failure};
 use crate::daemon::plugins::admission;
@@ -137,10 +138,17 @@ impl RunDir {
         loop {
             // Watched before it is checked: a removal in between is not missed.
             let events = self.watch();
-            if self.is_whole() {
-                (pause, is_reported) = (RETRY_PAUSES[0], false);
-                wait(events).await;
-                continue;
+            match self.is_whole() {
+                Ok(true) => {
+                    (pause, is_reported) = (RETRY_PAUSES[0], false);
+                    wait(events).await;
+                    continue;
+                }
+                Ok(false) => {}
+                Err(_unknown) => {
+                    tokio::time::sleep(UNWATCHED_CHECK).await;
+                    continue;
+                }
             }
             let outcome = match self.restore() {
                 Ok(()) => "its files and records were written again".to_owned(),
@@ -168,44 +176,48 @@ impl RunDir {
         Some([folders.watch(run)?, folders.watch(&run.join("state"))?])
     }
 
-    fn has_lock(&self) -> bool {
-        let ours = self.lock.borrow().metadata().ok();
-        let there = std::fs::symlink_metadata(self.node.config().daemon_lock()).ok();
+    fn has_lock(&self) -> Result<bool> {
+        let ours = self.lock.borrow().metadata()?;
+        let there = std::fs::symlink_metadata(self.node.config().daemon_lock()).if_there()?;
         let file = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
-        ours.map(file).is_some_and(|ours| there.map(file) == Some(ours))
+        Ok(there.map(file) == Some(file(ours)))
     }
 
-    fn has_socket(&self) -> bool {
+    fn has_socket(&self) -> Result<bool> {
         let path = self.node.config().daemon_socket();
         // The service manager looks after its own socket, as long as there is one.
-        self.socket.get().map_or_else(|| path.exists(), |file| file.is_at(&path))
+        Ok(match self.socket.get() {
+            None => presence::exists(&path)?,
+            Some(file) => file.is_at(&path)?,
+        })
     }
 
-    fn is_whole(&self) -> bool {
+    /// Whether nothing of it is missing.
+    fn is_whole(&self) -> Result<bool> {
         let config = self.node.config();
         let run = &config.run_dir;
-        self.has_lock()
-            && self.has_socket()
-            && self.node.records.read().is_in_place()
-            && run.join("bypassed").is_dir()
-            && run.join(REFUSED_DIR).is_dir()
+        Ok(self.has_lock()?
+            && self.has_socket()?
+            && self.node.records.read().is_in_place()?
+            && presence::is_dir(&run.join("bypassed"))?
+            && presence::is_dir(&run.join(REFUSED_DIR))?)
     }
 
     /// Whether a wrapper found no daemon and has started another one before this one noticed.
     fn has_another(&self) -> bool {
-        !self.has_lock() && sockets::is_locked(&self.node.config())
+        matches!(self.has_lock(), Ok(false)) && sockets::is_locked(&self.node.config())
     }
 
     fn restore(&self) -> Result<()> {
         let config = &self.node.config();
-        if !self.has_lock() {
+        if !self.has_lock()? {
             // It may be the lock of a folder that is about to vanish: then it is taken once more.
             self.lock.replace(sockets::lock(config)?);
         }
-        if !self.has_socket() {
+        if !self.has_socket()? {
             self.open(sockets::bound(config)?)?;
         }
-        if !self.node.records.read().is_in_place() {
+        if !self.node.records.read().is_in_place()? {
             self.node.records.rebuild()?;
             admission::remember_who_is_here(&self.node);
         }

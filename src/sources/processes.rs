@@ -3,12 +3,14 @@
 //! call itself anything, so that only root's in our own process namespace count.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::engine::Dockerd;
 use crate::files;
 use crate::host::Host;
+use crate::presence::IfThere;
 use crate::procfs::{command_line, parent_of};
 
 /// A process.
@@ -32,20 +34,25 @@ impl Process {
 /// The command lines of the process `parent` that called `pid`, and of its parent. Whoever ended
 /// meanwhile is nobody: its number may be another process's by now, a container's maybe, and that
 /// may call itself anything.
-pub(crate) fn callers(host: &Host, pid: u32, parent: u32) -> [Vec<Vec<u8>>; 2] {
-    let grandparent = parent_of(host, parent);
-    let lines = [Some(parent), grandparent]
-        .map(|pid| pid.map(|pid| command_line(host, pid)).unwrap_or_default());
-    let is_still = |child: u32, caller: Option<u32>| {
-        let now = parent_of(host, child);
-        now.is_none() || now == caller
+///
+/// # Errors
+/// Fails when they cannot be read: a caller that is not known is not the absence of one.
+pub(crate) fn callers(host: &Host, pid: u32, parent: u32) -> io::Result<[Vec<Vec<u8>>; 2]> {
+    let grandparent = parent_of(host, parent)?;
+    let above = command_line(host, parent)?;
+    let further = match grandparent {
+        Some(grandparent) => command_line(host, grandparent)?,
+        None => Vec::new(),
     };
-    let [above, further] = lines;
-    match (is_still(pid, Some(parent)), is_still(parent, grandparent)) {
+    let is_still = |child: u32, caller: Option<u32>| {
+        let now = parent_of(host, child)?;
+        io::Result::Ok(now.is_none() || now == caller)
+    };
+    Ok(match (is_still(pid, Some(parent))?, is_still(parent, grandparent)?) {
         (false, _) => Default::default(),
         (true, false) => [above, Vec::new()],
         (true, true) => [above, further],
-    }
+    })
 }
 
 /// The processes whose program has one of these names, oldest id first.
@@ -56,7 +63,8 @@ pub(crate) fn processes(host: &Host, names: &[&str]) -> Vec<Process> {
     for entry in std::fs::read_dir(host.path("/proc")).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        let process = Process { pid, words: command_line(host, pid) };
+        let Some(words) = command_line(host, pid).or_absent() else { continue };
+        let process = Process { pid, words };
         if !names.contains(&process.program().as_str()) {
             continue;
         }

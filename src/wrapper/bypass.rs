@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::host::Point;
 use crate::link::WrapperRequest;
+use crate::presence::IfThere;
 
 use super::invocation::{BundleDocument, Invocation};
 use super::{marked, protection, refusal, request};
@@ -50,7 +51,9 @@ impl Invocation<'_> {
 
     /// The question that has no answer, and the document that it is about.
     fn unasked(&self) -> (WrapperRequest, Option<BundleDocument>) {
-        let document = if self.call.verb.creates() { self.document() } else { None };
+        // A document that cannot be opened belongs to a pod that is not exempt.
+        let document = if self.call.verb.creates() { self.document().or_absent() } else { None };
+        let document = document.flatten();
         let name = document.as_ref().map(|document| document.name.clone()).unwrap_or_default();
         (request::build_question(self, &name, &[]), document)
     }

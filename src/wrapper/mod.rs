@@ -63,11 +63,15 @@ fn become_the_runtime(
     config: &Config,
 ) -> Result<Infallible> {
     let runtime = runtime::resolve(config, argv.first())?;
-    if let Some(mark) = marked::mark_of(config, call, &runtime)
-        && !is_switched_off(config)
-    {
+    let mark = marked::mark_of(config, call, &runtime);
+    if !matches!(mark, Ok(None)) && !is_switched_off(config) {
         let invocation = Invocation { argv, call, config, host: config.host(), runtime };
-        return invocation.become_marked(&mark).doing(|| invocation.doing());
+        let executed = match mark {
+            Ok(Some(mark)) => invocation.become_marked(&mark),
+            Ok(None) => invocation.exec_unchanged(),
+            Err(unknown) => Err(unknown),
+        };
+        return executed.doing(|| invocation.doing());
     }
     if !involves_plugins(call) || is_switched_off(config) || will_refuse_id(&runtime, call) {
         if call.verb.creates() {

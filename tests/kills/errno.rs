@@ -201,8 +201,10 @@ impl Place {
             found = states();
         }
         let is_alive = matches!(found.1.as_str(), "created" | "running");
-        let stop = format!("StopContainer {id}");
-        let is_told = self.view.lock().unwrap().contains(&stop);
+        let (create, stop) = (format!("CreateContainer {id}"), format!("StopContainer {id}"));
+        let view = self.view.lock().unwrap().clone();
+        let of_this_life = view.iter().rposition(|line| *line == create).unwrap_or(0);
+        let is_told = view[of_this_life..].contains(&stop);
         assert!(!(is_alive && is_told), "{what}: a living container was told as stopped");
         found.1
     }

@@ -2,6 +2,7 @@
 //! The outcome of an `update`, once its runtime process has exited (D21): its values hold, or the
 //! values in force are written again.
 
+use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use crate::daemon::node::{Node, log_failure};
 use crate::daemon::resources::in_force::Block;
 use crate::daemon::resources::{apply, in_force, partial};
 use crate::daemon::runtime::state_dir::{self, Stamp};
+use crate::error::Result;
 use crate::host::Point;
 use crate::plugin::Event;
 use crate::runtime::RuntimeKind;
@@ -24,30 +26,49 @@ const RESTORE_WAIT: Duration = Duration::from_secs(5);
 /// The runtime of an `update` has exited: if it took the update, its values hold from now on.
 /// A replaced state file proves it. crun keeps none; there the cgroup files decide. A second call
 /// does nothing.
-pub(crate) fn note_taken(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) {
-    let Some(proposed) = pending.proposed.borrow_mut().take() else { return };
-    let Some(record) = node.container(key) else { return };
+///
+/// # Errors
+/// Fails when that cannot be known; another call asks again.
+pub(crate) fn note_taken(
+    node: &Rc<Node>,
+    key: &ContainerKey,
+    pending: &PendingVerb,
+) -> io::Result<()> {
+    let after = state_dir::state_stamp(&node.host, key)?;
+    let Some(proposed) = pending.proposed.borrow_mut().take() else { return Ok(()) };
+    let Some(record) = node.container(key) else { return Ok(()) };
     if record.incarnation != pending.incarnation {
-        return;
+        return Ok(());
     }
-    let concluded = conclude(node, &record, pending.state_before, proposed);
+    let is_replaced = is_replaced(&pending.state_before, after);
+    let concluded = conclude(node, &record, is_replaced, proposed);
     *pending.concluded.borrow_mut() = Some(concluded);
+    Ok(())
 }
 
-/// Records what became of an update.
+/// Whether the state file after a verb is not the one `before`; `None` if that one is not known.
+pub(crate) fn is_replaced(
+    before: &io::Result<Option<Stamp>>,
+    after: Option<Stamp>,
+) -> Option<bool> {
+    let Ok(before) = before else { return None };
+    Some(after.is_some() && after != *before)
+}
+
+/// Records what became of an update; where its state file does not say so, the cgroup files do.
 pub(crate) fn conclude(
     node: &Rc<Node>,
     record: &Container,
-    before: Option<Stamp>,
+    is_replaced: Option<bool>,
     proposed: ProposedUpdate,
 ) -> ConcludedUpdate {
     let key = &record.key;
-    let after = state_dir::state_stamp(&node.host, key);
-    let is_replaced = after.is_some() && after != before;
     let mut tried = proposed.engine.clone();
     overlay::put_over(&mut tried, &proposed.overlay);
     let is_crun = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun;
-    let is_taken = is_replaced || (is_crun && apply::has_taken(node, record, &tried));
+    let by_files = is_crun || is_replaced.is_none();
+    let is_taken =
+        is_replaced == Some(true) || (by_files && apply::has_taken(node, record, &tried));
     let is_told = proposed.is_told;
     if !is_taken {
         // runc and crun write file by file, and undo nothing when they fail.
@@ -76,12 +97,19 @@ pub(crate) fn conclude(
 
 /// Notifies the plugins that were asked: of the update that was done, or of the resources that a
 /// failed one left in force (D39).
-pub(crate) async fn settle(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) {
-    note_taken(node, key, pending);
-    let Some(concluded) = pending.concluded.take() else { return };
+///
+/// # Errors
+/// Fails when it cannot be known whether the runtime took it.
+pub(crate) async fn settle(
+    node: &Rc<Node>,
+    key: &ContainerKey,
+    pending: &PendingVerb,
+) -> Result<()> {
+    note_taken(node, key, pending)?;
+    let Some(concluded) = pending.concluded.take() else { return Ok(()) };
     let ConcludedUpdate { is_told, failed, restoring } = concluded;
     if !is_told {
-        return;
+        return Ok(());
     }
     if let Some(tried) = failed {
         if let Some(restoring) = restoring {
@@ -90,6 +118,7 @@ pub(crate) async fn settle(node: &Rc<Node>, key: &ContainerKey, pending: &Pendin
         note_left_in_force(node, key, &tried);
     }
     notify::notify(node, Event::PostUpdateContainer, key).await;
+    Ok(())
 }
 
 /// The container's message has the resources that are in force after a failed update.

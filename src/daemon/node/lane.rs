@@ -22,6 +22,7 @@ use crate::daemon::runtime::error_log::RuntimeLog;
 use crate::daemon::runtime::state_dir::{self, Stamp};
 use crate::daemon::watch::pidfd;
 use crate::daemon::watch::start_watch::StartWatch;
+use crate::error::Result;
 use crate::host::Host;
 use crate::state::{Change, ContainerKey, Store};
 
@@ -37,7 +38,8 @@ pub(crate) struct PendingVerb {
     pub(crate) by_wrapper: Option<WrappersAccount>,
     pub(crate) pid_file: Option<PathBuf>,
     pub(crate) pid_file_before: Option<Stamp>,
-    pub(crate) state_before: Option<Stamp>,
+    /// The stamp of the runtime's state file before the verb, if that was known.
+    pub(crate) state_before: std::io::Result<Option<Stamp>>,
     /// The log to which the runtime writes the reason of a refusal.
     pub(crate) log: Option<RuntimeLog>,
     /// `run`, `restore`: whether the container was started.
@@ -83,8 +85,8 @@ impl PendingVerb {
 }
 
 /// Whether the wrapper of this container ran the call without a daemon and left a note of it, which
-/// was taken over.
-pub(crate) type WrappersAccount = Box<dyn Fn() -> LocalBoxFuture<'static, bool>>;
+/// was taken over; an error while that cannot be known.
+pub(crate) type WrappersAccount = Box<dyn Fn() -> LocalBoxFuture<'static, Result<bool>>>;
 
 /// Values that hold once the runtime took an update, and the right to write meanwhile.
 #[derive(Debug)]

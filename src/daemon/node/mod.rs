@@ -28,7 +28,7 @@ use crate::daemon::process::own::OwnProcess;
 use crate::daemon::registry::Registry;
 use crate::daemon::registry::connected::Subject;
 use crate::daemon::watch::start_watch::StartWatch;
-use crate::error::Result;
+use crate::error::Error;
 use crate::host::Host;
 use crate::plugin::Event;
 use crate::state::{Container, ContainerKey, Pod, Store};
@@ -175,8 +175,9 @@ impl Node {
 }
 
 /// Logs a failure that has no caller to answer.
-pub(crate) fn log_failure(what: &str, result: Result<()>) {
+pub(crate) fn log_failure(what: &str, result: Result<(), impl Into<Error>>) {
     if let Err(error) = result {
+        let error: Error = error.into();
         error!("{what}: {error}");
     }
 }

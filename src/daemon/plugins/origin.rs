@@ -24,6 +24,7 @@ use crate::daemon::watch::pidfd;
 use crate::error::quoted;
 use crate::glob;
 use crate::host::Host;
+use crate::presence::IfThere;
 
 /// The process that connected, as far as it can be proven.
 #[derive(Debug)]
@@ -90,7 +91,8 @@ fn hold(stream: &UnixStream, pid: u32) -> Option<OwnedFd> {
         Ok(process) => Some(process),
         // An older kernel. A process that had ended before would have closed the connection.
         Err(Errno::ENOPROTOOPT) => {
-            let process = pidfd::open(pid)?;
+            // One that cannot be held does not prove its origin.
+            let process = pidfd::open(pid).or_absent()??;
             (!has_hung_up(stream)).then_some(process)
         }
         // It has ended, or is in another PID namespace.
@@ -231,7 +233,7 @@ mod tests {
         let why = lost.check(&[program("/opt/nri/plugins/*")]).unwrap_err();
         assert!(why.contains("cannot be identified"), "{why}");
         let mut child = std::process::Command::new("/bin/true").spawn().unwrap();
-        let process = pidfd::open(child.id());
+        let process = pidfd::open(child.id()).unwrap();
         child.wait().unwrap();
         let ended = PluginPeer { pid: 7, process, facts: facts() };
         let why = ended.check(&[program("/opt/nri/plugins/*")]).unwrap_err();

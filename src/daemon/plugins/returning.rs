@@ -6,10 +6,12 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use tracing::info;
+use tracing::{info, warn};
 
+use crate::error::in_our_words;
 use crate::files;
 use crate::plugin;
+use crate::presence::{self, IfThere};
 use crate::state::Store;
 
 use crate::daemon::node::{Node, log_failure};
@@ -29,7 +31,8 @@ pub(crate) fn remember(node: &Node) {
         json!({
             "id": plugin.chained.id(),
             "pid": pid,
-            "start": pid.and_then(|pid| pidfd::start_time(&node.host, pid)),
+            // Without it any process of that number counts.
+            "start": pid.and_then(|pid| pidfd::start_time(&node.host, pid).or_absent()?),
             "service": is_service(&cgroup),
             "pod": pod_of(&node.records.read(), &cgroup),
         })
@@ -40,7 +43,13 @@ pub(crate) fn remember(node: &Node) {
 
 /// Lets creates wait from now on, bounded by the registration time-out.
 pub(crate) fn expect(node: &Node) {
-    let bytes = std::fs::read(file(node)).unwrap_or_default();
+    let bytes = presence::insist(|| std::fs::read(file(node)).if_there());
+    let bytes = bytes.unwrap_or_else(|error| {
+        let why = in_our_words(&error);
+        warn!("which plugins were connected is not known, and creates do not wait for them: {why}");
+        None
+    });
+    let bytes = bytes.unwrap_or_default();
     let rows: Vec<Value> = serde_json::from_slice(&bytes).unwrap_or_default();
     let mut expected = BTreeMap::new();
     for row in &rows {
@@ -71,7 +80,9 @@ fn may_return(node: &Node, id: &str, row: &Value) -> Option<ExpectedPlugin> {
         // A kubelet or systemd starts it again.
         return Some(ExpectedPlugin::default());
     }
-    let process = pidfd::open_same(&node.host, pid, number("start"));
+    let Ok(process) = pidfd::open_same(&node.host, pid, number("start")) else {
+        return Some(ExpectedPlugin::default()); // Nothing says that it has exited.
+    };
     if process.as_ref().is_none_or(pidfd::has_ended) {
         let more = if pod.is_some() { " and its pod was removed" } else { "" };
         info!("not waiting for {id}: its process {pid} has exited{more}");

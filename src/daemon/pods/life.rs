@@ -17,6 +17,7 @@ use crate::engine::EngineKind;
 use crate::error::{Context, Result};
 use crate::host::Point;
 use crate::plugin::Event;
+use crate::presence;
 use crate::state::{Container, Lifecycle, Pod, PodState, SCHEMA, Skipped};
 
 fn record(node: &Node, description: &Description, container: Option<&Container>) -> Pod {
@@ -72,8 +73,8 @@ pub(crate) async fn arrives(node: &Rc<Node>, description: &Description) -> Resul
     let lane = node.pod_lane(&pod.id);
     let _turn = lane.turn.lock().await;
     // Or the engine has given the pod up meanwhile.
-    let is_gone = pod.lives_with.as_ref().is_some_and(|path| !node.host.path(path).exists());
-    if is_gone || node.records.read().pod(&pod.id).is_some() {
+    let document = pod.lives_with.as_ref().map(|path| presence::exists(&node.host.path(path)));
+    if matches!(document, Some(Ok(false))) || node.records.read().pod(&pod.id).is_some() {
         return Ok(());
     }
     adopt_arrived(node, description)?;
@@ -260,11 +261,12 @@ pub(crate) async fn end(node: &Rc<Node>, id: &str) {
     forget(node, id);
 }
 
-/// Whether a pod still exists although none of its containers does.
+/// Whether a pod still exists although none of its containers does; it does while that cannot be
+/// known.
 fn lasts(node: &Node, id: &str) -> bool {
     let store = node.records.read();
     let path = store.pod(id).and_then(|pod| pod.lives_with.as_ref());
-    path.is_some_and(|path| node.host.path(path).exists())
+    path.is_some_and(|path| presence::exists(&node.host.path(path)).unwrap_or(true))
 }
 
 /// Drops pods whose daemon was killed before they had a container; before any plugin connects.

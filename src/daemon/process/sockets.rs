@@ -5,12 +5,14 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, Flock, FlockArg, fcntl};
 
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
 use crate::files::make_private_dir;
 use crate::plugin::socket::{Bound, SocketFile, bind};
+use crate::presence::IfThere;
 
 /// The lock of the one daemon; held as long as its process lives.
 pub(crate) type DaemonLock = Flock<std::fs::File>;
@@ -48,8 +50,8 @@ pub(crate) fn lock(config: &Config) -> Result<DaemonLock> {
 
 /// Whether a daemon holds the lock; asking for it does not take it.
 pub(crate) fn is_locked(config: &Config) -> bool {
-    let file = std::fs::File::open(config.daemon_lock());
-    file.is_ok_and(|file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
+    let Some(file) = std::fs::File::open(config.daemon_lock()).or_absent() else { return false };
+    matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
 }
 
 /// The socket for wrappers.

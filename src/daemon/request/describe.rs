@@ -43,7 +43,7 @@ pub(crate) async fn describe(
 ) -> Result<Description> {
     let spec = describe::Spec::parse(document)?;
     let bundle = call.bundle.to_string_lossy();
-    let [parent, grandparent] = call.callers(&node.host);
+    let [parent, grandparent] = call.callers(&node.host)?;
     let engine_call = engine::CallerInfo {
         id: &call.key.id,
         bundle: &bundle,

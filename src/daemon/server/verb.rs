@@ -58,7 +58,7 @@ pub(super) async fn serve(
         call.process().ok_or_else(|| Error::new("the request has no process descriptor"))?;
     let lane = node.lane(&key);
     let until = node.caller_waits_until();
-    let pid_file_before = call.pid_file.as_deref().and_then(state_dir::stamp);
+    let pid_file_before = call.pid_file.as_deref().map(state_dir::stamp).transpose()?.flatten();
     let verb = call.command_line.verb;
     let is_delete = verb == Verb::Delete;
     if frames::is_closed(stream) && !is_delete {
@@ -78,7 +78,7 @@ pub(super) async fn serve(
             let decided = Decided { is_watched: is_delete, ..Decided::watched(Proceed::default()) };
             return Ok((decided, turn, bundle));
         }
-        settle::settle_exited(node, &key, &lane).await;
+        settle::settle_before(node, &key, &lane).await;
         let traced = TracedVerb::of(&call);
         let decided = traced.span(decide(node, &mut call));
         let decided = plugin::with_caller_deadline(until, decided).await;
@@ -107,8 +107,10 @@ pub(super) async fn serve(
     let executed = hand_over(node, stream, &key, decided.proceed).await;
     // A `kill`, or a call that the runtime refuses: the container belongs to another call.
     if decided.is_watched {
-        // A delete goes on even if its wrapper is gone: the runtime's state shows the outcome.
-        settle_verdict(node, &key, &lane, executed || is_delete, pending).await;
+        // A start or delete goes on even if its wrapper is gone, or runs it without the daemon: the
+        // runtime's state shows the outcome.
+        let goes_on = executed || is_delete || verb == Verb::Start;
+        settle_verdict(node, &key, &lane, goes_on, pending).await;
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use crate::daemon::resources::{in_force, updates};
 use crate::daemon::runtime::state_dir;
 use crate::daemon::verbs::admitted::{Admitted, admit, blame};
 use crate::daemon::verbs::host_facts;
-use crate::error::Result;
+use crate::error::{Context, Result};
 use crate::host::Point;
 use crate::link::Proceed;
 use crate::mark::process_values;
@@ -27,7 +27,7 @@ use crate::state::{Change, Container, Lifecycle};
 /// with its own message; the container that has the ID is not touched by this call.
 pub(crate) async fn create(node: &Rc<Node>, call: &mut VerbRequest) -> Result<Option<Proceed>> {
     if let Some(old) = node.container(&call.key) {
-        if is_alive(node, &old) {
+        if is_alive(node, &old).doing(|| format!("looking for the old {}", old.key.id))? {
             return Ok(None);
         }
         // Docker and Podman restart with the same ID: plugins are notified of the old end first.
@@ -54,9 +54,9 @@ pub(crate) async fn create(node: &Rc<Node>, call: &mut VerbRequest) -> Result<Op
 }
 
 /// Whether the runtime knows this container, or is creating it now.
-fn is_alive(node: &Node, old: &Container) -> bool {
+fn is_alive(node: &Node, old: &Container) -> std::io::Result<bool> {
     match old.state {
-        Lifecycle::Creating => settle::is_being_created(node, &old.key),
+        Lifecycle::Creating => Ok(settle::is_being_created(node, &old.key)),
         Lifecycle::Created | Lifecycle::Running | Lifecycle::Stopped | Lifecycle::Removed => {
             state_dir::exists(&node.host, &old.key)
         }

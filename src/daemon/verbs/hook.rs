@@ -48,7 +48,8 @@ pub(crate) async fn decide(
     match hook.stage {
         Stage::Prestart | Stage::CreateRuntime => create(node, call, hook.init).await.map(Some),
         Stage::Poststart => {
-            if has_turn && !state_dir::waits_for_start(&node.host, &call.key) {
+            // One that is not known to be started is watched for its start.
+            if has_turn && matches!(state_dir::waits_for_start(&node.host, &call.key), Ok(false)) {
                 late_start::started(node, &call.key).await;
             }
             Ok(None)
@@ -79,7 +80,7 @@ async fn create(node: &Rc<Node>, call: &mut VerbRequest, init: u32) -> Result<Ve
         removal::removed(node, &call.key).await;
     }
     let mut record = record::blank_record(node, call);
-    record.init_start = pidfd::start_time(&node.host, init);
+    record.init_start = pidfd::start_time(&node.host, init)?;
     record.init_pid = Some(init);
     let (verb_name, pid) = (verb.name().to_owned(), call.question().pid);
     record.in_flight = Some(InFlight { verb: verb_name, pid, executed: true });

@@ -30,6 +30,7 @@ use crate::describe;
 use crate::error::{Context, Error, Result, quoted};
 use crate::link::{Attached, Proceed};
 use crate::plugin::{Event, api};
+use crate::presence::IfThere;
 use crate::runtime::RuntimeKind;
 use crate::spec::overlay::{self, UpdateOutcome};
 use crate::spec::owned;
@@ -126,7 +127,8 @@ fn remember(node: &Node, pid: u32, record: &Container, proposed: &ProposedUpdate
     if *engine == record.engine_resources && *overlay == record.overlay {
         return;
     }
-    let stamp = state_dir::state_stamp(&node.host, &record.key);
+    // Without it the next daemon goes by what the files say.
+    let stamp = state_dir::state_stamp(&node.host, &record.key).or_absent().flatten();
     let updating = Updating {
         pid,
         state_before: stamp.map(|Stamp(inode, seconds, nanoseconds)| (inode, seconds, nanoseconds)),

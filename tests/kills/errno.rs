@@ -59,6 +59,8 @@ struct Place {
     view: Arc<Mutex<Vec<String>>>,
     /// Containers so far.
     count: usize,
+    /// Something failed that never fails: no case comes after it.
+    is_spoiled: bool,
 }
 
 fn script() -> Script {
@@ -76,7 +78,7 @@ impl Place {
         host.configure(real.runc(), more);
         host.start_daemon();
         let view = host.plugin("10", "limits", script());
-        Some(Self { host, real, strace, view, count: 0 })
+        Some(Self { host, real, strace, view, count: 0, is_spoiled: false })
     }
 
     /// A daemon that ended is started again, as systemd would; a plugin that was disconnected
@@ -236,6 +238,10 @@ impl Place {
                 Some(case) => {
                     let (output, log) = self.traced(verb, &id, Some(case), case.is_daemon);
                     is_made = log.contains("(INJECTED)");
+                    if tracer::was_wake_up(&log) {
+                        self.is_spoiled = true;
+                        return false;
+                    }
                     output
                 }
                 None => self.verb(verb, &id, &[]),
@@ -344,6 +350,16 @@ impl Place {
         }
     }
 
+    /// What the daemon logged last, and the call that failed.
+    fn show(&self) {
+        let (log, trace) = (self.host.read("daemon.err"), self.host.read("strace"));
+        let last = log.lines().rev().take(12).collect::<Vec<_>>();
+        last.iter().rev().for_each(|line| say(&format!("  {line}")));
+        trace.lines().filter(|line| line.contains("(INJECTED)")).for_each(|line| {
+            say(&format!("  {line}"));
+        });
+    }
+
     /// The processor time of the daemon, in ticks.
     fn ticks(&self) -> u64 {
         let stat = format!("/proc/{}/stat", self.host.daemon_pid());
@@ -422,9 +438,15 @@ fn whichever_call_fails_nri_runc_says_what_the_runtime_says() {
             let lived = std::panic::AssertUnwindSafe(|| place.life(Some(case)));
             match std::panic::catch_unwind(lived) {
                 Ok(true) => {}
-                Ok(false) => *unmade.lock().unwrap() += 1,
+                Ok(false) => {
+                    *unmade.lock().unwrap() += 1;
+                    if place.is_spoiled {
+                        place = Place::new(strace.clone()).unwrap();
+                    }
+                }
                 Err(_) => {
                     say(&format!("failed: ERRNO='{}'", case.name()));
+                    place.show();
                     failed.lock().unwrap().push(case.name());
                     place = Place::new(strace.clone()).unwrap();
                 }

@@ -126,6 +126,12 @@ impl Attached {
     }
 }
 
+/// Whether the call that failed woke a thread of the same process, which no kernel refuses.
+pub(super) fn was_wake_up(log: &str) -> bool {
+    let is_wake_up = |line: &str| line.contains(r#""\1\0\0\0\0\0\0\0", 8)"#);
+    log.lines().any(|line| line.contains("(INJECTED)") && is_wake_up(line))
+}
+
 /// How often each call was made, by the thread that made it most often.
 pub(super) fn counted(log: &str) -> BTreeMap<String, usize> {
     let mut by_thread: BTreeMap<(String, String), usize> = BTreeMap::new();

@@ -378,7 +378,9 @@ fn started(node: &Rc<Node>, call: &VerbRequest) -> Result<()> {
     if record.state != Lifecycle::Created || !state_dir::exists(&node.host, key)? {
         return Ok(());
     }
-    if catch_up::process_of(node, key, call.question().pid)?.is_some() {
+    // Where plugins are registered, they are notified of it, in the container's own turn.
+    let is_live = !node.registry.connected().is_empty();
+    if is_live || catch_up::process_of(node, key, call.question().pid)?.is_some() {
         follow_start(node, call, record.incarnation);
         return Ok(());
     }

@@ -174,9 +174,18 @@ fn fill(fd: OwnedFd, bytes: &[u8], like: &Original) -> Result<u64> {
     Ok(stat.st_ino)
 }
 
-/// Removes `name` from `dir`; that it is gone already is fine.
+/// Removes `name` from `dir`, as far as that can be.
 pub(crate) fn remove_at(dir: impl AsFd, name: &str) {
-    let _gone_already = unlinkat(dir, name, UnlinkatFlags::NoRemoveDir);
+    let _or_it_stays = try_remove_at(dir, name);
+}
+
+/// Removes `name` from `dir`; that it is gone already is fine.
+///
+/// # Errors
+/// Fails when it stays.
+pub(crate) fn try_remove_at(dir: impl AsFd, name: &str) -> Result<()> {
+    let removed = unlinkat(dir, name, UnlinkatFlags::NoRemoveDir);
+    removed.doing(|| format!("removing {name}")).if_there().map(drop)
 }
 
 /// The inode that `name` in `dir` means now, if any.

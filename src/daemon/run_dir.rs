@@ -121,7 +121,7 @@ impl RunDir {
     }
 
     fn follow(&self) {
-        let before = self.following.replace(bypassed::follow(&self.node));
+        let before = self.following.replace(Some(bypassed::follow(&self.node)));
         before.iter().for_each(JoinHandle::abort);
     }
 

@@ -5,7 +5,7 @@
 //! no container is forgotten because a descriptor was missing, and the daemon starts later.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -45,6 +45,8 @@ pub(super) struct RecordFolders {
     marks: OwnedFd,
     /// The marks that are there: file name, and hash of the content.
     marked: RefCell<HashMap<String, u64>>,
+    /// Files that the disk refused to remove: folder and name.
+    unremoved: RefCell<BTreeSet<(&'static str, String)>>,
 }
 
 /// The records of an earlier daemon of this boot.
@@ -76,7 +78,59 @@ impl RecordFolders {
             kept: open(KEPT)?,
             marks: open(MARKS)?,
             marked: RefCell::default(),
+            unremoved: RefCell::default(),
         })
+    }
+
+    fn folder(&self, kind: &str) -> &OwnedFd {
+        match kind {
+            PODS => &self.pods,
+            PRISTINE => &self.pristine,
+            KEPT => &self.kept,
+            MARKS => &self.marks,
+            _ => &self.containers,
+        }
+    }
+
+    /// Removes a file, now or later ([`remove_what_is_left`](Self::remove_what_is_left)).
+    fn remove(&self, kind: &'static str, name: &str) {
+        if files::try_remove_at(self.folder(kind), name).is_err() {
+            self.unremoved.borrow_mut().insert((kind, name.to_owned()));
+        }
+    }
+
+    /// Replaces a file, which is not to be removed any more.
+    fn replace(&self, kind: &'static str, name: &str, bytes: &[u8]) -> Result<()> {
+        files::replace_at(self.folder(kind), name, bytes)?;
+        self.unremoved.borrow_mut().remove(&(kind, name.to_owned()));
+        Ok(())
+    }
+
+    fn write(&self, kind: &'static str, name: &str, record: &impl serde::Serialize) -> Result<()> {
+        let bytes = serde_json::to_vec(record).map_err(|error| Error::new(error.to_string()))?;
+        self.replace(kind, name, &bytes)
+    }
+
+    /// Removes the files that the disk refused to remove before.
+    ///
+    /// # Errors
+    /// Fails when it still does.
+    pub(super) fn remove_what_is_left(&self) -> Result<()> {
+        let mut outcome = Ok(());
+        self.unremoved.borrow_mut().retain(|(kind, name)| {
+            let removed = files::try_remove_at(self.folder(kind), name);
+            let stays = removed.is_err();
+            if outcome.is_ok() {
+                outcome = removed;
+            }
+            stays
+        });
+        outcome
+    }
+
+    /// Whether the disk refused to remove a file.
+    pub(super) fn has_leftovers(&self) -> bool {
+        !self.unremoved.borrow().is_empty()
     }
 
     /// Whether they are the folders at this path.
@@ -100,7 +154,7 @@ impl RecordFolders {
 
     /// Writes a container's record.
     pub(super) fn write_container(&self, container: &Container) -> Result<()> {
-        write(&self.containers, &file_name(&container.key), container)
+        self.write(CONTAINERS, &file_name(&container.key), container)
     }
 
     /// Writes the mark of a container as it is now, or removes it.
@@ -116,7 +170,7 @@ impl RecordFolders {
         };
         let hash = fnv64(bytes.iter().copied());
         if self.marked.borrow().get(&name) != Some(&hash) {
-            files::replace_at(&self.marks, &name, &bytes)?;
+            self.replace(MARKS, &name, &bytes)?;
             self.marked.borrow_mut().insert(name, hash);
         }
         Ok(())
@@ -129,7 +183,7 @@ impl RecordFolders {
         }
         let name = mark::file_name(&key.root, &key.id);
         if self.marked.borrow_mut().remove(&name).is_some() {
-            files::remove_at(&self.marks, &name);
+            self.remove(MARKS, &name);
         }
     }
 
@@ -146,30 +200,30 @@ impl RecordFolders {
     /// Removes a container's record and the document kept for it.
     pub(super) fn remove_container(&self, container: &Container) {
         self.remove_mark(&container.key);
-        files::remove_at(&self.containers, &file_name(&container.key));
+        self.remove(CONTAINERS, &file_name(&container.key));
         if let Some(patched) = &container.patched {
-            files::remove_at(&self.pristine, &patched.pristine);
+            self.remove(PRISTINE, &patched.pristine);
         }
     }
 
     /// Writes the record of a container that is gone.
     pub(super) fn write_kept(&self, container: &Container) -> Result<()> {
-        write(&self.kept, &file_name(&container.key), container)
+        self.write(KEPT, &file_name(&container.key), container)
     }
 
     /// Removes it.
     pub(super) fn remove_kept(&self, key: &ContainerKey) {
-        files::remove_at(&self.kept, &file_name(key));
+        self.remove(KEPT, &file_name(key));
     }
 
     /// Writes a pod's record.
     pub(super) fn write_pod(&self, pod: &Pod) -> Result<()> {
-        write(&self.pods, &pod_file(&pod.id), pod)
+        self.write(PODS, &pod_file(&pod.id), pod)
     }
 
     /// Removes a pod's record.
     pub(super) fn remove_pod(&self, id: &str) {
-        files::remove_at(&self.pods, &pod_file(id));
+        self.remove(PODS, &pod_file(id));
     }
 
     /// Keeps a document. Nothing refers to it until the container's record does, so it need not
@@ -186,7 +240,7 @@ impl RecordFolders {
 
     /// Removes a kept document.
     pub(super) fn remove_pristine(&self, name: &str) {
-        files::remove_at(&self.pristine, name);
+        self.remove(PRISTINE, name);
     }
 
     /// Reads a kept document.
@@ -371,11 +425,6 @@ fn escaped(id: &str) -> String {
         }
     }
     name
-}
-
-fn write(folder: &OwnedFd, name: &str, record: &impl serde::Serialize) -> Result<()> {
-    let bytes = serde_json::to_vec(record).map_err(|error| Error::new(error.to_string()))?;
-    files::replace_at(folder, name, &bytes)
 }
 
 #[cfg(test)]

@@ -279,7 +279,14 @@ impl Store {
             refusals.len() >= REFUSALS
                 || folders.write_pod(pod).map_err(|why| refusals.push(why)).is_err()
         });
-        refusals.into_iter().next().map_or(Ok(()), Err)
+        let removed = folders.remove_what_is_left();
+        refusals.into_iter().next().map_or(removed, Err)
+    }
+
+    /// Whether the disk refused to remove a file; [`write_what_is_not`](Self::write_what_is_not) tries
+    /// again.
+    pub fn has_leftovers(&self) -> bool {
+        self.folders.has_leftovers()
     }
 
     /// The IDs of containers and pods whose records the disk refused.

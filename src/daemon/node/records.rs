@@ -78,12 +78,14 @@ impl Records {
         change: impl FnOnce(&mut Container),
     ) -> Result<()> {
         let written = self.store.borrow_mut().note(key, change);
+        self.retry_if_left();
         self.retry_if_refused(written)
     }
 
     /// Forgets a container; `explain` shows it for a while.
     pub(crate) fn forget(&self, key: &ContainerKey) {
         self.store.borrow_mut().forget(key);
+        self.retry_if_left();
     }
 
     /// Keeps a container that was never recorded, or is gone, for `explain` to show for a while.
@@ -131,6 +133,7 @@ impl Records {
     /// Forgets a pod; `explain` shows it for a while.
     pub(crate) fn forget_pod(&self, id: &str) {
         self.store.borrow_mut().forget_pod(id);
+        self.retry_if_left();
     }
 
     /// Notes on disk that this folder has the records of this boot.
@@ -147,6 +150,13 @@ impl Records {
     /// Fails when the disk refuses.
     pub(crate) fn rebuild(&self) -> Result<()> {
         self.store.borrow_mut().rebuild()
+    }
+
+    /// A file that could not be removed is removed as soon as the disk lets it go.
+    fn retry_if_left(&self) {
+        if self.read().has_leftovers() {
+            self.refused.notify_one();
+        }
     }
 
     fn retry_if_refused(&self, written: Result<()>) -> Result<()> {

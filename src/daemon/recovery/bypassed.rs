@@ -83,10 +83,12 @@ async fn adopt_all(node: &Rc<Node>) -> Result<()> {
 
 /// Takes over calls that bypass the daemon from now on: of wrappers that got no answer from it, or
 /// from its predecessor.
-pub(crate) fn follow(node: &Rc<Node>) -> Option<JoinHandle<()>> {
+pub(crate) fn follow(node: &Rc<Node>) -> JoinHandle<()> {
+    // Made at once: the run directory is not complete without them.
+    let mut watched = watch_both(node).or_absent();
     let node = Rc::clone(node);
-    Some(tokio::task::spawn_local(async move {
-        let (mut watched, mut backoff) = (None, Backoff::default());
+    tokio::task::spawn_local(async move {
+        let mut backoff = Backoff::default();
         loop {
             if watched.is_none() {
                 watched = watch_both(&node).or_absent();
@@ -110,7 +112,7 @@ pub(crate) fn follow(node: &Rc<Node>) -> Option<JoinHandle<()>> {
                 watched = None; // Another folder may be at the path by now.
             }
         }
-    }))
+    })
 }
 
 fn watch_both(node: &Node) -> Result<[WatchedFolder; 2]> {
@@ -186,8 +188,9 @@ async fn take_over(node: &Rc<Node>, note: &BypassNote, key: Option<&ContainerKey
     node.report.count("bypassed");
     node.report.metrics.count_request(verb, "bypassed");
     match key {
-        Some(key) => announce(node, key).await,
-        None => Ok(()),
+        // Of a start, plugins are notified once its runtime is done.
+        Some(key) if note.verb != Verb::Start.name() => announce(node, key).await,
+        _ => Ok(()),
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) fn own_cgroups(
     let pid = record.init_pid.ok_or(UpdateError::Gone)?;
     let found = node.caches.cgroup_mounts(&node.host).and_then(|mounts| {
         let found = Cgroups::find(&node.host, &mounts, pid, paths)?;
-        Ok((found, node.caches.own_cgroups(&node.host, &mounts)))
+        Ok((found, node.caches.own_cgroups(&node.host, &mounts)?))
     });
     // Opened last: if the process still exists, the paths were this very process's.
     let process = pidfd::open_same(&node.host, pid, record.init_start);

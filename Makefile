@@ -101,10 +101,12 @@ k3s: setup
 	@sh scripts/k3s.sh
 
 # KILLS: SIGKILL at every fault point (`make test` has a sample, another one every day).
+# ERRNO: each system call of daemon and wrapper fails once, in each of eight ways (hours; SEED/COUNT: some of them).
 # LIVES: how many containers live beside daemons and plugins that come and go, and a seed.
 # STRESS_ROUNDS: how many crowds of containers pass fickle plugins (`make test` has two).
 soak: setup
-	KILLS=all cargo test --locked --test kills -- --nocapture
+	KILLS=all cargo test --locked --test kills -- --nocapture --skip errno::
+	ERRNO=$${ERRNO:-all} cargo test --locked --test kills -- --nocapture errno::
 	LIVES=$${LIVES:-5000} cargo test --locked --test lives -- --nocapture
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-1000} cargo test --locked --test bundle crowd:: -- --nocapture
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-100} cargo test --locked --test resources parallel:: -- --nocapture

@@ -65,6 +65,8 @@ if ! ldconfig -p 2>/dev/null | grep -q 'libseccomp\.so\.2'; then
     say "installed libseccomp2 (runc needs it)"
 fi
 unpack runc runc
+# For the tests in which each system call fails once.
+(unpack strace strace) || say "strace cannot be had: its tests are skipped"
 # Podman, with the libraries that it alone needs.
 podman() {
     unpack podman podman

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::presence::IfThere;
 
 /// How long a stalled side effect takes: longer than every limit of ours.
 const STALL_TIME: Duration = Duration::from_secs(600);
@@ -180,7 +181,7 @@ fn kind_of(word: &str) -> Option<Fault> {
 
 /// What a file of faults says of this passing; what strikes is struck off.
 fn armed(file: &Path, name: &str) -> Option<Fault> {
-    let text = std::fs::read_to_string(file).ok()?;
+    let text = std::fs::read_to_string(file).or_absent()?;
     if text.trim() == "trace" {
         let mut trace = file.as_os_str().to_owned();
         trace.push(".trace");

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::mem::take;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
 
 use tracing::field::{Field, Visit};
@@ -127,9 +127,6 @@ fn is_stderr_the_journal() -> bool {
 }
 
 fn socket(path: &str, is_journal: bool) -> Option<LogTarget> {
-    if !Path::new(path).exists() {
-        return None;
-    }
     let socket = UnixDatagram::unbound().ok()?;
     socket.connect(path).ok()?;
     Some(LogTarget::Socket { socket, is_journal })

@@ -142,7 +142,7 @@ pub(crate) fn is_listed(path: &Path, pid: i32, host: &Host) -> bool {
 
 /// The path with the links of its folder resolved: `/var/run` is `/run`.
 fn canonical(path: &Path) -> PathBuf {
-    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+    let folder = path.parent().and_then(|folder| folder.canonicalize().or_absent());
     match (folder, path.file_name()) {
         (Some(folder), Some(name)) => folder.join(name),
         _ => path.to_owned(),

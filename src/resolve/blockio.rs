@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 use super::glob;
 use crate::error::{in_our_words, quoted};
 use crate::host::Host;
+use crate::presence::IfThere;
 use crate::spec::patch::Class;
 
 /// What the kernel takes for a weight.
@@ -155,12 +156,12 @@ fn devices(
 
 /// The numbers of a whole disk; the kernel limits no partitions, and `/sys/block` has none.
 fn disk(path: &Path, host: &Host) -> Option<(u64, u64)> {
-    let real = std::fs::canonicalize(host.path(path)).ok()?;
-    let dev = std::fs::canonicalize(host.path("/dev")).ok()?;
+    let real = std::fs::canonicalize(host.path(path)).or_absent()?;
+    let dev = std::fs::canonicalize(host.path("/dev")).or_absent()?;
     // sysfs writes `!` where a device's name has `/`.
     let name = real.strip_prefix(dev).ok()?.to_str()?.replace('/', "!");
     let numbers: PathBuf = ["/sys/block", &name, "dev"].iter().collect();
-    let numbers = std::fs::read_to_string(host.path(numbers)).ok()?;
+    let numbers = std::fs::read_to_string(host.path(numbers)).or_absent()?;
     let (major, minor) = numbers.trim().split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }

@@ -18,6 +18,7 @@ use oci_spec::runtime::{self as oci, Linux, LinuxResources, Process, Spec};
 use crate::error::quoted;
 use crate::host::Host;
 use crate::plugin::api;
+use crate::presence::{self, IfThere};
 use crate::spec::patch::{CdiDevice, PatchError, is_plain_path};
 
 /// What the spec files of this host say.
@@ -64,7 +65,7 @@ impl CdiRegistry {
     fn read(spec_dirs: &[PathBuf], host: &Host) -> Self {
         let mut registry = Self::default();
         for (priority, dir) in spec_dirs.iter().enumerate() {
-            let entries = std::fs::read_dir(host.path(dir)).into_iter().flatten().flatten();
+            let entries = presence::entries(&host.path(dir)).or_absent().into_iter().flatten();
             let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
             names.sort();
             for name in names {
@@ -80,7 +81,7 @@ impl CdiRegistry {
 
     fn read_file(&mut self, priority: usize, file: PathBuf, host: &Host) {
         let path = host.path(&file);
-        if path.is_dir() {
+        if presence::is_dir(&path).or_absent() == Some(true) {
             return;
         }
         let spec = match read_spec(&path, i32::try_from(priority).unwrap_or(i32::MAX)) {

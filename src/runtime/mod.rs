@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::presence::IfThere;
 
 /// Where runtimes are looked for when PATH does not have them: engines scrub the environment,
 /// Podman's `kill` and `delete` come without any PATH.
@@ -177,7 +178,9 @@ pub(crate) fn is_usable(path: &str) -> bool {
 /// Whether an engine that calls `program`, by path or by name, calls us.
 pub(crate) fn is_ourselves(program: &str) -> bool {
     let ourselves = Ourselves::open();
-    let is = |path: &Path| std::fs::metadata(path).is_ok_and(|meta| ourselves.is(path, &meta));
+    let is = |path: &Path| {
+        std::fs::metadata(path).or_absent().is_some_and(|meta| ourselves.is(path, &meta))
+    };
     if program.contains('/') {
         return is(Path::new(program));
     }
@@ -194,7 +197,8 @@ struct Ourselves(Option<Metadata>);
 
 impl Ourselves {
     fn open() -> Self {
-        Self(std::fs::metadata("/proc/self/exe").ok())
+        // Without it a copy of this program passes for the runtime, and looks again.
+        Self(std::fs::metadata("/proc/self/exe").or_absent())
     }
 
     fn is(&self, path: &Path, meta: &Metadata) -> bool {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::engine::Dockerd;
 use crate::files;
 use crate::host::Host;
-use crate::presence::IfThere;
+use crate::presence::{self, IfThere};
 use crate::procfs::{command_line, parent_of};
 
 /// A process.
@@ -57,10 +57,11 @@ pub(crate) fn callers(host: &Host, pid: u32, parent: u32) -> io::Result<[Vec<Vec
 
 /// The processes whose program has one of these names, oldest id first.
 pub(crate) fn processes(host: &Host, names: &[&str]) -> Vec<Process> {
-    let namespace = |pid: &str| std::fs::read_link(host.path(format!("/proc/{pid}/ns/pid"))).ok();
+    let namespace =
+        |pid: &str| std::fs::read_link(host.path(format!("/proc/{pid}/ns/pid"))).or_absent();
     let ours = namespace("self");
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(host.path("/proc")).into_iter().flatten().flatten() {
+    for entry in presence::entries(&host.path("/proc")).or_absent().into_iter().flatten() {
         let name = entry.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         let Some(words) = command_line(host, pid).or_absent() else { continue };
@@ -70,7 +71,7 @@ pub(crate) fn processes(host: &Host, names: &[&str]) -> Vec<Process> {
         }
         let is_ours = |meta: &std::fs::Metadata| meta.uid() == nix::unistd::geteuid().as_raw();
         let is_the_hosts = namespace(&pid.to_string()) == ours;
-        if is_the_hosts && entry.metadata().is_ok_and(|meta| is_ours(&meta)) {
+        if is_the_hosts && entry.metadata().or_absent().is_some_and(|meta| is_ours(&meta)) {
             found.push(process);
         }
     }
@@ -107,9 +108,9 @@ pub(super) fn docker_files(host: &Host) -> BTreeMap<String, Vec<u8>> {
 
 /// A regular file, through links: an administrator's, or the kernel's.
 fn read(path: &Path) -> Option<Vec<u8>> {
-    let path: PathBuf = std::fs::canonicalize(path).ok()?;
-    let dir = files::open_dir(path.parent()?).ok()?;
-    files::read_at(&dir, path.file_name()?.to_str()?).ok().map(|original| original.bytes)
+    let path: PathBuf = std::fs::canonicalize(path).or_absent()?;
+    let dir = files::open_dir(path.parent()?).or_absent()?;
+    files::read_at(&dir, path.file_name()?.to_str()?).or_absent().map(|original| original.bytes)
 }
 
 #[cfg(test)]

@@ -249,7 +249,7 @@ impl CallingRuntime {
         Ok(Self {
             pid,
             parent: procfs::parent_of(host, pid).doing(doing)?.unwrap_or(0),
-            cwd: link("cwd").unwrap_or_else(|_| PathBuf::from("/")),
+            cwd: link("cwd").doing(doing)?,
             program,
             words: words.into_iter().map(OsString::from_vec).collect(),
         })

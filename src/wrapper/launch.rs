@@ -23,6 +23,7 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, setsid};
 use crate::config::{Config, FILE_VARIABLE};
 use crate::error::{Context, Error, Result};
 use crate::files::make_private_dir;
+use crate::presence::{self, IfThere};
 
 use super::connection::dial;
 
@@ -184,7 +185,8 @@ fn close_from(first: u32) {
         return;
     }
     // Before Linux 5.9: one by one. An engine waits until the pipes that it passed on are closed.
-    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let open = presence::entries(Path::new("/proc/self/fd")).or_absent().unwrap_or_default();
+    let open = open.into_iter();
     let numbers: Vec<u32> =
         open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for number in numbers.into_iter().filter(|number| *number >= first) {

@@ -30,6 +30,7 @@ use crate::error::quoted;
 use crate::host::Point;
 use crate::plugin::mux::CLOSED;
 use crate::plugin::{self, Encoded, EncodedSnapshot, Outcome, Plugin, Settings, api};
+use crate::presence::IfThere;
 use crate::state::Container;
 use crate::text::counted;
 
@@ -310,7 +311,7 @@ pub(crate) fn record_protecting_plugins(node: &Node) {
         }
     }
     let path = node.config().protecting_plugins();
-    let recorded = std::fs::read_to_string(&path).unwrap_or_default();
+    let recorded = std::fs::read_to_string(&path).or_absent().unwrap_or_default();
     if recorded != list {
         let written = crate::files::replace(&path, list.as_bytes());
         log_failure("recording the plugins that protect containers", written);

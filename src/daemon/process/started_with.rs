@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::config::{self, ChangedKey, Config, Effect, Loaded};
 use crate::daemon::process::handover::STATE_VERSION;
+use crate::presence::IfThere;
 
 /// Configuration files with their text.
 type Files = Vec<(PathBuf, String)>;
@@ -105,7 +106,7 @@ impl StartedWith {
 }
 
 fn program() -> Value {
-    let path = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+    let path = std::fs::read_link("/proc/self/exe").or_absent().unwrap_or_default();
     match std::fs::metadata("/proc/self/exe") {
         Ok(meta) => json!({
             "path": path,

@@ -145,7 +145,8 @@ fn lacked_memory(host: &Host, record: &Container) -> bool {
     let files = [("", "memory.events"), ("memory", "memory.oom_control")];
     files.into_iter().any(|(controller, file)| {
         let Some(dir) = cgroups.get(controller) else { return false };
-        let text = std::fs::read_to_string(host.path(dir.join(file))).unwrap_or_default();
+        let text =
+            std::fs::read_to_string(host.path(dir.join(file))).or_absent().unwrap_or_default();
         let counts = text.lines().filter_map(|line| line.strip_prefix("oom_kill "));
         counts.into_iter().any(|count| count.trim() != "0")
     })

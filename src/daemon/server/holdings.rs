@@ -3,6 +3,7 @@
 
 use crate::daemon::node::Node;
 use crate::metrics::Holdings;
+use crate::presence::{self, IfThere};
 use crate::state::Lifecycle;
 
 /// Every state of a container by the name that operators see, so that a state without containers
@@ -62,7 +63,8 @@ pub(super) fn switched_off(node: &Node) -> Option<&'static str> {
     if node.config().disable {
         return Some("nri.disable in the configuration");
     }
-    node.config().disabled_file().exists().then_some("nri-runc nri disable")
+    let file = presence::exists(&node.config().disabled_file());
+    (file.or_absent() == Some(true)).then_some("nri-runc nri disable")
 }
 
 fn holdings(node: &Node) -> Holdings {

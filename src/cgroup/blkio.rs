@@ -229,6 +229,7 @@ fn lines(text: Option<String>) -> BTreeMap<Device, String> {
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::CgroupFiles;
     use super::*;
 
     /// Files by name; their controller is the layout's.
@@ -263,13 +264,13 @@ mod tests {
 
     fn v1(value: Value, files: &FakeFiles) -> Vec<String> {
         let mut writes = Vec::new();
-        plan_v1(&io(value), files, &mut writes);
+        plan_v1(&io(value), &SeenFiles::new(files), &mut writes);
         shown(&writes)
     }
 
     fn v2(value: Value, files: &FakeFiles) -> Vec<String> {
         let mut writes = Vec::new();
-        plan_v2(&io(value), files, &mut writes).unwrap();
+        plan_v2(&io(value), &SeenFiles::new(files), &mut writes).unwrap();
         shown(&writes)
     }
 
@@ -347,7 +348,7 @@ mod tests {
         ];
         assert_eq!(v2(class, &files), wanted);
         let mut writes = Vec::new();
-        let refused = plan_v2(&io(json!({"leafWeight": 20})), &files, &mut writes);
+        let refused = plan_v2(&io(json!({"leafWeight": 20})), &SeenFiles::new(&files), &mut writes);
         assert!(matches!(refused, Err(Unfit::Refused { .. })), "{refused:?}");
     }
 

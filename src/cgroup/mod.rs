@@ -47,7 +47,11 @@ struct SeenFiles<'a> {
     unknown: RefCell<Option<(String, io::Error)>>,
 }
 
-impl SeenFiles<'_> {
+impl<'a> SeenFiles<'a> {
+    fn new(files: &'a dyn CgroupFiles) -> Self {
+        Self { files, unknown: RefCell::default() }
+    }
+
     fn exists(&self, controller: &str, file: &str) -> bool {
         self.seen(file, self.files.exists(controller, file)).unwrap_or_default()
     }
@@ -131,7 +135,7 @@ pub(crate) fn plan(
 ) -> Result<Vec<Write>, Unfit> {
     let wanted = WritableResources::deserialize(Value::Object(wanted.clone()))
         .map_err(|error| Unfit::NotDirect(error.to_string()))?;
-    let files = SeenFiles { files, unknown: RefCell::default() };
+    let files = SeenFiles::new(files);
     let planned = plan_seen(layout, &wanted, around, &files);
     if let Some((file, unknown)) = files.unknown.into_inner() {
         let why = format!("{file} cannot be read: {}", in_our_words(&unknown));

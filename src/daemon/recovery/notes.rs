@@ -38,7 +38,7 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     let Some(bytes) = bytes else { return Ok(None) };
     let note = serde_json::from_slice(&bytes);
     if note.is_err() {
-        warn!("{} cannot be understood and is dropped", path.display());
+        warn!("{} cannot be read and is dropped", path.display());
         let _gone = std::fs::remove_file(path);
     }
     Ok(note.ok())

@@ -318,7 +318,7 @@ fn load_containers(
 /// are kept while a record is set aside, as its needs are not known.
 fn sweep(dir: &Path, containers: &[Container]) {
     // Also while it cannot be known whether one is.
-    if !presence::entries(&dir.join(ASIDE)).is_ok_and(|aside| aside.is_empty()) {
+    if !matches!(presence::entries(&dir.join(ASIDE)), Ok(aside) if aside.is_empty()) {
         return;
     }
     let wanted: HashSet<&str> = containers

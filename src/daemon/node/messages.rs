@@ -60,9 +60,9 @@ fn from_wire<M: Message>(wire: &Wire) -> M {
     M::parse_from_bytes(&wire.0).unwrap_or_default()
 }
 
-/// A container as the plugins' replies made it. Parts that merging filled in for plugins, and that
-/// no plugin used, are removed.
-pub(crate) fn merged(container: &api::Container) -> Wire {
+/// A container as the replies so far made it. Parts that merging filled in for plugins, and that no
+/// plugin used, are removed.
+pub(crate) fn so_far(container: &api::Container) -> Wire {
     let mut container = container.clone();
     if let Some(merged) = container.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
         merged.memory =

@@ -18,12 +18,13 @@ use crate::daemon::request::VerbRequest;
 use crate::daemon::request::describe::{self, Description};
 use crate::daemon::request::record;
 use crate::daemon::resources::{target, updates};
+use crate::daemon::verbs::host_facts::{self, Written};
 use crate::engine::Role;
 use crate::error::{Error, Result, quoted};
 use crate::host::Point;
 use crate::link::Attached;
 use crate::plugin::{Event, api};
-use crate::spec::patch::PatchError;
+use crate::spec::patch::{PatchError, PatchedSpec, Resolved};
 use crate::state::{Container, ContainerKey, Skipped};
 
 /// A container that is being created: described, announced and recorded.
@@ -33,6 +34,14 @@ pub(super) struct Admitted {
     pub(super) runtime: String,
     pub(super) description: Description,
     pub(super) bundle: Bundle,
+}
+
+/// What the plugins' replies make of a container that is being created; nothing is written yet.
+pub(super) struct Adjusted {
+    pub(super) merged: Merged,
+    pub(super) patched: PatchedSpec,
+    /// What the names in the adjustment stand for on this host.
+    pub(super) names: Resolved,
 }
 
 /// Everything before the plugins are asked: describes the container, checks for the required
@@ -103,15 +112,42 @@ impl Admitted {
     }
 
     /// The file name of the runtime as the wrapper resolved it.
-    pub(super) fn runtime(&self) -> &OsStr {
+    fn runtime(&self) -> &OsStr {
         OsStr::new(&self.runtime)
     }
 
-    /// CreateContainer through the chain.
+    /// CreateContainer through the chain, and what the replies make of the document. From here on
+    /// plugins receive the container as that document describes it, also if it is refused later;
+    /// without one, as the engine's does. A crash loses the request anyway, so the description is
+    /// written to disk with the decision.
     ///
     /// # Errors
-    /// Fails with the plugin that refused, or the conflict between two.
-    pub(super) async fn ask(&self) -> Result<Merged> {
+    /// Fails with the plugin that refused, the conflict between two, or the adjustment that cannot
+    /// be applied.
+    pub(super) async fn adjust(&self) -> Result<Adjusted> {
+        let asked = self.ask_and_edit().await;
+        let written = asked.as_ref().ok().and_then(|(_, container)| container.as_ref());
+        let message = messages::to_wire(written.unwrap_or(&self.description.container));
+        self.node.records.change_in_memory(&self.key, |record| record.message = message);
+        asked.map(|(adjusted, _)| adjusted)
+    }
+
+    async fn ask_and_edit(&self) -> Result<(Adjusted, Option<api::Container>)> {
+        let Self { node, key, bundle, .. } = self;
+        let merged = self.ask().await?;
+        let names = host_facts::resolve_for_runtime(node, &key.id, self.runtime(), &merged)
+            .await
+            .map_err(|error| blame(&merged, &error))?;
+        let facts = host_facts::host_facts(node, &merged.adjust, names).await?;
+        let Written { patched, container } =
+            host_facts::patch(&bundle.original.bytes, &merged, &facts)
+                .await
+                .map_err(|error| blame(&merged, &error))?;
+        Ok((Adjusted { merged, patched, names: facts.names }, container))
+    }
+
+    /// CreateContainer through the chain.
+    async fn ask(&self) -> Result<Merged> {
         let Self { node, key, description, .. } = self;
         let pod = record::known_pod(node, description);
         let creation = Creation::new(pod.clone(), description.container.clone());
@@ -198,7 +234,7 @@ impl ChainObserver for RecordNotes<'_> {
     /// A plugin that registers now sees the container as the plugins before it made it (D15). A
     /// crash loses the request anyway, so this is not written to disk.
     fn container_changed(&self, container: &api::Container) {
-        let view = messages::merged(container);
+        let view = messages::so_far(container);
         self.node.records.change_in_memory(self.key, |record| record.message = view);
     }
 

@@ -8,11 +8,11 @@ use std::rc::Rc;
 use crate::adaptation::{Merged, Updated};
 use crate::clock::now;
 use crate::daemon::lifecycle::{carry_over, removal, rollback, settle};
-use crate::daemon::node::{Node, messages};
+use crate::daemon::node::Node;
 use crate::daemon::request::{VerbRequest, record};
 use crate::daemon::resources::{in_force, updates};
 use crate::daemon::runtime::state_dir;
-use crate::daemon::verbs::admitted::{Admitted, admit, blame};
+use crate::daemon::verbs::admitted::{Adjusted, Admitted, admit, blame};
 use crate::daemon::verbs::host_facts;
 use crate::error::Result;
 use crate::host::Point;
@@ -67,18 +67,11 @@ fn is_alive(node: &Node, old: &Container) -> bool {
 async fn decide(admitted: &Admitted) -> Result<Option<String>> {
     let Admitted { node, key, bundle, .. } = admitted;
     node.host.point(Point::DaemonPlugins)?;
-    let merged = admitted.ask().await?;
-    let names = host_facts::resolve_for_runtime(node, &key.id, admitted.runtime(), &merged)
-        .await
-        .map_err(|error| blame(&merged, &error))?;
-    let facts = host_facts::host_facts(node, &merged.adjust, names).await?;
-    let patched = host_facts::patch(&bundle.original.bytes, &merged.adjust, &facts)
-        .await
-        .map_err(|error| blame(&merged, &error))?;
+    let Adjusted { merged, patched, names } = admitted.adjust().await?;
     bundle.refuse_link(&patched.changes).map_err(|error| blame(&merged, &error))?;
-    host_facts::check_node(node, &merged, &facts.names).map_err(|error| blame(&merged, &error))?;
+    host_facts::check_node(node, &merged, &names).map_err(|error| blame(&merged, &error))?;
     node.host.point(Point::DaemonDecided)?;
-    note_verdict(admitted, &merged, &patched, &facts.names);
+    note_verdict(admitted, &merged, &patched, &names);
     node.host.point(Point::DaemonOthers)?;
     let others = Updated {
         updates: merged.updates,
@@ -105,7 +98,7 @@ fn has_news(record: &Container) -> bool {
     !(record.owners.is_empty() && record.overlay.is_empty() && record.skipped.is_empty())
 }
 
-/// Records the decision: the container as merged, owners, changes, omissions.
+/// Records the decision: owners, changes, omissions.
 fn note_verdict(admitted: &Admitted, merged: &Merged, patched: &PatchedSpec, names: &Resolved) {
     let Admitted { node, key, .. } = admitted;
     let owners = merged.owners.to_flat(&key.id);
@@ -131,7 +124,6 @@ fn note_verdict(admitted: &Admitted, merged: &Merged, patched: &PatchedSpec, nam
     let kept = carry_over::from_earlier(node, key, &owned);
     // Written together with the record of the patched file; without one, nothing was decided.
     node.records.change_in_memory(key, |record| {
-        record.message = messages::merged(&merged.container);
         record.owners = owners;
         record.changes = changes;
         record.process_values = process_values;

@@ -12,19 +12,20 @@ use std::time::Duration;
 use crate::adaptation::{Merged, Updated};
 use crate::argv::Verb;
 use crate::daemon::lifecycle::{late_start, removal, rollback};
+use crate::daemon::node::Node;
 use crate::daemon::node::lane::Lane;
-use crate::daemon::node::{Node, messages};
 use crate::daemon::request::{VerbRequest, record};
 use crate::daemon::resources::in_force::Block;
 use crate::daemon::resources::{apply, updates};
 use crate::daemon::runtime::{exit_status, state_dir};
-use crate::daemon::verbs::admitted::{Admitted, admit, blame};
+use crate::daemon::verbs::admitted::{Adjusted, Admitted, admit, blame};
 use crate::daemon::verbs::{delete, host_facts};
 use crate::daemon::watch::pidfd;
 use crate::error::{Error, Result, quoted};
 use crate::link::{Hook, Stage};
 use crate::plugin::Event;
 use crate::spec::overlay;
+use crate::spec::patch::{PatchedSpec, Resolved};
 use crate::state::{ContainerKey, InFlight, Lifecycle, PendingUpdate};
 
 /// The part of config.json whose changes are applied in cgroups.
@@ -99,12 +100,11 @@ async fn create(node: &Rc<Node>, call: &mut VerbRequest, init: u32) -> Result<Ve
 /// Asks the plugins, and applies their adjustment: all of it, or nothing.
 async fn adjust(admitted: &Admitted) -> Result<()> {
     let Admitted { node, key, .. } = admitted;
-    let mut merged = admitted.ask().await?;
-    let part = applicable_part(admitted, &merged).await?;
+    let Adjusted { mut merged, patched, names } = admitted.adjust().await?;
+    let part = applicable_part(admitted, &merged, &patched, &names)?;
     admitted.note_unknown(&merged);
     let owners = merged.owners.to_flat(&key.id);
-    let message = messages::to_wire(&merged.container);
-    node.change(key, |record| record.message = message);
+    node.change(key, |_| ());
     let others = Updated {
         updates: std::mem::take(&mut merged.updates),
         evictions: std::mem::take(&mut merged.evictions),
@@ -124,16 +124,15 @@ async fn adjust(admitted: &Admitted) -> Result<()> {
 }
 
 /// The resources of an adjustment; any other change refuses the container.
-async fn applicable_part(admitted: &Admitted, merged: &Merged) -> Result<Block> {
-    let Admitted { node, key, bundle, .. } = admitted;
+fn applicable_part(
+    admitted: &Admitted,
+    merged: &Merged,
+    patched: &PatchedSpec,
+    names: &Resolved,
+) -> Result<Block> {
+    let Admitted { node, key, .. } = admitted;
     let blame = |error: &_| blame(merged, error);
-    let names = host_facts::resolve_for_runtime(node, &key.id, admitted.runtime(), merged)
-        .await
-        .map_err(|e| blame(&e))?;
-    let facts = host_facts::host_facts(node, &merged.adjust, names).await?;
-    let patched = host_facts::patch(&bundle.original.bytes, &merged.adjust, &facts).await;
-    let patched = patched.map_err(|e| blame(&e))?;
-    host_facts::check_node(node, merged, &facts.names).map_err(|e| blame(&e))?;
+    host_facts::check_node(node, merged, names).map_err(|e| blame(&e))?;
     let resources = merged.adjust.linux.as_ref().and_then(|linux| linux.resources.as_ref());
     let is_class = |field: &str| matches!(field, "BlockioClass" | "RdtClass");
     let beyond = patched
@@ -151,7 +150,7 @@ async fn applicable_part(admitted: &Admitted, merged: &Merged) -> Result<Block> 
         let error = Error::new(why).hint("make nri-runc the engine's runtime");
         return Err(error.by(owner.unwrap_or_default()));
     }
-    let part = resources.map(|resources| overlay::overlay_of(resources, &facts.names));
+    let part = resources.map(|resources| overlay::overlay_of(resources, names));
     let part = part.transpose().map_err(|e| blame(&e))?;
     Ok(part.unwrap_or_default())
 }

@@ -13,6 +13,7 @@ use tracing::warn;
 use crate::adaptation::Merged;
 use crate::chain::SMALL;
 use crate::config::Config;
+use crate::describe::{Spec, in_document};
 use crate::error::{Error, Result};
 use crate::plugin::api;
 use crate::resolve;
@@ -74,22 +75,52 @@ async fn resolve_names(
     })
 }
 
+/// An edited document, and the container as that document describes it.
+pub(crate) struct Written {
+    pub(crate) patched: PatchedSpec,
+    /// `None`: no plugin asked for anything, and the engine's description holds.
+    pub(crate) container: Option<api::Container>,
+}
+
 /// Edits the document, on another thread if that may take long.
 pub(crate) async fn patch(
     document: &[u8],
-    adjust: &api::ContainerAdjustment,
+    merged: &Merged,
     facts: &HostFacts,
-) -> std::result::Result<PatchedSpec, PatchError> {
+) -> std::result::Result<Written, PatchError> {
+    let Merged { adjust, container, .. } = merged;
     let is_small = adjust.compute_size() <= SMALL && document.len() <= LARGE;
     if is_small && facts.names.cdi.len() <= FEW {
-        return patch_on(document, adjust, facts);
+        return write(document, adjust, container, facts);
     }
-    let (document, adjust, facts) = (document.to_vec(), adjust.clone(), facts.clone());
-    let patch = tokio::task::spawn_blocking(move || patch_on(&document, &adjust, &facts));
-    patch.await.unwrap_or_else(|_panicked| {
+    let (document, facts) = (document.to_vec(), facts.clone());
+    let (adjust, container) = (adjust.clone(), container.clone());
+    let write = move || write(&document, &adjust, &container, &facts);
+    tokio::task::spawn_blocking(write).await.unwrap_or_else(|_panicked| {
         let problem = "the document could not be edited".to_owned();
         Err(PatchError::Invalid { field: String::new(), problem })
     })
+}
+
+/// Plugins receive what was written, not what was asked for: names stand for more than they say,
+/// some values follow others, and lists have an order of their own.
+fn write(
+    document: &[u8],
+    adjust: &api::ContainerAdjustment,
+    merged: &api::Container,
+    facts: &HostFacts,
+) -> std::result::Result<Written, PatchError> {
+    let patched = patch_on(document, adjust, facts)?;
+    if *adjust == api::ContainerAdjustment::default() {
+        return Ok(Written { patched, container: None });
+    }
+    let spec = Spec::parse(patched.bytes.as_deref().unwrap_or(document));
+    let spec = spec.map_err(|error| {
+        let problem = format!("the edited document cannot be read: {error}");
+        PatchError::Invalid { field: String::new(), problem }
+    })?;
+    let container = in_document(merged.clone(), &spec);
+    Ok(Written { patched, container: Some(container) })
 }
 
 /// Refuses values that this node lacks, once they are known to be well formed: a runtime would

@@ -42,9 +42,10 @@ const TAG_PLUGIN: u8 = 6;
 pub struct ProcessValue {
     /// Its place in config.json, as `explain` shows it: `process.env[PATH]`.
     pub field: String,
-    /// The engine's own value; null when there was none.
+    /// The engine's own value; null when there was none. With groups, the engine's user.
     pub engine: Value,
-    /// The value that plugins put in its place; null when they removed it.
+    /// The value that plugins put in its place; null when they removed it. With groups, those that
+    /// they added.
     pub plugin: Value,
 }
 
@@ -62,11 +63,32 @@ impl ProcessValue {
         self.field.strip_prefix("process.rlimits[")?.strip_suffix(']')
     }
 
+    /// The groups that it is: the user of the engine, and the groups for it.
+    pub(crate) fn groups(&self) -> Option<(&Value, &Value)> {
+        (self.field == GROUPS).then_some((&self.engine, &self.plugin))
+    }
+
     /// The member of the process that it is.
     pub(crate) fn member(&self) -> Option<&'static str> {
         let name = self.field.strip_prefix("process.")?;
         PROCESS_MEMBERS.into_iter().find(|member| *member == name)
     }
+}
+
+/// The groups of the process, as a field of config.json.
+const GROUPS: &str = "process.user.additionalGids";
+
+/// The groups that plugins added by these changes (field, value after) to the user that the engine
+/// wrote. `exec` has to know that user: the groups of another one are the caller's choice.
+pub(crate) fn added_groups<'a>(
+    user: Value,
+    changes: impl Iterator<Item = (&'a str, &'a Value)>,
+) -> Option<ProcessValue> {
+    let added = changes.filter(|(field, _)| *field == GROUPS);
+    let added = added.flat_map(|(_, after)| after.as_array().into_iter().flatten());
+    let plugin: Vec<Value> = added.cloned().collect();
+    let field = GROUPS.to_owned();
+    (!plugin.is_empty()).then_some(ProcessValue { field, engine: user, plugin: plugin.into() })
 }
 
 /// What `exec` carries over of these changes: field, value before, value after. Of several changes
@@ -229,6 +251,16 @@ mod tests {
         let found = values.iter().map(|v| (v.field.as_str(), &v.engine, &v.plugin));
         let wanted = [("process.env[A]", &no, &two), ("process.ioPriority", &one, &no)];
         assert!(found.eq(wanted), "{values:?}");
+    }
+
+    #[test]
+    fn groups_are_carried_over_with_the_user_that_the_engine_wrote() {
+        let user = json!({"uid": 7, "gid": 0, "additionalGids": [1]});
+        let (one, two, other) = (json!([44]), json!([45, 46]), json!("x"));
+        let changes = [(GROUPS, &one), ("process.env[A]", &other), (GROUPS, &two)];
+        let value = added_groups(user.clone(), changes.into_iter()).unwrap();
+        assert_eq!(value.groups(), Some((&user, &json!([44, 45, 46]))));
+        assert_eq!(added_groups(user, [("process.env[A]", &other)].into_iter()), None);
     }
 
     #[test]

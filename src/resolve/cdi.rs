@@ -4,7 +4,8 @@
 //! The crate `container-device-interface` reads the files and makes the edits; it can do so to a
 //! typed spec only, so each device goes into an empty one, and what is in there afterwards is
 //! taken over as plain data (decision D26). Which file counts is decided here: a broken file
-//! does not keep devices of other files from being found, and is named when one is missing.
+//! does not keep devices of other files from being found, and is named when one is missing. So is
+//! what a file leaves open of a device node (`device_nodes.rs`): the crate fills in no mode.
 //! Reference: CDI specification 1.1, `SPEC.md`; BUG-G10 (docs/nri-differences.md).
 
 use std::collections::{HashMap, HashSet};
@@ -15,6 +16,7 @@ use container_device_interface::device::Device;
 use container_device_interface::spec::read_spec;
 use oci_spec::runtime::{self as oci, Linux, LinuxResources, Process, Spec};
 
+use super::device_nodes;
 use crate::error::quoted;
 use crate::host::Host;
 use crate::plugin::api;
@@ -53,7 +55,7 @@ pub(super) fn devices(
         let entry = registry.find(name, spec_dirs).map_err(failed)?;
         // What a file says for all its devices comes once.
         let is_first = files_seen.insert(&entry.file);
-        let device = edits(name, entry, is_first)
+        let device = edits(name, entry, is_first, host)
             .map_err(|problem| failed(format!("{}: {problem}", entry.file.display())))?;
         found.push(device);
     }
@@ -134,15 +136,18 @@ impl CdiRegistry {
 }
 
 /// The edits of one device, with those of its file when it is the first one from there.
-fn edits(name: &str, entry: &Entry, with_file: bool) -> Result<CdiDevice, String> {
+fn edits(name: &str, entry: &Entry, with_file: bool, host: &Host) -> Result<CdiDevice, String> {
     let mut spec = empty_spec();
     let mut edits = ContainerEdits::new();
     let of_file = entry.device.get_spec().edits().filter(|_| with_file);
     let all = of_file.into_iter().chain([entry.device.edits()]);
     all.into_iter()
         .try_for_each(|more| edits.append(more))
-        .and_then(|()| edits.apply(&mut spec))
         .map_err(|error| error.root_cause().to_string())?;
+    for node in edits.container_edits.device_nodes.iter_mut().flatten() {
+        device_nodes::fill_in(node, host)?;
+    }
+    edits.apply(&mut spec).map_err(|error| error.root_cause().to_string())?;
     let mut device = CdiDevice { name: name.to_owned(), ..CdiDevice::default() };
     if let Some(process) = spec.process() {
         for entry in process.env().iter().flatten() {

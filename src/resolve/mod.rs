@@ -9,6 +9,7 @@
 
 mod blockio;
 mod cdi;
+mod device_nodes;
 mod glob;
 mod honoured;
 mod mounts;

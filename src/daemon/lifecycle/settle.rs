@@ -113,6 +113,7 @@ async fn settle_create(
     let pid_file = pending.pid_file.as_deref();
     let Some(pid) = state_dir::init_pid(&node.host, key, pid_file, pending.pid_file_before) else {
         refusal::note_refusal(node, key, "create", pending.log.as_ref());
+        state::mark_not_created(node, key);
         rollback::creation(node, key).await;
         return;
     };
@@ -184,6 +185,7 @@ async fn settle_run(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) 
     }
     if !is_started && init.is_none() {
         refusal::note_refusal(node, key, pending.verb.name(), pending.log.as_ref());
+        state::mark_not_created(node, key);
     }
     if !state_dir::exists(&node.host, key) {
         removal::removed(node, key).await;

@@ -55,6 +55,20 @@ fn set_init(record: &mut Container, pid: u32, start: Option<u64>) {
     }
 }
 
+/// The exit code of a container that the runtime did not create, as engines report it.
+const NOT_CREATED: i32 = 128;
+
+/// The runtime refused to create the container: its engine has it all the same, and says that it
+/// exited at once.
+pub(crate) fn mark_not_created(node: &Node, key: &ContainerKey) {
+    node.records.change_in_memory(key, |record| {
+        if record.created_at == 0 {
+            record.created_at = now();
+            record.exit_code = Some(NOT_CREATED);
+        }
+    });
+}
+
 /// The container's process has exited; false if that was known, or there is no container.
 pub(crate) fn mark_stopped(node: &Node, key: &ContainerKey) -> bool {
     let Some(record) = node.container(key) else { return false };
@@ -68,7 +82,7 @@ pub(crate) fn mark_stopped(node: &Node, key: &ContainerKey) -> bool {
         record.state = Lifecycle::Stopped;
         record.status_reason = reason;
         record.status_message = message;
-        if record.init_pid.is_some() {
+        if record.init_pid.is_some() || record.created_at != 0 {
             record.finished_at = now();
             record.exit_code = code;
         }

@@ -66,8 +66,7 @@ pub(crate) fn conclude(
         record.owners = owners;
         record.updating = None;
         in_force::note_changes(record, changes.clone());
-        record.message =
-            messages::with_resources(&record.message, &in_force::in_force(record), &classes);
+        record.message = messages::with_resources(record, &in_force::in_force(record), &classes);
     });
     node.audit_applied(key, &changes);
     apply::rewrite_ignored(node, key);
@@ -96,7 +95,7 @@ pub(crate) async fn settle(node: &Rc<Node>, key: &ContainerKey, pending: &Pendin
 fn note_left_in_force(node: &Node, key: &ContainerKey, tried: &Block) {
     let Some(record) = node.container(key) else { return };
     let left = partial::left_in_force(node, &record, tried);
-    let message = messages::with_resources(&record.message, &left, &Classes::default());
+    let message = messages::with_resources(&record, &left, &Classes::default());
     if message != record.message {
         node.change(key, |record| record.message = message);
     }

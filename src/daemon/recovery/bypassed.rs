@@ -218,7 +218,7 @@ fn updated(node: &Rc<Node>, call: &VerbRequest, bytes: Option<Vec<u8>>) {
         record.updating = record.updating.take().filter(|updating| updating.pid != pid);
         overlay::put_over(&mut record.engine_resources, &request);
         let in_force = in_force(record);
-        record.message = messages::with_resources(&record.message, &in_force, &Classes::default());
+        record.message = messages::with_resources(record, &in_force, &Classes::default());
     });
     let node = Rc::clone(node);
     tokio::task::spawn_local(async move {

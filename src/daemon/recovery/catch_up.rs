@@ -107,7 +107,12 @@ pub(crate) async fn catch_up(node: &Rc<Node>, key: &ContainerKey) {
             let is_there = state_dir::exists(&node.host, key);
             is_there.then(|| state_dir::init_pid(&node.host, key, pid_file, None)).flatten()
         });
-        let Some(pid) = init else { return rollback::creation(node, key).await };
+        let Some(pid) = init else {
+            if record.in_flight.as_ref().is_some_and(|flight| flight.executed) {
+                state::mark_not_created(node, key);
+            }
+            return rollback::creation(node, key).await;
+        };
         state::mark_created(node, key, pid);
         bundle::drop_temporary(&record);
     }

@@ -334,7 +334,7 @@ fn note_applied(
         overlay::put_over(&mut record.overlay, &requested.part);
         record.owners.extend(requested.owners.iter().map(|(k, v)| (k.clone(), v.clone())));
         note_changes(record, changes.clone());
-        record.message = messages::with_resources(&record.message, &in_force(record), &classes);
+        record.message = messages::with_resources(record, &in_force(record), &classes);
     });
     node.audit_applied(key, &changes);
 }

@@ -6,6 +6,8 @@ use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::rc::Rc;
 
+use serde_json::{Value, json};
+
 use crate::adaptation::{Creation, Merged};
 use crate::chain::{self, ChainError, ChainObserver, Notification, Participants, RuleScope};
 use crate::clock::now;
@@ -109,6 +111,12 @@ impl Admitted {
     /// Whether it is its pod's infrastructure container, of which plugins receive no events.
     pub(super) fn is_sandbox(&self) -> bool {
         self.description.role == Role::Sandbox
+    }
+
+    /// The user of the process as in the engine's document.
+    pub(super) fn engines_user(&self) -> Value {
+        let user = self.description.container.user.get_or_default();
+        json!({"uid": user.uid, "gid": user.gid, "additionalGids": user.additional_gids})
     }
 
     /// The file name of the runtime as the wrapper resolved it.

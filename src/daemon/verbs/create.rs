@@ -17,7 +17,7 @@ use crate::daemon::verbs::host_facts;
 use crate::error::Result;
 use crate::host::Point;
 use crate::link::Proceed;
-use crate::mark::process_values;
+use crate::mark::{self, ProcessValue};
 use crate::plugin::Event;
 use crate::spec::overlay;
 use crate::spec::patch::{PatchedSpec, Resolved};
@@ -98,6 +98,20 @@ fn has_news(record: &Container) -> bool {
     !(record.owners.is_empty() && record.overlay.is_empty() && record.skipped.is_empty())
 }
 
+/// What `exec` carries over, unless the record's list of changes has all of it for as long as the
+/// container lives: later changes may push these out, and the list does not have the engine's user.
+fn values_for_exec(admitted: &Admitted, changes: &[Change]) -> Option<Vec<ProcessValue>> {
+    let user = admitted.engines_user();
+    let groups = mark::added_groups(user, changes.iter().map(|c| (c.field.as_str(), &c.after)));
+    if changes.len() <= in_force::LATEST && groups.is_none() {
+        return None;
+    }
+    let changes = changes.iter().map(|c| (c.field.as_str(), &c.before, &c.after));
+    let mut values = mark::process_values(changes);
+    values.extend(groups);
+    Some(values)
+}
+
 /// Records the decision: owners, changes, omissions.
 fn note_verdict(admitted: &Admitted, merged: &Merged, patched: &PatchedSpec, names: &Resolved) {
     let Admitted { node, key, .. } = admitted;
@@ -112,10 +126,7 @@ fn note_verdict(admitted: &Admitted, merged: &Merged, patched: &PatchedSpec, nam
         after: change.after.clone().unwrap_or_default(),
     });
     let changes: Vec<Change> = changes.collect();
-    let process_values =
-        process_values(changes.iter().map(|c| (c.field.as_str(), &c.before, &c.after)));
-    // Later changes may push these out of the list, from which the mark is made otherwise.
-    let process_values = (changes.len() > in_force::LATEST).then_some(process_values);
+    let process_values = values_for_exec(admitted, &changes);
     let (changes, unlisted) = in_force::listed(changes);
     admitted.note_unknown(merged);
     let resources = merged.adjust.linux.as_ref().and_then(|linux| linux.resources.as_ref());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Names against trees of files that stand in for a host; needs of adjustments are in `needs.rs`.
 
+mod device_nodes;
 mod needs;
 mod node;
 

@@ -88,6 +88,7 @@ interop_tests:
 	cargo test --locked --test bundle go::
 	cargo test --locked --test interop -- --nocapture
 	cargo test --locked --test engine live -- --nocapture --test-threads=1
+	cargo test --locked --test engine told::
 	cargo test --locked --test engine -- own_nri:: effect:: verbs:: metrics::
 	cargo test --locked --test wire go_types -- --nocapture
 

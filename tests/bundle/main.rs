@@ -49,6 +49,7 @@ mod unknown;
 mod updates;
 mod upgraded;
 mod waited;
+mod written;
 
 use nri_runc::plugin::api;
 use nri_runc::testing::error::RESERVED_PHRASES;

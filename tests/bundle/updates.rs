@@ -27,7 +27,7 @@ pub(super) fn settled(host: &TestHost) {
     });
 }
 
-fn update(host: &TestHost, request: &Value) -> Output {
+pub(super) fn update(host: &TestHost, request: &Value) -> Output {
     let root = host.path("root").display().to_string();
     let words = ["--root", &root, "update", "--resources", "-", "c1"];
     host.call_with(&words, &request.to_string())

@@ -157,7 +157,8 @@ impl<'t> Edited<'t> {
         let Self { env, nodes, mounts, gids: _ } = self;
         env.map_or(Ok(()), |env| env.put_back(root.object("process")?))?;
         nodes.map_or(Ok(()), |nodes| nodes.put_back(root))?;
-        mounts.map_or(Ok(()), |mounts| mounts.put_back(root))
+        // CDI: mounts of one depth stay as they are.
+        mounts.map_or(Ok(()), |mounts| mounts.put_back(root, mounts::depth))
     }
 
     fn add_gids(

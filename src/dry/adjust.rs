@@ -103,7 +103,7 @@ fn verdict(merged: &Merged, id: &str) -> Value {
 fn apply(config: &Config, host: &Host, document: &[u8], merged: &Merged) -> Result<PatchedSpec> {
     let adjust = &merged.adjust;
     let blamed = |error: PatchError| blame(merged, &error);
-    let (names, lacking) = resolve::resolve_anyway(adjust, config, host).map_err(blamed)?;
+    let (names, lacking) = resolve::resolve(adjust, config, host).map_err(blamed)?;
     for note in &names.notes {
         tracing::warn!("{note}");
     }

@@ -34,25 +34,13 @@ use crate::spec::patch::{PatchError, Resolved};
 
 const RDT_CLASS: &str = "RdtClass";
 
-/// Finds out what the names in `adjustment` stand for.
-///
-/// # Errors
-/// The NRI field at fault and what is wrong with it on this host.
-pub(crate) fn resolve(
-    adjustment: &api::ContainerAdjustment,
-    config: &Config,
-    host: &Host,
-) -> Result<Resolved, PatchError> {
-    let (resolved, doubts) = resolve_anyway(adjustment, config, host)?;
-    doubts.into_iter().next().map_or(Ok(resolved), Err)
-}
-
-/// The same for a container that may be meant for another host: the second value is what only
-/// this one lacks.
+/// Finds out what the names in `adjustment` stand for. The second value is what only this host
+/// lacks for them: the container may be meant for another one, or has to be described before it is
+/// refused.
 ///
 /// # Errors
 /// The NRI field at fault and what is wrong with it on any host.
-pub(crate) fn resolve_anyway(
+pub(crate) fn resolve(
     adjustment: &api::ContainerAdjustment,
     config: &Config,
     host: &Host,

@@ -96,6 +96,7 @@ fn an_update_changes_what_it_names_and_no_device_rule() {
     let updated = of(&heard, "PostUpdateContainer");
     assert_eq!(resources(&updated)["memory"]["limit"]["value"], "50000000");
     assert_eq!(resources(&updated)["cpu"], resources(&created)["cpu"]);
+    assert!(resources(&created)["devices"].is_array(), "{created}");
     assert_eq!(resources(&updated)["devices"], resources(&created)["devices"]);
     succeeds(&host.verb(&["delete", "--force", "c1"]));
 }

@@ -25,6 +25,14 @@ const ENGINE: &str = "containerd-2.4.2 live";
 /// The container whose program does not exist: the runtime refuses it.
 const REFUSED: &str = "refused";
 
+/// Containers with RDT settings and an RDT class, where the machine has no resctrl: we refuse them
+/// before the runtime does.
+const RDT: [&str; 2] = ["rdt", "rdt-class"];
+
+fn has_resctrl() -> bool {
+    Path::new("/sys/fs/resctrl/schemata").exists()
+}
+
 /// The container with a CDI device, looked at from inside.
 const CDI: &str = "cdi";
 
@@ -129,7 +137,12 @@ impl PluginHandler for Adjusting {
 }
 
 fn connect_adjusting(engine: &Engine, socket: &str) {
-    let adjustments = areas(engine.cgroup()).into_iter().map(|(name, adjust, _)| {
+    let rdt = [
+        json!({"linux": {"rdt": {"schemata": {"value": ["MB:0=70"]}}}}),
+        json!({"linux": {"resources": {"rdtClass": {"value": "gold"}}}}),
+    ];
+    let adjustments = areas(engine.cgroup()).into_iter().map(|(name, adjust, _)| (name, adjust));
+    let adjustments = adjustments.chain(RDT.into_iter().zip(rdt)).map(|(name, adjust)| {
         (name, protobuf_json_mapping::parse_from_str(&adjust.to_string()).unwrap())
     });
     let handler = Arc::new(Adjusting(adjustments.collect()));
@@ -188,10 +201,14 @@ async fn heard(engine: &Engine, socket: &str) -> Heard {
     let inside = inside(engine, &ids).await;
     let late = Recorder::connect_as(engine.path(socket), "95-late");
     let snapshot = late.snapshot(&ids);
-    let refused = container(REFUSED, &["/bin/no-such-program"]);
-    let refused = cri::create(&mut cri, &pod, config.clone(), refused).await;
-    assert!(cri::start(&mut cri, &refused).await.is_err(), "the runtime ran it");
-    ids.push((refused, REFUSED));
+    let rdt = RDT.into_iter().filter(|_| !has_resctrl());
+    for name in rdt.chain([REFUSED]) {
+        let program = if name == REFUSED { "/bin/no-such-program" } else { "/bin/true" };
+        let refused = container(name, &[program]);
+        let id = cri::create(&mut cri, &pod, config.clone(), refused).await;
+        assert!(cri::start(&mut cri, &id).await.is_err(), "the runtime ran {name}");
+        ids.push((id, name));
+    }
     for (id, _) in ids.iter().skip(1) {
         cri::end_container(&mut cri, id).await;
     }
@@ -292,7 +309,18 @@ async fn adjusted_containers_are_told_as_containerds_own_nri_tells_them() {
         assert!(events.contains("Synchronize") && events.contains("PostCreateContainer"), "{name}");
     }
     assert!(problems.is_empty(), "{} problems\n{problems:#?}", problems.len());
-    for (side, heard) in [("containerd", &native), ("nri-runc", &ours)] {
+    refusals_are_told_alike(&native, &ours);
+}
+
+fn refusals_are_told_alike(native: &Heard, ours: &Heard) {
+    for name in RDT.into_iter().filter(|_| !has_resctrl()) {
+        for event in ["StopContainer", "RemoveContainer"] {
+            let rdt = |heard: &Heard| heard.of[name][event]["container"]["linux"]["rdt"].clone();
+            assert!(rdt(native)["clos_id"].is_object(), "{name} {event}: {}", rdt(native));
+            assert_eq!(rdt(ours), rdt(native), "{name} {event}");
+        }
+    }
+    for (side, heard) in [("containerd", native), ("nri-runc", ours)] {
         for event in ["StopContainer", "RemoveContainer"] {
             let container = &heard.of[REFUSED][event]["container"];
             let has_time = |name: &str| container[name].as_str().is_some_and(|time| time != "0");

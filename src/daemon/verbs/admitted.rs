@@ -46,6 +46,13 @@ pub(super) struct Adjusted {
     pub(super) names: Resolved,
 }
 
+/// The same, before it is known whether this node has everything for it.
+struct Edited {
+    adjusted: Adjusted,
+    container: Option<api::Container>,
+    missing: Vec<PatchError>,
+}
+
 /// Everything before the plugins are asked: describes the container, checks for the required
 /// plugins, announces the pod and records the container. If that fails, `record` is kept for
 /// `explain` with the data known by then.
@@ -125,33 +132,44 @@ impl Admitted {
     }
 
     /// CreateContainer through the chain, and what the replies make of the document. From here on
-    /// plugins receive the container as that document describes it, also if it is refused later;
-    /// without one, as the engine's does. A crash loses the request anyway, so the description is
-    /// written to disk with the decision.
+    /// plugins receive the container as that document describes it, also if it is refused for what
+    /// node or runtime lack; without one, as the engine's does. A crash loses the request anyway,
+    /// so the description is written to disk with the decision.
     ///
     /// # Errors
     /// Fails with the plugin that refused, the conflict between two, or the adjustment that cannot
-    /// be applied.
+    /// be applied, or not on this node.
     pub(super) async fn adjust(&self) -> Result<Adjusted> {
         let asked = self.ask_and_edit().await;
-        let written = asked.as_ref().ok().and_then(|(_, container)| container.as_ref());
-        let message = messages::to_wire(written.unwrap_or(&self.description.container));
-        self.node.records.change_in_memory(&self.key, |record| record.message = message);
-        asked.map(|(adjusted, _)| adjusted)
+        let written = asked.as_ref().ok().and_then(|edited| edited.container.as_ref());
+        self.describe(written);
+        let Edited { adjusted, container: _, missing } = asked?;
+        let Adjusted { merged, names, .. } = &adjusted;
+        let is_there = missing.into_iter().next().map_or(Ok(()), Err);
+        is_there
+            .and_then(|()| host_facts::check_node(&self.node, merged, names))
+            .map_err(|error| blame(merged, &error))?;
+        Ok(adjusted)
     }
 
-    async fn ask_and_edit(&self) -> Result<(Adjusted, Option<api::Container>)> {
+    /// From now on plugins receive this container; `None`: the engine's.
+    pub(super) fn describe(&self, container: Option<&api::Container>) {
+        let message = messages::to_wire(container.unwrap_or(&self.description.container));
+        self.node.records.change_in_memory(&self.key, |record| record.message = message);
+    }
+
+    async fn ask_and_edit(&self) -> Result<Edited> {
         let Self { node, key, bundle, .. } = self;
         let merged = self.ask().await?;
-        let names = host_facts::resolve_for_runtime(node, &key.id, self.runtime(), &merged)
-            .await
-            .map_err(|error| blame(&merged, &error))?;
+        let names = host_facts::resolve_for_runtime(node, &key.id, self.runtime(), &merged).await;
+        let (names, missing) = names.map_err(|error| blame(&merged, &error))?;
         let facts = host_facts::host_facts(node, &merged.adjust, names).await?;
         let Written { patched, container } =
             host_facts::patch(&bundle.original.bytes, &merged, &facts)
                 .await
                 .map_err(|error| blame(&merged, &error))?;
-        Ok((Adjusted { merged, patched, names: facts.names }, container))
+        let adjusted = Adjusted { merged, patched, names: facts.names };
+        Ok(Edited { adjusted, container, missing })
     }
 
     /// CreateContainer through the chain.

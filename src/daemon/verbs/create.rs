@@ -13,7 +13,6 @@ use crate::daemon::request::{VerbRequest, record};
 use crate::daemon::resources::{in_force, updates};
 use crate::daemon::runtime::state_dir;
 use crate::daemon::verbs::admitted::{Adjusted, Admitted, admit, blame};
-use crate::daemon::verbs::host_facts;
 use crate::error::Result;
 use crate::host::Point;
 use crate::link::Proceed;
@@ -69,7 +68,6 @@ async fn decide(admitted: &Admitted) -> Result<Option<String>> {
     node.host.point(Point::DaemonPlugins)?;
     let Adjusted { merged, patched, names } = admitted.adjust().await?;
     bundle.refuse_link(&patched.changes).map_err(|error| blame(&merged, &error))?;
-    host_facts::check_node(node, &merged, &names).map_err(|error| blame(&merged, &error))?;
     node.host.point(Point::DaemonDecided)?;
     note_verdict(admitted, &merged, &patched, &names);
     node.host.point(Point::DaemonOthers)?;

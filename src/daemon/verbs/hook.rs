@@ -19,7 +19,7 @@ use crate::daemon::resources::in_force::Block;
 use crate::daemon::resources::{apply, updates};
 use crate::daemon::runtime::{exit_status, state_dir};
 use crate::daemon::verbs::admitted::{Adjusted, Admitted, admit, blame};
-use crate::daemon::verbs::{delete, host_facts};
+use crate::daemon::verbs::delete;
 use crate::daemon::watch::pidfd;
 use crate::error::{Error, Result, quoted};
 use crate::link::{Hook, Stage};
@@ -101,7 +101,8 @@ async fn create(node: &Rc<Node>, call: &mut VerbRequest, init: u32) -> Result<Ve
 async fn adjust(admitted: &Admitted) -> Result<()> {
     let Admitted { node, key, .. } = admitted;
     let Adjusted { mut merged, patched, names } = admitted.adjust().await?;
-    let part = applicable_part(admitted, &merged, &patched, &names)?;
+    let part = applicable_part(admitted, &merged, &patched, &names);
+    let part = part.inspect_err(|_| admitted.describe(None))?;
     admitted.note_unknown(&merged);
     let owners = merged.owners.to_flat(&key.id);
     node.change(key, |_| ());
@@ -130,9 +131,7 @@ fn applicable_part(
     patched: &PatchedSpec,
     names: &Resolved,
 ) -> Result<Block> {
-    let Admitted { node, key, .. } = admitted;
-    let blame = |error: &_| blame(merged, error);
-    host_facts::check_node(node, merged, names).map_err(|e| blame(&e))?;
+    let key = &admitted.key;
     let resources = merged.adjust.linux.as_ref().and_then(|linux| linux.resources.as_ref());
     let is_class = |field: &str| matches!(field, "BlockioClass" | "RdtClass");
     let beyond = patched
@@ -151,7 +150,7 @@ fn applicable_part(
         return Err(error.by(owner.unwrap_or_default()));
     }
     let part = resources.map(|resources| overlay::overlay_of(resources, names));
-    let part = part.transpose().map_err(|e| blame(&e))?;
+    let part = part.transpose().map_err(|error| blame(merged, &error))?;
     Ok(part.unwrap_or_default())
 }
 

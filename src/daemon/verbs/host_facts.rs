@@ -30,14 +30,15 @@ const LARGE: usize = 256 << 10;
 /// With more CDI devices than this the document is edited on another thread.
 const FEW: usize = 16;
 
-/// Resolves the adjustment's names, and checks that the runtime honours them.
+/// Resolves the adjustment's names, and checks that the runtime honours them. The second value is
+/// what this node lacks for them: the container is refused for it once it is described.
 pub(crate) async fn resolve_for_runtime(
     node: &Node,
     id: &str,
     runtime: &OsStr,
     merged: &Merged,
-) -> std::result::Result<Resolved, PatchError> {
-    let resolved = resolve_names(node, &merged.adjust).await?;
+) -> std::result::Result<(Resolved, Vec<PatchError>), PatchError> {
+    let (resolved, missing) = resolve_names(node, &merged.adjust).await?;
     for note in &resolved.notes {
         warn!("{id}: {note}");
     }
@@ -55,14 +56,14 @@ pub(crate) async fn resolve_for_runtime(
         }
         resolve::check_runtime(&merged.adjust, &resolved, &features)?;
     }
-    Ok(resolved)
+    Ok((resolved, missing))
 }
 
 /// Resolves the names. CDI's files are read on another thread: there may be many.
 async fn resolve_names(
     node: &Node,
     adjust: &api::ContainerAdjustment,
-) -> std::result::Result<Resolved, PatchError> {
+) -> std::result::Result<(Resolved, Vec<PatchError>), PatchError> {
     if adjust.CDI_devices.is_empty() {
         return resolve::resolve(adjust, &node.config(), &node.host);
     }

@@ -47,7 +47,8 @@ impl HostTree {
     }
 
     fn resolve(&self, adjustment: &api::ContainerAdjustment) -> Result<Resolved, PatchError> {
-        resolve(adjustment, &self.config, &self.host())
+        let (resolved, missing) = resolve(adjustment, &self.config, &self.host())?;
+        missing.into_iter().next().map_or(Ok(resolved), Err)
     }
 
     /// The one line of a refusal about `field`, which says all of `wanted`.

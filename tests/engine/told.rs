@@ -42,12 +42,12 @@ type Area = (&'static str, Value, &'static [(&'static str, &'static str)]);
 
 /// No area of it: the block I/O and RDT classes and the huge pages that a machine may lack.
 fn areas(cgroup: &str) -> Vec<Area> {
-    let memory = |memory: Value| json!({"linux": {"resources": {"memory": memory}}});
-    let resources = |resources: Value| json!({"linux": {"resources": resources}});
+    [lists(), linux(cgroup)].concat()
+}
+
+fn lists() -> Vec<Area> {
     let device = json!({"path": "/dev/told", "type": "c", "major": 1, "minor": 3,
         "fileMode": {"value": 384}, "uid": {"value": 7}});
-    let filter = json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
-        {"names": ["mkdir"], "action": "SCMP_ACT_ERRNO", "errnoRet": {"value": 13}}]});
     vec![
         ("nothing", json!({}), &[]),
         ("annotations", json!({"annotations": {"example.org/new": "1"}}), &[]),
@@ -76,6 +76,15 @@ fn areas(cgroup: &str) -> Vec<Area> {
             json!({"CDIDevices": [{"name": "example.org/told=one"}]}),
             &[("container.CDI_devices", "BUG-07")],
         ),
+    ]
+}
+
+fn linux(cgroup: &str) -> Vec<Area> {
+    let memory = |memory: Value| json!({"linux": {"resources": {"memory": memory}}});
+    let resources = |resources: Value| json!({"linux": {"resources": resources}});
+    let filter = json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
+        {"names": ["mkdir"], "action": "SCMP_ACT_ERRNO", "errnoRet": {"value": 13}}]});
+    vec![
         ("oom", json!({"linux": {"oomScoreAdj": {"value": 901}}}), &[]),
         ("cgroup", json!({"linux": {"cgroupsPath": format!("/{cgroup}/elsewhere")}}), &[]),
         ("io", json!({"linux": {"ioPriority": {"class": "IOPRIO_CLASS_BE", "priority": 6}}}), &[]),

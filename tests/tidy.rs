@@ -73,7 +73,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("audit", "config"),
     ("cgroup", ""),
     ("chain", "adaptation config plugin rules"),
-    ("config", ""),
+    ("config", "engine"),
     (
         "daemon",
         "adaptation argv audit cgroup chain config describe engine link mark metrics plugin \

@@ -2,16 +2,16 @@
 //! `check`: verifies configuration, runtime, plugins and engines; each failed check names its fix.
 //! It only reads.
 
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::{install, progress};
-use crate::config::{Config, DaemonPolicy, Loaded, Problem};
+use crate::config::{Config, Consequence, DaemonPolicy, Loaded, Problem};
+use crate::daemon::other;
 use crate::plugin::socket::{listener_at, name_for_install};
 use crate::plugin::{PluginFile, discover};
-use crate::runtime;
+use crate::{runtime, wrapper};
 
 fn finding(check: &str, ok: bool, detail: impl Into<String>, hint: &str) -> Value {
     let hint = if ok { "" } else { hint };
@@ -36,7 +36,7 @@ struct Daemon {
 
 impl Daemon {
     fn ask(config: &Config) -> Self {
-        let is_listening = UnixStream::connect(config.daemon_socket()).is_ok();
+        let is_listening = wrapper::is_listening(config);
         let mut daemon =
             Self { is_listening, status: Value::Null, plugins: Value::Null, problem: None };
         let ask = |verb: &str| super::ask(config, &json!({"verb": verb}));
@@ -65,7 +65,7 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     progress::step("checking the engines");
     let engines = install::check_engines(config, running.status["pid"].as_i64());
     findings.extend(runtime_found(config, &engines.findings));
-    findings.push(daemon(config, &running));
+    findings.push(daemon(loaded, &running));
     findings.push(without_daemon(config));
     let outdated = running.status().map(super::resident::outdated).unwrap_or_default();
     findings.extend(outdated.iter().map(|(what, hint)| finding("daemon", false, what, hint)));
@@ -98,6 +98,27 @@ fn next_step(findings: &[Value], otherwise: String) -> Value {
 }
 
 fn configuration(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
+    let config = &loaded.config;
+    let mut advice = loaded.advice();
+    if running.status().is_some() {
+        let (installed, _) = discover(&config.plugin_path, &config.plugin_config_path);
+        let id =
+            |row: &Value| Some(format!("{}-{}", row["index"].as_str()?, row["name"].as_str()?));
+        let rows = running.plugins.as_array().into_iter().flatten();
+        let known: Vec<String> =
+            rows.filter_map(id).chain(installed.iter().map(PluginFile::id)).collect();
+        advice.extend(config.unseen_plugins(&known));
+    }
+    let advice = advice.into_iter().map(|line| {
+        warning("configuration", line, "correct it, or leave it out if it is meant for later")
+    });
+    let mut findings = errors(loaded, running);
+    findings.extend(advice);
+    findings
+}
+
+/// The errors in the files, or which files there are.
+fn errors(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
     if loaded.problems.is_empty() {
         let files = loaded.files.iter().map(|(path, _)| path.display().to_string());
         let files: Vec<String> = files.collect();
@@ -110,15 +131,18 @@ fn configuration(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
     });
     let told = loaded.problems.iter();
     let shown = |problem: &Problem| {
-        let refuses = match (problem.protects, is_older) {
-            (false, _) => "",
-            (true, false) => "; creates are refused until it is fixed",
-            (true, true) => {
+        use Consequence::{Ignored, KeepsLast, RefusesCreates, UsesNoFile};
+        let effect = match problem.consequence {
+            Ignored => "",
+            KeepsLast if loaded.is_last_good() => "; the last valid configuration stays in force",
+            KeepsLast => "; a reload changes nothing until it is fixed",
+            RefusesCreates | UsesNoFile if is_older => {
                 "; the running daemon keeps the last valid configuration, the next daemon refuses \
                  creates until this is fixed"
             }
+            RefusesCreates | UsesNoFile => "; creates are refused until it is fixed",
         };
-        let detail = format!("{}{refuses}", problem.text);
+        let detail = format!("{}{effect}", problem.text);
         finding("configuration", false, detail, "correct the error in this file")
     };
     told.map(shown).collect()
@@ -137,13 +161,24 @@ fn runtime_found(config: &Config, of_engines: &[Value]) -> Option<Value> {
     })
 }
 
-fn daemon(config: &Config, running: &Daemon) -> Value {
+fn daemon(loaded: &Loaded, running: &Daemon) -> Value {
+    let config = &loaded.config;
     let socket = config.daemon_socket();
     if let Some(problem) = &running.problem {
         let detail = format!("listening at {}, but {problem}", socket.display());
         return finding("daemon", false, detail, "replace it: nri-runc nri restart");
     }
     let is_there = running.is_listening;
+    let elsewhere = || other::find(config, loaded.only.as_deref());
+    if let Some(other) = (!is_there).then(elsewhere).flatten() {
+        let run_dir = config.run_dir.display();
+        let detail = format!("{other}, this configuration {run_dir}: containers do not reach it");
+        let hint = match other.is_ours {
+            true => "use: nri-runc nri restart",
+            false => "it has another configuration; set another run_dir and nri.socket_path here",
+        };
+        return finding("daemon", false, detail, hint);
+    }
     let detail = if is_there {
         format!("listening at {}", socket.display())
     } else {

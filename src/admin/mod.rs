@@ -38,6 +38,7 @@ use serde_json::{Value, json};
 use crate::config::{self, Config, Loaded};
 use crate::daemon;
 use crate::error::{Error, Result};
+use crate::runtime;
 use crate::text::{counted, printable, printable_page};
 use crate::wrapper;
 
@@ -271,6 +272,7 @@ fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
         Some(file) => config::load(Some(file)),
         None => config::load_for_this_process(),
     };
+    let loaded = runtime::verify(loaded);
     let config = &loaded.config;
     needs_root(&arguments.verb, config)?;
     refuse_missing_file(arguments, &loaded)?;
@@ -307,13 +309,13 @@ fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
         AdminVerb::Node(options) => node::node(options),
         AdminVerb::Hook { stage } => wrapper::hook(config, stage).map(|()| DONE),
         AdminVerb::Reload { dry_run, .. } => {
-            tell(format, &reload::reload(config, *dry_run)?, reload::show, paint::diff)
+            tell(format, &reload::reload(&loaded, *dry_run)?, reload::show, paint::diff)
         }
         AdminVerb::Reexec(_) => {
             tell(format, &resident::reexec(config)?, resident::show_reexecuted, paint::plain)
         }
         AdminVerb::Stop(_) => {
-            tell(format, &resident::stop(config)?, resident::show_stopped, paint::plain)
+            tell(format, &resident::stop(&loaded)?, resident::show_stopped, paint::plain)
         }
         AdminVerb::Restart(_) => {
             tell(format, &resident::restart(&loaded)?, resident::show_restarted, paint::plain)

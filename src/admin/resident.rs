@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::config::{self, Config, Loaded};
 use crate::error::{Context, Error, Result};
 use crate::host::Host;
-use crate::{procfs, runtime, wrapper};
+use crate::{daemon, procfs, runtime, wrapper};
 
 use super::progress;
 
@@ -39,9 +39,10 @@ struct RunningDaemon {
 }
 
 impl RunningDaemon {
-    fn find(config: &Config) -> Result<Option<Self>> {
+    fn find(loaded: &Loaded) -> Result<Option<Self>> {
+        let config = &loaded.config;
         if !wrapper::is_listening(config) {
-            return Ok(None);
+            return Self::elsewhere(loaded);
         }
         let error = match super::ask(config, &json!({"verb": "status"})) {
             Ok(status) => {
@@ -61,6 +62,24 @@ impl RunningDaemon {
             return Err(error);
         }
         Ok(Some(Self { status: shown_by_process(pid), pid, process, hangs }))
+    }
+
+    /// The daemon of this installation that has another run directory than the configuration.
+    fn elsewhere(loaded: &Loaded) -> Result<Option<Self>> {
+        let find = || daemon::other::find(&loaded.config, loaded.only.as_deref());
+        let Some(other) = find() else { return Ok(None) };
+        if !other.is_ours {
+            return Err(Error::new(other.to_string()).hint(
+                "it has another configuration; set another run_dir and nri.socket_path here",
+            ));
+        }
+        let pid = other.pid;
+        let process = open(pid)?;
+        // The number may have been given to another process before it was opened.
+        if find() != Some(other) {
+            return Ok(None);
+        }
+        Ok(Some(Self { status: shown_by_process(pid), pid, process, hangs: false }))
     }
 
     /// Ends it in order: requests in flight are finished first. One that hangs is killed if need
@@ -140,8 +159,9 @@ fn shown_by_process(pid: u32) -> Value {
 }
 
 /// `stop`.
-pub(super) fn stop(config: &Config) -> Result<Value> {
-    let Some(running) = RunningDaemon::find(config)? else {
+pub(super) fn stop(loaded: &Loaded) -> Result<Value> {
+    let config = &loaded.config;
+    let Some(running) = RunningDaemon::find(loaded)? else {
         return Ok(json!({"stopped": false, "pid": null}));
     };
     let killed = running.end("systemctl stop nri-runc.socket nri-runc.service")?;
@@ -163,7 +183,7 @@ pub(super) fn show_stopped(document: &Value) -> String {
 
 /// `restart`: with the configuration file and the program of the daemon that runs.
 pub(super) fn restart(loaded: &Loaded) -> Result<Value> {
-    let running = RunningDaemon::find(&loaded.config)?;
+    let running = RunningDaemon::find(loaded)?;
     let status = running.as_ref().map(|running| &running.status);
     let path = |value: &Value| value.as_str().map(PathBuf::from);
     let file = match status {
@@ -171,9 +191,9 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Value> {
         Some(status) => path(&status["configuration"]["file"]).or_else(|| loaded.only.clone()),
         None => loaded.only.clone(),
     };
-    let next = config::load(file.as_deref());
-    if let Some(why) = &next.config.protection_error {
-        let error = Error::new(format!("the configuration has an error: {why}"));
+    let next = runtime::verify(config::load(file.as_deref()));
+    if let Some(problem) = next.refusal() {
+        let error = Error::new(format!("the configuration has an error: {}", problem.text));
         return Err(error.hint("fix this file first; the daemon keeps running"));
     }
     if running.is_none() && !next.config.autostart {

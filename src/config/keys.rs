@@ -8,6 +8,7 @@ use toml_edit::Value;
 
 use super::duration::parse as parse_duration;
 use super::fields::check_field;
+use super::lists::LISTS;
 use super::settings::{
     ANY_PLUGIN, AuditTarget, Config, DaemonPolicy, Evict, MetricsListener, OnFailure, PluginOrigin,
     PluginSection,
@@ -63,8 +64,7 @@ impl Key {
     pub(super) fn name_in<'p>(&self, path: &'p [String]) -> Option<&'p str> {
         let mut parts = self.path.split('.');
         let mut name = "";
-        for (index, word) in path.iter().enumerate() {
-            let word = if index == 0 && word == "instance" { "runtime" } else { word.as_str() };
+        for word in path {
             match parts.next()? {
                 "*" => name = word,
                 part if part == word => {}
@@ -265,7 +265,7 @@ keys! {
     "run_dir" = "\"/run/nri-runc\"", Restart, "Directory for the daemon socket, its lock and its state.", |c, _, v| c.run_dir = read_path(v)?;
     "runtime_roots" = "[]", Restart, "Runtime state directories (`*` matches part of a name) in which nri-runc created every container. If the run directory is lost, all containers in them are recovered, not only those whose engine names nri-runc as their runtime.", |c, _, v| c.runtime_roots = read_paths(v)?;
     "runtime_name" = "\"nri-runc\"", Reload, "Runtime name reported to plugins.", |c, _, v| c.runtime_name = read_string(v)?;
-    "runtime.*.path" = "", Call, "Real runtime when nri-runc is called by this name (a symbolic link to it); overrides `runtime`.", |c, n, v| { let path = read_string(v)?; c.instances.insert(n.to_owned(), path) };
+    "instance.*.path" = "", Call, "Real runtime when nri-runc is called by this name (a symbolic link to it); overrides `runtime`.", |c, n, v| { let path = read_string(v)?; c.instances.insert(n.to_owned(), path) };
     "nri.disable" = "false", Call, "Disable plugins: every command goes straight to the runtime.", |c, _, v| c.disable = read_bool(v)?;
     "nri.socket_path" = "\"/var/run/nri/nri.sock\"", Reload, "Socket that plugins connect to.", |c, _, v| c.socket_path = read_path(v)?;
     "nri.plugin_path" = "\"/opt/nri/plugins\"", Reload, "Directory of pre-installed plugins: executables named `NN-name`.", |c, _, v| c.plugin_path = read_path(v)?;
@@ -337,14 +337,14 @@ pub fn markdown() -> String {
         let effect = key.effect.name();
         page.push_str(&format!("| `{}` | {default} | {effect} | {} |\n", key.path, key.meaning));
     }
-    page.push_str(&super::rules::markdown());
+    LISTS.iter().for_each(|list| page.push_str(&(list.markdown)()));
     page
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::reader::apply;
-    use super::super::settings::{Problem, Validator};
+    use super::super::settings::{Consequence, Problem, Validator};
     use super::*;
 
     #[test]
@@ -361,7 +361,8 @@ mod tests {
     fn a_file_that_is_no_toml_is_fatal_and_names_its_line() {
         let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
         apply(&mut config, "f", "a = 1\nb = = 2\n", &mut problems);
-        assert!(problems[0].is_fatal && problems[0].text.starts_with("f:2:"), "{problems:?}");
+        assert_eq!(problems[0].consequence, Consequence::UsesNoFile);
+        assert!(problems[0].text.starts_with("f:2:"), "{problems:?}");
     }
 
     #[test]
@@ -427,20 +428,18 @@ mod tests {
             let text = format!("[plugin.a]\nfrom = [\"{wrong}\"]\n");
             apply(&mut config, "f", &text, &mut problems);
             let [problem] = &problems[..] else { panic!("{wrong}: {problems:?}") };
-            assert!(
-                problem.protects && problem.text.starts_with("f:2:8: plugin.a.from: "),
-                "{wrong}"
-            );
+            assert_eq!(problem.consequence, Consequence::RefusesCreates, "{wrong}");
+            assert!(problem.text.starts_with("f:2:8: plugin.a.from: "), "{wrong}");
         }
     }
 
     #[test]
-    fn a_wrong_key_of_an_instance_is_named_as_it_is_written() {
+    fn a_wrong_key_of_an_instance_never_leaves_it_another_runtime() {
         let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
-        apply(&mut config, "f", "[runtime.nri-crun]\npth = \"/x\"\n", &mut problems);
+        apply(&mut config, "f", "[instance.nri-crun]\npth = \"/x\"\n", &mut problems);
         let text = &problems[0].text;
-        assert!(text.starts_with("f:2:1: unknown key runtime.nri-crun.pth"), "{text}");
-        assert!(!problems[0].is_fatal);
+        assert!(text.starts_with("f:2:1: unknown key instance.nri-crun.pth"), "{text}");
+        assert_eq!(problems[0].consequence, Consequence::UsesNoFile);
     }
 
     /// What one line in `[nri.default_validator]` comes to, and what is wrong with it.

@@ -270,23 +270,28 @@ impl Config {
     }
 }
 
-impl Problem {
-    /// A file that cannot be used at all.
-    pub(super) fn fatal(text: String) -> Self {
-        Self { text, is_fatal: true, protects: true, stops_reload: true }
-    }
-}
-
 /// Something wrong in a configuration file, for `check` and the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// `FILE:LINE:COLUMN: what is wrong`, one line.
     pub text: String,
-    /// The file could not be used at all.
-    pub is_fatal: bool,
-    /// Something that the operator meant to forbid may be allowed.
-    pub protects: bool,
-    /// A reload that meets it changes nothing: all but a key that does not exist and protects
+    /// What becomes of a reload and of a start with it.
+    pub consequence: Consequence,
+}
+
+/// What an error in the configuration files does to a reload and to a start; each does all that
+/// the ones before it do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Consequence {
+    /// The key is ignored, by a reload and by a start: a key that does not exist and protects
     /// nothing.
-    pub stops_reload: bool,
+    Ignored,
+    /// A reload changes nothing. A start uses the last valid configuration; where there is none, it
+    /// leaves out this value alone.
+    KeepsLast,
+    /// A start refuses creates too: something that the operator meant to forbid may be allowed.
+    RefusesCreates,
+    /// A start without a last valid configuration uses no value of the files: they cannot be read,
+    /// or it is not certain which runtime they name.
+    UsesNoFile,
 }

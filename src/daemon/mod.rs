@@ -29,7 +29,7 @@ use std::io::Write;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::config::{Config, Loaded};
 use crate::error::{Context, Result};
@@ -54,6 +54,7 @@ use server::drain::Drain;
 use server::http::MetricsServer;
 use server::traced;
 
+pub(crate) use process::other;
 pub(crate) use reexec::abilities;
 pub(crate) use registry::NRI_VERSION;
 
@@ -118,7 +119,7 @@ impl Beginning {
 ///
 /// # Errors
 /// Fails when another daemon runs, or its sockets cannot be made.
-pub(crate) fn run(loaded: Loaded, start: &Start) -> Result<()> {
+pub(crate) fn run(mut loaded: Loaded, start: &Start) -> Result<()> {
     let host = loaded.config.host();
     // Before anything is opened: a state that cannot be used closes every descriptor.
     let before = start.state_fd.map(|number| Predecessor::read(number, &loaded.config));
@@ -131,11 +132,15 @@ pub(crate) fn run(loaded: Loaded, start: &Start) -> Result<()> {
     }
     let stand_in = start.ready_fd.and_then(|_inherited| subreaper::stand_aside());
     crate::log::start(&loaded.config, start.is_foreground());
+    if matches!(before, Some(Ok(_))) {
+        loaded = loaded.for_next_program();
+    }
     let begun = match before {
         Some(before) => Beginning::resume(before, &loaded.config),
-        None => Beginning::new(&loaded.config),
+        None => other::refuse_beside(&loaded).and_then(|()| Beginning::new(&loaded.config)),
     };
-    let mut beginning = begun?;
+    let mut beginning =
+        begun.inspect_err(|error| say_to_starter(start, format!("E{error}").as_bytes()))?;
     beginning.stand_in = beginning.stand_in.or(stand_in);
     capabilities::give_up();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -164,7 +169,7 @@ fn become_independent(host: &Host, start: &Start) -> Result<()> {
 async fn serve(loaded: Loaded, beginning: Beginning, start: &Start) -> Result<()> {
     let mut signals = Signals::new()?;
     let Beginning { lock, stand_in, wrappers, saved } = beginning;
-    loaded.problems.iter().for_each(|problem| warn!("{}", problem.text));
+    report(&loaded);
     let node = open_node(&loaded, stand_in)?;
     if saved.is_some() {
         node.host.point(Point::DaemonReexecBegun)?;
@@ -220,6 +225,16 @@ async fn serve(loaded: Loaded, beginning: Beginning, start: &Start) -> Result<()
     run_dir.leave();
     drain.release().await;
     Ok(())
+}
+
+/// Logs the errors of the configuration, and what becomes of creates with them.
+fn report(loaded: &Loaded) {
+    loaded.warnings().iter().for_each(|warning| warn!("{warning}"));
+    if let Some(why) = &loaded.config.protection_error {
+        error!("creates are refused until the configuration is fixed: {why}");
+    } else if loaded.is_last_good() {
+        warn!("the last valid configuration stays in force");
+    }
 }
 
 /// The daemon's state, with the records of an earlier daemon of this boot.

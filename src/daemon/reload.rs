@@ -17,6 +17,7 @@ use tracing::{info, warn};
 
 use crate::config::{ChangedKey, Config, Effect, Loaded};
 use crate::error::{Error, Result};
+use crate::plugin::{PluginFile, discover};
 
 use crate::daemon::node::Node;
 use crate::daemon::plugins::{admission, socket};
@@ -40,7 +41,7 @@ pub(crate) struct Reloads<'d> {
 struct Reloaded {
     is_dry: bool,
     changed: Vec<ChangedKey>,
-    /// Errors in keys that do not matter.
+    /// Errors in keys that do not matter, and what is hardly meant.
     warnings: Vec<String>,
     how_to_restart: &'static str,
 }
@@ -77,7 +78,7 @@ impl Reloads<'_> {
             *is_reported = false;
             return false;
         }
-        let is_live = !loaded.config.clone().keep_started(&now) && loaded.stops_reload().is_none();
+        let is_live = !loaded.config.clone().keep_started(&now) && loaded.refusal().is_none();
         if is_live && !*is_reported && self.reload(false).await.is_ok() {
             return false;
         }
@@ -114,16 +115,26 @@ impl Reloads<'_> {
     /// What the files have that is not in force.
     fn check(&self, is_dry: bool) -> Result<(Reloaded, Loaded)> {
         let loaded = self.started_with.read();
-        if let Some(problem) = loaded.stops_reload() {
+        if let Some(problem) = loaded.refusal() {
             return Err(not_reloaded(&problem.text));
         }
         let reloaded = Reloaded {
             is_dry,
             changed: self.started_with.changes(&loaded),
-            warnings: loaded.problems.iter().map(|problem| problem.text.clone()).collect(),
+            warnings: self.warnings(&loaded),
             how_to_restart: self.started_with.how_to_restart(),
         };
         Ok((reloaded, loaded))
+    }
+
+    fn warnings(&self, loaded: &Loaded) -> Vec<String> {
+        let mut warnings = loaded.warnings();
+        let config = &loaded.config;
+        let (found, _) = discover(&config.plugin_path, &config.plugin_config_path);
+        let mut known = self.node.registry.known_plugins();
+        known.extend(found.iter().map(PluginFile::id));
+        warnings.extend(config.unseen_plugins(&known));
+        warnings
     }
 
     async fn apply(&self) -> Result<Reloaded> {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The run directory while the daemon runs: an administrator or a cleaner may wipe it; wrappers
 //! would then find no socket and start a second daemon, while the plugins stay with the first. So
-//! the daemon restores missing files at once, from its records. It polls only where the kernel has
-//! no inotify watch left.
+//! the daemon restores missing files at once, from its records. A file system that is mounted over
+//! the directory sends no event, so it is looked at every other second too.
 //!
 //! It never looks into a record. It imports `node`, `plugins`, `process`, `recovery`, `server` and
 //! `watch`.
@@ -30,8 +30,9 @@ use crate::daemon::server::drain::Drain;
 use crate::daemon::server::session;
 use crate::daemon::watch::folders::WatchedFolder;
 
-/// How often the directory is checked when the kernel has no watch left.
-const UNWATCHED_CHECK: Duration = Duration::from_secs(5);
+/// How often the directory is checked without an event: a mount over it sends none, and the kernel
+/// may have no watch left. A daemon that is started meanwhile waits longer than this.
+const CHECK: Duration = Duration::from_secs(2);
 
 /// The pause before a failed restore is tried again: the first and the longest.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
@@ -68,15 +69,15 @@ impl RunDir {
             snapshot: RefCell::default(),
             following: RefCell::default(),
         };
-        if !loaded.is_broken() && loaded.config.protection_error.is_none() {
+        if loaded.config.protection_error.is_none() {
             run_dir.note_configuration(loaded);
         }
         run_dir
     }
 
-    /// Keeps these files as the last readable configuration.
+    /// Keeps the files in force as the last valid configuration.
     pub(crate) fn note_configuration(&self, loaded: &Loaded) {
-        self.snapshot.replace(Some(config::snapshot_text(&loaded.files)));
+        self.snapshot.replace(Some(config::snapshot_text(loaded.in_force())));
         self.keep_snapshot();
     }
 
@@ -150,9 +151,10 @@ impl RunDir {
                 Err(error) => error.to_string(),
             };
             if !std::mem::replace(&mut is_reported, true) {
-                self.node
-                    .report
-                    .note_failure(&format!("the run directory was deleted; {outcome}"), "");
+                self.node.report.note_failure(
+                    &format!("the run directory was deleted or mounted over; {outcome}"),
+                    "",
+                );
             }
             // The process that wipes the directory may not have finished.
             tokio::time::sleep(pause).await;
@@ -221,7 +223,8 @@ async fn wait(watched: Option<[WatchedFolder; 2]>) {
         Some([mut run, mut state]) => tokio::select! {
             () = run.next_departure() => {}
             () = state.next_departure() => {}
+            () = tokio::time::sleep(CHECK) => {}
         },
-        None => tokio::time::sleep(UNWATCHED_CHECK).await,
+        None => tokio::time::sleep(CHECK).await,
     }
 }

@@ -38,7 +38,7 @@ pub(crate) fn report(
 }
 
 fn bare(id: &str) -> String {
-    matching::bare_name(id).to_owned()
+    crate::config::bare_name(id).to_owned()
 }
 
 fn row(config: &Config, rules: &Rules, pod: &RuledPod, id: &str) -> Value {

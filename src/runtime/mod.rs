@@ -17,8 +17,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::config::Config;
+use crate::config::{Config, Consequence, Loaded, Problem};
 use crate::error::{Error, Result};
+use crate::procfs;
 
 /// Where runtimes are looked for when PATH does not have them: engines scrub the environment,
 /// Podman's `kill` and `delete` come without any PATH.
@@ -27,6 +28,9 @@ const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/
 /// Where CRI-O's packages have their runtimes. It is searched last, so that a node on which another
 /// runtime was found keeps that one.
 const CRIO_PATH: &str = "/usr/libexec/crio";
+
+/// How the names of the processes begin that look for a runtime in their PATH.
+const ENGINES: [&str; 7] = ["containerd", "k3s", "rke2", "k0s", "dockerd", "crio", "conmon"];
 
 /// The runtimes whose differences matter here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,6 +138,75 @@ fn nothing_found(config: &Config, tried: &[String]) -> Error {
         Some(why) => error.hint(format!("fix the configuration: {why}")),
         None => error.hint("set runtime in /etc/nri-runc/config.toml"),
     }
+}
+
+/// The configuration to go by and the real runtime for a process that was called as `called_as`: files
+/// whose runtime is not there leave the last valid configuration.
+///
+/// # Errors
+/// Fails when there is none, naming what was tried.
+pub(crate) fn resolve_loaded(
+    loaded: Loaded,
+    called_as: Option<&OsString>,
+) -> Result<(Config, PathBuf)> {
+    if loaded.config.instances.is_empty()
+        && let Ok(runtime) = resolve(&loaded.config, called_as)
+    {
+        return Ok((loaded.config, runtime));
+    }
+    let loaded = verify(loaded);
+    let runtime = resolve(&loaded.config, called_as)?;
+    Ok((loaded.config, runtime))
+}
+
+/// What was read, with an error added where a runtime that the files name is not there: with these
+/// files no container could be created.
+pub(crate) fn verify(mut loaded: Loaded) -> Loaded {
+    if let Some((path, error)) = missing(&loaded.config) {
+        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        let place = loaded.place_of(&path).map_or(String::new(), |place| format!("{place}: "));
+        let text = format!("{place}{}: {}", path.join("."), error.why());
+        loaded.add_problem(Problem { text, consequence: Consequence::KeepsLast });
+    }
+    loaded
+}
+
+/// The first key whose runtime is not there.
+fn missing(config: &Config) -> Option<(Vec<String>, Error)> {
+    let names = config.instances.keys();
+    let mut all: Vec<(Vec<String>, Option<OsString>)> = names
+        .map(|name| {
+            let path = ["instance", name, "path"].map(str::to_owned);
+            (path.to_vec(), Some(OsString::from(name)))
+        })
+        .collect();
+    if config.runtime != Config::default().runtime {
+        all.push((vec!["runtime".to_owned()], None));
+    }
+    all.into_iter().find_map(|(path, called_as)| {
+        let Err(_) = resolve(config, called_as.as_ref()) else { return None };
+        // An engine may have a folder of runtimes in its PATH that no other process has.
+        let error = resolve_in(config, called_as.as_ref(), &paths_of_engines(config)).err()?;
+        Some((path, error))
+    })
+}
+
+/// The PATHs of the engines that run on this host, and of the processes that they start.
+fn paths_of_engines(config: &Config) -> OsString {
+    let host = config.host();
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(host.path("/proc")).into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let name = std::fs::read(entry.path().join("comm")).unwrap_or_default();
+        if ENGINES.iter().any(|engine| name.starts_with(engine.as_bytes())) {
+            paths.extend(procfs::variable(&host, pid, "PATH"));
+        }
+    }
+    paths.sort();
+    paths.dedup();
+    paths.join(OsStr::new(":"))
 }
 
 /// Finds one candidate, by absolute path or by name.

@@ -73,6 +73,8 @@ fn start(config: &Config, deadline: Instant, program: &Path, file: Option<&OsStr
     let length = if answered == 1 { std::fs::File::from(ready).read(&mut message)? } else { 0 };
     match message.get(..length) {
         Some([b'R', ..]) => return Ok(()),
+        // It may have found one that was restoring the run directory.
+        Some([b'E', ..]) if dial(&config.daemon_socket()).is_ok() => return Ok(()),
         Some([b'E', why @ ..]) => {
             let why = String::from_utf8_lossy(why);
             return Err(Error::new(format!("the daemon refuses to start: {why}")));

@@ -34,7 +34,7 @@ pub(crate) use hook::hook;
 pub(crate) use launch::start_daemon;
 
 use crate::argv::{self, CommandLine, Verb};
-use crate::config::{self, Config};
+use crate::config::{self, Loaded};
 use crate::error::{Context, Result};
 use crate::runtime;
 
@@ -48,7 +48,7 @@ const FAILED: u8 = 1;
 pub fn run(argv: &[OsString]) -> u8 {
     let call = argv::read(argv);
     let loaded = config::load_for_this_process();
-    match become_the_runtime(argv, &call, &loaded.config) {
+    match become_the_runtime(argv, &call, loaded) {
         Ok(never) => match never {},
         Err(error) => {
             failure::report(&call, &error);
@@ -57,12 +57,9 @@ pub fn run(argv: &[OsString]) -> u8 {
     }
 }
 
-fn become_the_runtime(
-    argv: &[OsString],
-    call: &CommandLine,
-    config: &Config,
-) -> Result<Infallible> {
-    let runtime = runtime::resolve(config, argv.first())?;
+fn become_the_runtime(argv: &[OsString], call: &CommandLine, loaded: Loaded) -> Result<Infallible> {
+    let (config, runtime) = runtime::resolve_loaded(loaded, argv.first())?;
+    let config = &config;
     if let Some(mark) = marked::mark_of(config, call, &runtime)
         && !is_switched_off(config)
     {

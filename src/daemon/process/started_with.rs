@@ -9,11 +9,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::config::{self, ChangedKey, Config, Effect, Loaded};
+use crate::config::{self, ChangedKey, Config, Effect, Files, Loaded};
 use crate::daemon::process::handover::STATE_VERSION;
-
-/// Configuration files with their text.
-type Files = Vec<(PathBuf, String)>;
+use crate::runtime;
 
 /// The files and the program with which this daemon runs.
 pub(crate) struct StartedWith {
@@ -29,8 +27,8 @@ pub(crate) struct StartedWith {
 impl StartedWith {
     pub(crate) fn new(loaded: &Loaded) -> Self {
         Self {
-            at_start: loaded.files.clone(),
-            in_force: RefCell::new(loaded.files.clone()),
+            at_start: loaded.in_force().clone(),
+            in_force: RefCell::new(loaded.in_force().clone()),
             only: loaded.only.clone(),
             program: program(),
             state_version: loaded.config.debug_state_version.unwrap_or(STATE_VERSION),
@@ -50,7 +48,7 @@ impl StartedWith {
 
     /// Reads the files again.
     pub(crate) fn read(&self) -> Loaded {
-        config::load(self.only.as_deref())
+        runtime::verify(config::load(self.only.as_deref()))
     }
 
     /// What `loaded` has that is not in force.
@@ -76,7 +74,7 @@ impl StartedWith {
     /// The configuration as `status` shows it; `check` compares it with the files.
     pub(crate) fn to_json(&self, config: &Config) -> Value {
         let loaded = self.read();
-        let changed = match loaded.stops_reload() {
+        let changed = match loaded.refusal() {
             Some(_) => Vec::new(),
             None => self.changes(&loaded),
         };

@@ -225,6 +225,14 @@ impl Registry {
         self.roster.rows(&self.connected())
     }
 
+    /// The plugins that are connected or have been lately, each as `NN-name`.
+    pub(crate) fn known_plugins(&self) -> Vec<String> {
+        let rows = self.rows();
+        let id =
+            |row: &Value| Some(format!("{}-{}", row["index"].as_str()?, row["name"].as_str()?));
+        rows.as_array().into_iter().flatten().filter_map(id).collect()
+    }
+
     /// What a launched plugin printed, for `nri-runc nri plugins --logs`.
     ///
     /// # Errors

@@ -171,13 +171,8 @@ fn daemon(loaded: &Loaded, running: &Daemon) -> Value {
     let is_there = running.is_listening;
     let elsewhere = || other::find(config, loaded.only.as_deref());
     if let Some(other) = (!is_there).then(elsewhere).flatten() {
-        let run_dir = config.run_dir.display();
-        let detail = format!("{other}, this configuration {run_dir}: containers do not reach it");
-        let hint = match other.is_ours {
-            true => "use: nri-runc nri restart",
-            false => "it has another configuration; set another run_dir and nri.socket_path here",
-        };
-        return finding("daemon", false, detail, hint);
+        let detail = format!("{}; containers do not reach it", other.error(config).why());
+        return finding("daemon", false, detail, other.next_step());
     }
     let detail = if is_there {
         format!("listening at {}", socket.display())

@@ -69,9 +69,7 @@ impl RunningDaemon {
         let find = || daemon::other::find(&loaded.config, loaded.only.as_deref());
         let Some(other) = find() else { return Ok(None) };
         if !other.is_ours {
-            return Err(Error::new(other.to_string()).hint(
-                "it has another configuration; set another run_dir and nri.socket_path here",
-            ));
+            return Err(other.error(&loaded.config));
         }
         let pid = other.pid;
         let process = open(pid)?;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Fit, RuledPod, Rules, matching};
+use super::{Fit, RuledPod, Rules};
 use crate::adaptation::{FieldSet, NriField, RuleDecision};
 use crate::config::{Config, EVERY_FIELD, EVICTION};
 

@@ -237,7 +237,6 @@ fn each_configuration_file_of_the_repository_is_valid_toml() {
     for file in &files {
         let text = std::fs::read_to_string(file).unwrap();
         assert!(toml_edit::Document::parse(text.as_str()).is_ok(), "{}", file.display());
-        assert_eq!(config::problems(&text), Vec::<String>::new(), "{}", file.display());
     }
     assert!(files.len() > 30, "{} files were found", files.len());
 }

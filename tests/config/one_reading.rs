@@ -4,7 +4,7 @@
 //! stops a create.
 
 use test_support::adjustments::sets;
-use test_support::{TestHost, wait_until};
+use test_support::wait_until;
 
 use super::{fails, finding, started, succeeds};
 
@@ -75,6 +75,9 @@ fn one_file_has_one_verdict_whoever_reads_it() {
         // The daemon lives and has read a valid one.
         succeeds(&host.create(&format!("lives-{index}")));
         host.kill_daemon();
+        let logged =
+            |host: &test_support::TestHost| host.logged(&["creates are refused until", at]);
+        let before = logged(&host);
         agrees(&host.call(&["nri", "reload", "--dry-run"]), verdict, at);
         agrees(&host.call(&["nri", "reload"]), verdict, at);
         host.start_daemon();
@@ -83,8 +86,7 @@ fn one_file_has_one_verdict_whoever_reads_it() {
             Verdict::Used | Verdict::Kept => succeeds(&created),
             Verdict::Refuses => fails(&created, &["configuration has an error", at]),
         }
-        let refuses = host.logged(&["ERROR", "creates are refused until", at]);
-        assert_eq!(refuses > 0, verdict == Verdict::Refuses, "{more}");
+        assert_eq!(logged(&host) > before, verdict == Verdict::Refuses, "{more}");
         host.kill_daemon();
         host.configure(&host.path("fake/runc"), "");
         host.start_daemon();

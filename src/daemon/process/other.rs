@@ -33,11 +33,22 @@ pub(crate) struct OtherDaemon {
     pub(crate) is_ours: bool,
 }
 
-impl std::fmt::Display for OtherDaemon {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { pid, run_dir, .. } = self;
-        write!(f, "the daemon that serves the plugins (process {pid}) has the run directory ")?;
-        write!(f, "{}", run_dir.display())
+impl OtherDaemon {
+    /// Says which daemon it is, and what it has in place of `config`, with the next step.
+    pub(crate) fn error(&self, config: &Config) -> Error {
+        let (pid, theirs, ours) = (self.pid, self.run_dir.display(), config.run_dir.display());
+        let error = Error::new(format!(
+            "the daemon that serves the plugins (process {pid}) has the run directory {theirs}, this configuration {ours}"
+        ));
+        error.hint(self.next_step())
+    }
+
+    /// What makes the plugins' daemon and this configuration one again, or two.
+    pub(crate) fn next_step(&self) -> &'static str {
+        match self.is_ours {
+            true => "use: nri-runc nri restart",
+            false => "it has another configuration: set another run_dir and nri.socket_path here",
+        }
     }
 }
 
@@ -52,8 +63,7 @@ pub(crate) fn refuse_beside(loaded: &Loaded) -> Result<()> {
         // One that restores the very directory serves there in a moment: then its lock decides.
         if other.run_dir != config.run_dir || Instant::now() > deadline {
             carry_protecting_plugins(&other, config);
-            let why = format!("{other}, this configuration {}", config.run_dir.display());
-            return Err(Error::new(why).hint("use: nri-runc nri restart"));
+            return Err(other.error(config));
         }
         std::thread::sleep(RESTORE_CHECK);
     }

@@ -145,10 +145,10 @@ impl Loaded {
                 | Consequence::RefusesCreates
                 | Consequence::UsesNoFile),
             ) => {
-                let run_dir = match worst {
-                    Consequence::UsesNoFile => run_dir_of(&self.files, &read.run_dir),
-                    _ => read.run_dir.clone(),
-                };
+                let mut run_dir = read.run_dir.clone();
+                if worst == Consequence::UsesNoFile {
+                    run_dir = run_dir_of(&self.files, &run_dir);
+                }
                 match snapshot::read(&run_dir) {
                     Some(Snapshot { config, files }) => {
                         self.last_good = Some(files);
@@ -193,7 +193,7 @@ fn read_all(only: Option<PathBuf>, root: &Path) -> Loaded {
                 loaded.problems.push(no_file(unreadable(&folder, &error)));
                 Vec::new()
             });
-            let (read, unread) = further.into_iter().partition(has_toml_name);
+            let (read, unread) = further.into_iter().partition(|path| has_toml_name(path));
             loaded.unread = unread;
             [vec![root.join(DEFAULT_FILE.trim_start_matches('/'))], read].concat()
         }
@@ -262,7 +262,7 @@ fn drop_ins(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-fn has_toml_name(path: &PathBuf) -> bool {
+fn has_toml_name(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "toml")
 }
 

@@ -165,6 +165,15 @@ fn a_reload_and_check_name_what_is_hardly_meant() {
 }
 
 #[test]
+fn status_says_what_wrapper_processes_do_before_a_reload() {
+    let host = started("");
+    host.configure(&host.path("fake/runc"), "---disable = true\n");
+    assert_eq!(host.admin(&["status"])["disabled"], true);
+    host.configure(&host.path("fake/runc"), "---disable = true\n[[foo]]\n");
+    assert_eq!(host.admin(&["status"])["disabled"], false);
+}
+
+#[test]
 fn a_daemon_that_becomes_another_program_keeps_a_valid_configuration() {
     let host = started("");
     let before = host.admin(&["status"])["pid"].clone();

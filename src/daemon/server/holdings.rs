@@ -59,7 +59,9 @@ pub(super) fn required_plugins(node: &Node) -> Vec<String> {
 
 /// The setting that disables plugins for every container, if there is one.
 pub(super) fn switched_off(node: &Node) -> Option<&'static str> {
-    if node.config().disable {
+    // Wrapper processes obey the file at every call, whether it was reloaded or not.
+    let on_disk = node.process.started_with.get().map(|started_with| started_with.read().config);
+    if on_disk.map_or_else(|| node.config().disable, |config| config.disable) {
         return Some("nri.disable in the configuration");
     }
     node.config().disabled_file().exists().then_some("nri-runc nri disable")

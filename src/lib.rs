@@ -38,6 +38,8 @@ mod fnv;
 mod formats;
 /// Names with wildcards.
 mod glob;
+/// Names of JSON members as Go compares them.
+mod gojson;
 /// The doors to host paths and to side effects that tests can move or break.
 pub(crate) mod host;
 /// The journal of systemd, for both logs.

@@ -63,6 +63,10 @@ pub mod files {
     pub use crate::files::replace;
 }
 
+pub mod gojson {
+    pub use crate::gojson::{fold, is_field};
+}
+
 pub mod host {
     pub use crate::host::{Host, POINTS};
 }

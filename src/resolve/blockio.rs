@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::glob;
 use crate::error::{in_our_words, quoted};
+use crate::gojson;
 use crate::host::Host;
 use crate::spec::patch::Class;
 
@@ -69,7 +70,7 @@ pub(super) fn class(
 /// The other readers match keys without regard to case, since theirs go through JSON.
 pub(super) fn member<'y>(mapping: &'y Yaml<'y>, name: &str) -> Option<&'y Yaml<'y>> {
     let mapping = mapping.as_mapping()?;
-    let is_it = |key: &Yaml<'_>| key.as_str().is_some_and(|key| key.eq_ignore_ascii_case(name));
+    let is_it = |key: &Yaml<'_>| key.as_str().is_some_and(|key| gojson::is_field(key, name));
     mapping.iter().find(|(key, _)| is_it(key)).map(|(_, value)| value)
 }
 
@@ -84,7 +85,7 @@ impl BlockIoSection {
         for key in keys.keys() {
             let key = key.as_str().unwrap_or_default();
             let known = ["Weight", "Devices"].into_iter().chain(LIMITS.iter().map(|(key, _)| *key));
-            if !known.into_iter().any(|known| known.eq_ignore_ascii_case(key)) {
+            if !known.into_iter().any(|known| gojson::is_field(key, known)) {
                 return Err(format!("\"{}\" is not a setting of a class", quoted(key)));
             }
         }

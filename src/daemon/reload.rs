@@ -19,7 +19,7 @@ use crate::config::{ChangedKey, Config, Effect, Loaded};
 use crate::error::{Error, Result};
 
 use crate::daemon::node::Node;
-use crate::daemon::plugins::{admission, socket};
+use crate::daemon::plugins::{admission, returning, socket};
 use crate::daemon::process::service_manager;
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::run_dir::RunDir;
@@ -166,7 +166,9 @@ impl Reloads<'_> {
             warn!("the log could not be changed");
         }
         self.node.report.audit.apply(&next);
-        self.node.replace_config(next);
+        let shown_more = self.node.replace_config(next);
+        returning::expect_added(self.node, before);
+        returning::synchronize_anew(self.node, &shown_more);
         self.started_with.put_in_force(loaded);
         self.run_dir.note_configuration(loaded);
         // A plugin's declaration may count now, or not any more.

@@ -20,7 +20,7 @@ use crate::files::{self, Original};
 use crate::mark::{self, Mark, ProcessValue};
 
 pub(crate) use notes::{
-    Change, EVICTION, InFlight, Patched, PendingUpdate, RuleHit, Skipped, Updating,
+    Change, EVICTION, HiddenFrom, InFlight, Patched, PendingUpdate, RuleHit, Skipped, Updating,
 };
 
 pub use store::Store;
@@ -184,6 +184,9 @@ pub struct Container {
     /// What was done although a rule in audit mode would refuse it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub would_refuse: Vec<RuleHit>,
+    /// The plugins from which rules hid it when it was created, or when they connected.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hidden_from: Vec<HiddenFrom>,
     /// The verb that is under way.
     pub in_flight: Option<InFlight>,
     /// Updates that wait until it is created.
@@ -315,6 +318,9 @@ pub struct Pod {
     /// the pod's cgroup is not kubelet's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<String, String>,
+    /// The plugins from which rules hid it when it was announced, or when they connected.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hidden_from: Vec<HiddenFrom>,
     /// Members that a newer version wrote.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,

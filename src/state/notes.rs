@@ -50,6 +50,15 @@ pub struct RuleHit {
     pub rule: String,
 }
 
+/// A plugin that receives nothing of a pod or a container, and the rule that hides it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HiddenFrom {
+    /// `NN-name`.
+    pub plugin: String,
+    /// The rule's name.
+    pub rule: String,
+}
+
 /// An update of a container that plugins requested.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct PendingUpdate {

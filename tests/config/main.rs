@@ -4,6 +4,7 @@
 //! restarted or older than its files. All with the built binary.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod added;
 mod files;
 mod protect;
 mod reload;

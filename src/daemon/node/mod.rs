@@ -26,7 +26,7 @@ use crate::chain::Notification;
 use crate::config::Config;
 use crate::daemon::process::own::OwnProcess;
 use crate::daemon::registry::Registry;
-use crate::daemon::registry::connected::Subject;
+use crate::daemon::registry::connected::{ConnectedPlugin, Subject};
 use crate::daemon::watch::start_watch::StartWatch;
 use crate::error::Result;
 use crate::host::Host;
@@ -82,18 +82,19 @@ impl Node {
         Rc::clone(&self.config.borrow())
     }
 
-    /// Puts a configuration in force, with everything that follows from it in the same step.
-    pub(crate) fn replace_config(&self, config: Config) {
+    /// Puts a configuration in force, with everything that follows from it in the same step. Returns
+    /// the plugins that may know of pods now which rules hid from them before.
+    #[must_use]
+    pub(crate) fn replace_config(&self, config: Config) -> Vec<Rc<ConnectedPlugin>> {
         let before = self.registry.rules();
         self.registry.apply(&config);
         *self.config.borrow_mut() = Rc::new(config);
         let (store, now) = (self.records.read(), self.registry.rules());
-        for connected in self.registry.connected() {
-            if events::is_shown_more(&store, &before, &now, &connected.chained.id()) {
-                let why = "rules no longer hide pods from it: it is to be synchronized with them";
-                connected.chained.plugin.disconnect(why);
-            }
-        }
+        let mut shown_more = self.registry.connected();
+        shown_more.retain(|connected| {
+            events::is_shown_more(&store, &before, &now, &connected.chained.id())
+        });
+        shown_more
     }
 
     /// A container's record as it is now; later changes do not reach the caller's copy.

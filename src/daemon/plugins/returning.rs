@@ -3,16 +3,19 @@
 //! before, those that are pre-installed, and those that the operator names. One that cannot come
 //! back is not waited for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use serde_json::{Value, json};
 use tracing::info;
 
+use crate::config::Config;
 use crate::files;
 use crate::plugin;
 use crate::state::Store;
 
 use crate::daemon::node::{Node, log_failure};
+use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::daemon::registry::returning::ExpectedPlugin;
 use crate::daemon::watch::pidfd;
 
@@ -22,20 +25,63 @@ fn file(node: &Node) -> std::path::PathBuf {
 
 /// Records the connected plugins, each with its process and whether something would restart it.
 pub(crate) fn remember(node: &Node) {
-    let rows = node.registry.connected().into_iter().map(|plugin| {
-        let pid = plugin.chained.plugin.pid().and_then(|pid| u32::try_from(pid).ok());
-        let pid = pid.filter(|pid| *pid > 0);
-        let cgroup = pid.map(|pid| cgroup(node, pid)).unwrap_or_default();
-        json!({
-            "id": plugin.chained.id(),
-            "pid": pid,
-            "start": pid.and_then(|pid| pidfd::start_time(&node.host, pid)),
-            "service": is_service(&cgroup),
-            "pod": pod_of(&node.records.read(), &cgroup),
-        })
-    });
+    let rows = node.registry.connected().into_iter().map(|plugin| row(node, &plugin));
     let bytes = Value::Array(rows.collect()).to_string();
     log_failure("recording the plugins", files::replace(&file(node), bytes.as_bytes()));
+}
+
+/// A connected plugin as it is recorded.
+fn row(node: &Node, plugin: &ConnectedPlugin) -> Value {
+    let pid = plugin.chained.plugin.pid().and_then(|pid| u32::try_from(pid).ok());
+    let pid = pid.filter(|pid| *pid > 0);
+    let cgroup = pid.map(|pid| cgroup(node, pid)).unwrap_or_default();
+    json!({
+        "id": plugin.chained.id(),
+        "pid": pid,
+        "start": pid.and_then(|pid| pidfd::start_time(&node.host, pid)),
+        "service": is_service(&cgroup),
+        "pod": pod_of(&node.records.read(), &cgroup),
+    })
+}
+
+/// Disconnects plugins that may know of more pods after a reload: they are synchronized with them
+/// when they come back, since a connection has one Synchronize. Creates wait for them meanwhile, as
+/// after a daemon start.
+pub(crate) fn synchronize_anew(node: &Node, plugins: &[Rc<ConnectedPlugin>]) {
+    for plugin in plugins {
+        let id = plugin.chained.id();
+        let expected = match plugin.chained.launched {
+            true => Some(ExpectedPlugin::default()), // The launcher starts it again.
+            false => may_return(node, &id, &row(node, plugin)),
+        };
+        let expected = expected.map(|expected| (id, expected)).into_iter().collect();
+        node.registry.returning.expect_more(expected, node.config().registration_timeout);
+        let why = "rules no longer hide pods from it: it is to be synchronized with them";
+        plugin.chained.plugin.disconnect(why);
+    }
+}
+
+/// Lets creates wait for the plugins that a reload has added to those which a daemon start waits
+/// for; `before` is the configuration until now.
+pub(crate) fn expect_added(node: &Node, before: &Config) {
+    let config = node.config();
+    let added: BTreeMap<_, _> = if node.is_bystander() {
+        BTreeMap::new()
+    } else {
+        let known = configured(before);
+        let added = configured(&config).into_iter().filter(|id| !known.contains(id));
+        let added = added.filter(|id| !node.registry.is_present(id));
+        added.map(|id| (id, ExpectedPlugin::default())).collect()
+    };
+    node.registry.returning.expect_more(added, config.registration_timeout);
+}
+
+/// The plugins that a daemon start waits for by its configuration: pre-installed ones, and those
+/// that the operator names.
+fn configured(config: &Config) -> BTreeSet<String> {
+    let (files, _) = plugin::discover(&config.plugin_path, &config.plugin_config_path);
+    let launched = files.iter().map(plugin::PluginFile::id);
+    launched.chain(config.wait_for.iter().cloned()).collect()
 }
 
 /// Lets creates wait from now on, bounded by the registration time-out.
@@ -51,11 +97,7 @@ pub(crate) fn expect(node: &Node) {
         }
     }
     let config = node.config();
-    let (files, _) = plugin::discover(&config.plugin_path, &config.plugin_config_path);
-    let launched = files.iter().map(plugin::PluginFile::id);
-    for id in launched.chain(config.wait_for.iter().cloned()) {
-        expected.insert(id, ExpectedPlugin::default());
-    }
+    expected.extend(configured(&config).into_iter().map(|id| (id, ExpectedPlugin::default())));
     node.registry.returning.expect_all(expected, config.registration_timeout);
 }
 

@@ -177,7 +177,12 @@ pub(crate) fn change(node: &Rc<Node>, change: SocketChange, before: &Path) {
         SocketChange::Bound(bound) => {
             leave_path(node, before);
             let was_bystander = node.is_bystander();
+            let was_off = matches!(*slot.problem.borrow(), Some(NoPlugins::SwitchedOff));
             accept(node, bound);
+            if was_off {
+                // Plugins that left meanwhile come back, as after a daemon start.
+                returning::expect(node);
+            }
             info!("plugins can connect at {} now", node.config().socket_path.display());
             if was_bystander {
                 end_standing_by(node);

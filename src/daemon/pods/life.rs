@@ -40,6 +40,7 @@ fn record(node: &Node, description: &Description, container: Option<&Container>)
         message: messages::pod_to_wire(&description.pod),
         refused: Vec::new(),
         skipped: Vec::new(),
+        hidden_from: Vec::new(),
         unknown: Default::default(),
     }
 }
@@ -198,9 +199,12 @@ async fn ask(node: &Rc<Node>, id: &str, notification: &Notification) -> Result<(
     let requirement = Requirement::of_pod(node, &pod);
     requirement.require_connected()?;
     let (unanswered, absent) = (requirement.unanswered(), requirement.absent());
+    let hidden_from = node.registry.hidden_from(&notification.ruled_pod());
+    let is_hidden = !hidden_from.is_empty();
+    node.records.change_pod_in_memory(id, |pod| pod.hidden_from = hidden_from.clone());
     let is_noted = !unanswered.is_empty();
     if is_noted {
-        put(node, Pod { skipped: unanswered, ..pod.clone() })?;
+        put(node, Pod { skipped: unanswered, hidden_from, ..pod.clone() })?;
     }
     let (mut skipped, allowed) = node.registry.notify_until_refused(notification).await;
     let answered = requirement.require_answers(&skipped);
@@ -209,7 +213,7 @@ async fn ask(node: &Rc<Node>, id: &str, notification: &Notification) -> Result<(
         let entry = || AuditEntry::new(AuditAction::Skipped).at_event(notification.event.name());
         node.audit_pod(id, || entry().by(plugin).because(reason));
     }
-    if is_noted || !skipped.is_empty() {
+    if is_noted || is_hidden || !skipped.is_empty() {
         node.note_pod(id, |pod| pod.skipped = skipped);
     }
     let all = allowed.and(answered);

@@ -207,6 +207,7 @@ mod tests {
             message: messages::pod_to_wire(&api::PodSandbox::new()),
             refused: Vec::new(),
             skipped: Vec::new(),
+            hidden_from: Vec::new(),
             unknown: Default::default(),
         }
     }

@@ -65,7 +65,7 @@ async fn describe_and_record(
     if description.role == Role::Sandbox {
         life::sandbox_appears(node, &description, record)?;
     } else {
-        node.registry.wait_for_returning().await;
+        let mut late = node.registry.wait_for_returning().await;
         let requirement = Requirement::of_container(node, &description);
         requirement.wait().await;
         requirement.require_connected()?;
@@ -76,10 +76,20 @@ async fn describe_and_record(
         }
         // Again: a plugin may be gone by now whose successor is not synchronized yet (D41). Not once
         // the container is on record: the successor would know it, and be asked to create it.
-        node.registry.wait_for_returning().await;
+        late.extend(node.registry.wait_for_returning().await);
+        note_late(node, record, late);
     }
     put_on_record(node, &description, record.clone()).await?;
     Ok((bundle, description))
+}
+
+/// Notes the plugins that a create waited for in vain.
+fn note_late(node: &Node, record: &mut Container, late: Vec<String>) {
+    let reason = "was expected to connect and did not in time";
+    let late = late.into_iter().map(|plugin| Skipped { plugin, reason: reason.to_owned() });
+    let late: Vec<Skipped> = late.collect();
+    node.audit_skipped(&record.key, Event::CreateContainer.name(), &late);
+    record.skipped.extend(late);
 }
 
 /// Records the container: without a record the daemon would never watch it, nor its pod.
@@ -120,6 +130,8 @@ impl Admitted {
         let (engine, is_doubtful) = (description.engine.name(), description.is_doubtful);
         let notification = notification.below(&key.root).of_engine(engine, is_doubtful);
         let (rules, ruled) = (node.registry.rules(), notification.ruled_pod());
+        let hidden_from = node.registry.hidden_from(&ruled);
+        node.records.change_in_memory(key, |record| record.hidden_from = hidden_from);
         let mut registered = node.registry.participants();
         registered.retain(|chained| rules.hidden_by(&chained.id(), &ruled).is_none());
         let pods = target::KnownPods { node, subject: Some(key) };

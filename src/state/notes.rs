@@ -50,6 +50,19 @@ pub struct RuleHit {
     pub rule: String,
 }
 
+/// A value that the engine repeats with an update, while the one that a plugin set stays in force.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RepeatedValue {
+    /// Unix time in nanoseconds, the first time.
+    pub at: i64,
+    /// Path below `linux.resources`.
+    pub field: String,
+    /// The engine's value.
+    pub engine: Value,
+    /// The plugin that owns the field.
+    pub plugin: String,
+}
+
 /// A plugin that receives nothing of a pod or a container, and the rule that hides it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HiddenFrom {

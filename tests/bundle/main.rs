@@ -32,6 +32,7 @@ mod metrics;
 mod odd;
 mod policies;
 mod recorded;
+mod repeated;
 mod required;
 mod resized;
 mod restore;

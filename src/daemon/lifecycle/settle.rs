@@ -121,7 +121,7 @@ async fn settle_create(
     bundle::drop_temporary(record);
     own_process::learn(node, key).await;
     if let Some(record) = node.container(key) {
-        updates::created(node, key).await;
+        updates::carry_out_deferred(node, key).await;
         if !record.is_sandbox {
             notify::notify(node, Event::PostCreateContainer, key).await;
         }
@@ -140,13 +140,23 @@ async fn settle_start(
         if record.state == Lifecycle::Created {
             refusal::note_refusal(node, key, "start", pending.log.as_ref());
         }
-        return node.change(key, |_| ());
+        node.change(key, |_| ());
+        return not_started(node, key).await;
     }
     state::mark_running(node, key, None);
     log_failure("settling a verb", node.host.point(Point::DaemonSettled));
     own_process::learn(node, key).await;
+    updates::carry_out_deferred(node, key).await;
     if !record.is_sandbox {
         notify::notify(node, Event::PostStartContainer, key).await;
+    }
+}
+
+/// A call ended that may have been a start, and the container was not started: updates that waited
+/// for it are carried out.
+pub(crate) async fn not_started(node: &Rc<Node>, key: &ContainerKey) {
+    if node.container(key).is_some_and(|record| record.state != Lifecycle::Creating) {
+        updates::carry_out_deferred(node, key).await;
     }
 }
 
@@ -193,7 +203,7 @@ async fn settle_run(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) 
         if let Some(record) = node.container(key) {
             bundle::drop_temporary(&record);
             own_process::learn(node, key).await;
-            updates::created(node, key).await;
+            updates::carry_out_deferred(node, key).await;
             node.watch_init(&record);
         }
     }
@@ -208,7 +218,7 @@ async fn running(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb, ini
     state::mark_running(node, key, init);
     bundle::drop_temporary(&record);
     own_process::learn(node, key).await;
-    updates::created(node, key).await;
+    updates::carry_out_deferred(node, key).await;
     notify::notify(node, Event::PostStartContainer, key).await;
     if let Some(record) = node.container(key) {
         node.watch_init(&record);

@@ -5,6 +5,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use tracing::info;
+
 use crate::daemon::lifecycle::notify;
 use crate::daemon::node::lane::{ConcludedUpdate, PendingVerb, ProposedUpdate};
 use crate::daemon::node::messages::{self, Classes};
@@ -12,11 +14,12 @@ use crate::daemon::node::{Node, log_failure};
 use crate::daemon::resources::in_force::Block;
 use crate::daemon::resources::{apply, in_force, partial};
 use crate::daemon::runtime::state_dir::{self, Stamp};
+use crate::error::quoted;
 use crate::host::Point;
 use crate::plugin::Event;
 use crate::runtime::RuntimeKind;
-use crate::spec::overlay;
-use crate::state::{Container, ContainerKey};
+use crate::spec::{overlay, owned};
+use crate::state::{Container, ContainerKey, RepeatedValue};
 
 /// How long PostUpdateContainer waits for the runtime that writes the plugins' values again.
 const RESTORE_WAIT: Duration = Duration::from_secs(5);
@@ -58,20 +61,61 @@ pub(crate) fn conclude(
         return ConcludedUpdate { is_told, failed: Some(tried), restoring };
     }
     log_failure("recording an update", node.host.point(Point::DaemonUpdated));
-    let ProposedUpdate { engine, overlay, owners, changes, classes, is_told: _, writing: _writing } =
-        proposed;
-    node.change(key, |record| {
-        record.engine_resources = engine;
-        record.overlay = overlay;
-        record.owners = owners;
-        record.updating = None;
-        in_force::note_changes(record, changes.clone());
-        record.message =
-            messages::with_resources(&record.message, &in_force::in_force(record), &classes);
-    });
-    node.audit_applied(key, &changes);
+    let ProposedUpdate { engine, overlay, owners, changes, repeated, classes, .. } = &proposed;
+    let _until_written = &proposed.writing;
+    let news = log_repeated(record, repeated, overlay);
+    let message = messages::with_resources(&record.message, &tried, classes);
+    // kubelet repeats its values every ten seconds: that writes no record.
+    let is_unchanged = (engine, overlay, owners, &message)
+        == (&record.engine_resources, &record.overlay, &record.owners, &record.message)
+        && changes.iter().all(|change| change.before == change.after)
+        && news.is_empty()
+        && record.updating.is_none();
+    if !is_unchanged {
+        node.change(key, |record| {
+            record.engine_resources = engine.clone();
+            record.overlay = overlay.clone();
+            record.owners = owners.clone();
+            record.updating = None;
+            record.repeated.retain(|known| {
+                let is_owned = owned::value(overlay, &known.field).is_some();
+                is_owned && !news.iter().any(|new| new.field == known.field)
+            });
+            record.repeated.extend(news);
+            in_force::note_changes(record, changes.clone());
+            record.message = message;
+        });
+    }
+    node.audit_applied(key, changes);
     apply::rewrite_ignored(node, key);
     ConcludedUpdate { is_told, failed: None, restoring: None }
+}
+
+/// Logs the values that the engine repeats and that do not come into force, each once. Returns
+/// those that are not on record.
+fn log_repeated(
+    record: &Container,
+    repeated: &[RepeatedValue],
+    overlay: &Block,
+) -> Vec<RepeatedValue> {
+    let is_known = |new: &RepeatedValue| {
+        let same = |known: &RepeatedValue| {
+            (&known.field, &known.engine, &known.plugin) == (&new.field, &new.engine, &new.plugin)
+        };
+        record.repeated.iter().any(same)
+    };
+    let news: Vec<_> = repeated.iter().filter(|new| !is_known(new)).cloned().collect();
+    for RepeatedValue { at: _, field, engine, plugin } in &news {
+        let stays = owned::value(overlay, field).unwrap_or_default();
+        let is_old = owned::value(&record.engine_resources, field).as_ref() == Some(engine);
+        let (id, verb) = (quoted(&record.key.id), if is_old { "repeats" } else { "requests" });
+        info!(
+            plugin,
+            container_id = record.key.id,
+            "{id}: an update of the engine {verb} linux.resources.{field} = {engine}: {stays}, which {plugin} set, stays"
+        );
+    }
+    news
 }
 
 /// Notifies the plugins that were asked: of the update that was done, or of the resources that a

@@ -23,7 +23,7 @@ use crate::daemon::runtime::state_dir::{self, Stamp};
 use crate::daemon::watch::pidfd;
 use crate::daemon::watch::start_watch::StartWatch;
 use crate::host::Host;
-use crate::state::{Change, ContainerKey, Store};
+use crate::state::{Change, ContainerKey, RepeatedValue, Store};
 
 /// A verb whose runtime process has started and is not known to have exited.
 pub(crate) struct PendingVerb {
@@ -93,6 +93,8 @@ pub(crate) struct ProposedUpdate {
     pub(crate) overlay: Map<String, Value>,
     pub(crate) owners: BTreeMap<String, String>,
     pub(crate) changes: Vec<Change>,
+    /// Values that the engine repeats, and that do not come into force.
+    pub(crate) repeated: Vec<RepeatedValue>,
     pub(crate) classes: Classes,
     /// Whether plugins were asked, and so are notified of what became of it.
     pub(crate) is_told: bool,

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde_json::Map;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
@@ -185,7 +186,7 @@ async fn announce(node: &Rc<Node>, key: &ContainerKey) {
         node.registry.notify_late(&notification).await;
     }
     if record.init_pid.is_some() {
-        updates::created(node, key).await;
+        updates::carry_out_deferred(node, key).await;
         node.watch_init(&record);
     }
 }
@@ -213,10 +214,13 @@ async fn adopt_call(node: &Rc<Node>, note: &BypassNote) -> Result<()> {
 /// are written again.
 fn updated(node: &Rc<Node>, call: &VerbRequest, bytes: Option<Vec<u8>>) {
     let (key, pid) = (call.key.clone(), call.question().pid);
-    let request = requested(call, bytes).unwrap_or_default();
+    let runtime = call.question().runtime.to_string_lossy().into_owned();
+    let request = requested(call, bytes, &runtime).unwrap_or_default();
     node.change(&key, |record| {
         record.updating = record.updating.take().filter(|updating| updating.pid != pid);
-        overlay::put_over(&mut record.engine_resources, &request);
+        let (engine, none) = (&record.engine_resources, Map::new());
+        // What the request leaves unset stays as the engine said it before.
+        record.engine_resources = overlay::merge_update(engine, &none, &request, false).engine;
         let in_force = in_force(record);
         record.message = messages::with_resources(&record.message, &in_force, &Classes::default());
     });

@@ -81,7 +81,7 @@ async fn finish_or_watch(node: &Rc<Node>, record: &Container) {
         stop::stopped(node, &record.key).await;
     } else {
         node.watch_init(record);
-        updates::created(node, &record.key).await;
+        updates::carry_out_deferred(node, &record.key).await;
         evict::resume(node, record);
     }
 }
@@ -198,8 +198,10 @@ async fn resume_update(node: &Rc<Node>, key: &ContainerKey) {
     let classes = Classes { blockio, rdt };
     let lane = node.lane(key);
     let writing = Arc::clone(&lane.writing).lock_owned().await;
+    let repeated = Vec::new();
+    let is_told = false;
     let proposed =
-        ProposedUpdate { engine, overlay, owners, changes, classes, is_told: false, writing };
+        ProposedUpdate { engine, overlay, owners, changes, repeated, classes, is_told, writing };
     let before = state_before.map(|(inode, seconds, nanos)| Stamp(inode, seconds, nanos));
     match process_of(node, key, pid) {
         Some(process) => {

@@ -80,6 +80,9 @@ pub(crate) async fn apply(
     let _writing =
         tokio::time::timeout(UPDATE_WAIT, writing).await.map_err(|_late| UpdateError::Busy)?;
     let record = living(node, key)?;
+    if record.is_starting() {
+        return Err(UpdateError::Starting);
+    }
     let moved = classes::enter(node, &record, requested.rdt_class.as_deref())?;
     let found = found.filter(|found| found.incarnation == record.incarnation);
     let done = set(node, &record, requested, found.map(|found| found.route)).await;

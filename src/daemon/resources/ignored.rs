@@ -57,7 +57,7 @@ pub(super) fn takes(record: &Container, part: &Block) -> Result<(), UpdateError>
 }
 
 /// The part that the runtime takes without applying it.
-pub(super) fn ignored(record: &Container, part: &Block) -> Block {
+pub(crate) fn ignored(record: &Container, part: &Block) -> Block {
     if RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun {
         return Map::new();
     }

@@ -127,6 +127,7 @@ async fn settle_verdict(
         rollback::creation(node, key).await;
     } else {
         node.change(key, |record| (record.in_flight, record.updating) = (None, None));
+        settle::not_started(node, key).await;
     }
 }
 

@@ -82,6 +82,7 @@ async fn decide(admitted: &Admitted) -> Result<Option<String>> {
     node.host.point(Point::DaemonOthers)?;
     let others = Updated {
         updates: merged.updates,
+        answered: None,
         evictions: merged.evictions,
         evicted_by: merged.evicted_by,
         owners: merged.owners,

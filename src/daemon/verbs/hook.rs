@@ -107,6 +107,7 @@ async fn adjust(admitted: &Admitted) -> Result<()> {
     node.change(key, |record| record.message = message);
     let others = Updated {
         updates: std::mem::take(&mut merged.updates),
+        answered: None,
         evictions: std::mem::take(&mut merged.evictions),
         evicted_by: std::mem::take(&mut merged.evicted_by),
         owners: merged.owners,

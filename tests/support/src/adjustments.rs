@@ -39,6 +39,16 @@ pub fn pins(cpus: &str) -> Script {
     Script { adjust, ..Script::default() }
 }
 
+/// A plugin that sets these resources, in OCI's words, when a container is created.
+pub fn owns(resources: &Value) -> Script {
+    let resources = resources.as_object().cloned().unwrap();
+    let resources = nri_runc::testing::describe::resources_from_json(&resources);
+    let linux =
+        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
+    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
+    Script { adjust, ..Script::default() }
+}
+
 /// A read-only bind mount.
 pub fn bind_mount(source: &Path, destination: &str) -> api::Mount {
     api::Mount {

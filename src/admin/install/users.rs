@@ -6,6 +6,8 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::Value;
+
 use super::engine::Engine;
 use super::ledger::Ledger;
 use super::root::Root;
@@ -46,9 +48,26 @@ fn recorded(engine: Engine, root: &Root, config: &Config) -> Vec<String> {
     let records = records.iter().map(|path| root.json(path));
     let ours = records.filter(|record| {
         let is_there = record["state"] != "removed" && record["is_deleted"] != true;
-        is_there && kinds.iter().any(|kind| record["engine"] == *kind)
+        is_there && kinds.iter().any(|kind| record["engine"] == *kind) && !is_lost(root, record)
     });
     ours.filter_map(|record| Some(record["key"]["id"].as_str()?.to_owned())).collect()
+}
+
+/// Whether a record has no container any more: without its bundle no engine calls us for it, and its
+/// process is gone, or the runtime does not know it. A folder that is not mounted here shows nothing.
+fn is_lost(root: &Root, record: &Value) -> bool {
+    let (Some(bundle), Some(of_runtime), Some(id)) =
+        (record["bundle"].as_str(), record["key"]["root"].as_str(), record["key"]["id"].as_str())
+    else {
+        return false;
+    };
+    let is_missing = |path: &str| {
+        let mut above = std::path::Path::new(path).ancestors().skip(1).take(2);
+        root.is_missing(path) && above.any(|above| above.to_str().is_some_and(|dir| root.has(dir)))
+    };
+    let process = record["init_pid"].as_u64().map(|pid| format!("/proc/{pid}"));
+    let has_ended = process.is_some_and(|process| root.has("/proc/1") && root.is_missing(&process));
+    is_missing(bundle) && (has_ended || is_missing(&format!("{of_runtime}/{id}")))
 }
 
 /// containerd notes the program beside each bundle.

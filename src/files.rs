@@ -323,6 +323,12 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     renamed
 }
 
+/// Whether nothing has this path, as the kernel says: a path that cannot be looked up may exist.
+pub(crate) fn is_missing(path: &Path) -> bool {
+    let found = std::fs::symlink_metadata(path);
+    found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
 /// Removes a temporary file of [`replace`] whose process is gone; any other file stays.
 pub(crate) fn remove_leftover(path: &Path) {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();

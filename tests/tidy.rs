@@ -141,9 +141,9 @@ const DAEMON_ROOMS: &[(&str, &str)] = &[
     ("plugins", "node process registry resources watch"),
     ("verbs", "bundle lifecycle node pods registry request resources runtime watch"),
     ("recovery", "bundle lifecycle node pods request resources runtime watch"),
-    ("server", "lifecycle node process registry request runtime verbs"),
+    ("server", "lifecycle node process recovery registry request runtime verbs"),
     ("run_dir", "node plugins process recovery server watch"),
-    ("reload", "node plugins process run_dir server"),
+    ("reload", "node plugins process recovery run_dir server"),
     ("reexec", "node plugins process recovery registry run_dir server"),
 ];
 

@@ -8,6 +8,7 @@ mod check;
 mod dry;
 pub(crate) mod exit;
 mod explain;
+mod forget;
 mod install;
 mod node;
 mod output;
@@ -139,6 +140,12 @@ enum AdminVerb {
     Disable(PlainOutput),
     /// Enable plugins again.
     Enable(PlainOutput),
+    /// Drop the record of a container or pod that no engine has any more
+    ///
+    /// Plugins are notified of its removal. Refused while its process runs, and
+    /// without --force while the runtime still has it.
+    #[command(verbatim_doc_comment)]
+    Forget(forget::Forget),
 }
 
 impl AdminVerb {
@@ -153,6 +160,7 @@ impl AdminVerb {
             | Self::Restart(plain)
             | Self::Disable(plain)
             | Self::Enable(plain) => plain.output,
+            Self::Forget(forget) => forget.output.output,
             Self::Top(top) => top.output.output,
             Self::Plugins(plugins) => plugins.output.output,
             Self::Pods(pods) => pods.output.output,
@@ -189,7 +197,8 @@ impl AdminVerb {
             | Self::Explain { .. }
             | Self::Policy(_)
             | Self::Disable(_)
-            | Self::Enable(_) => Some("waiting for the daemon"),
+            | Self::Enable(_)
+            | Self::Forget(_) => Some("waiting for the daemon"),
             Self::Top(_)
             | Self::Adjust(_)
             | Self::Replay(_)
@@ -318,6 +327,7 @@ fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
         AdminVerb::Restart(_) => {
             tell(format, &resident::restart(&loaded)?, resident::show_restarted, paint::plain)
         }
+        AdminVerb::Forget(wanted) => forget::forget(config, wanted, format),
         AdminVerb::Disable(_) | AdminVerb::Enable(_) => {
             let is_off = matches!(arguments.verb, AdminVerb::Disable(_));
             tell(format, &switch::switch(config, is_off)?, switch::show, paint::plain)
@@ -349,7 +359,8 @@ fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
         | AdminVerb::Stop(_)
         | AdminVerb::Restart(_)
         | AdminVerb::Disable(_)
-        | AdminVerb::Enable(_) => false,
+        | AdminVerb::Enable(_)
+        | AdminVerb::Forget(_) => false,
     };
     let Some(why) = loaded.unreadable.as_ref().filter(|_| !goes_on) else { return Ok(()) };
     let by = match &arguments.config {
@@ -386,7 +397,8 @@ fn needs_root(verb: &AdminVerb, config: &Config) -> Result<()> {
         | AdminVerb::Stop(_)
         | AdminVerb::Restart(_)
         | AdminVerb::Disable(_)
-        | AdminVerb::Enable(_) => owner.is_ok_and(|owner| owner == user.as_raw()),
+        | AdminVerb::Enable(_)
+        | AdminVerb::Forget(_) => owner.is_ok_and(|owner| owner == user.as_raw()),
     };
     if user.is_root() || is_enough {
         return Ok(());

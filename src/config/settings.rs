@@ -125,6 +125,8 @@ pub struct Config {
     /// Creates are refused then, but in exempt namespaces.
     pub protection_error: Option<String>,
     pub debug_create_cap: Duration,
+    /// How often records are compared with the files behind them.
+    pub debug_look_every: Duration,
 }
 
 /// Settings of the built-in default validator; same keys as containerd's.
@@ -208,6 +210,7 @@ impl Default for Config {
             debug_protocol: None,
             protection_error: None,
             debug_create_cap: Duration::from_secs(90),
+            debug_look_every: Duration::from_secs(60),
         }
     }
 }
@@ -267,6 +270,16 @@ impl Config {
     /// The kill switch: while this file exists every verb is passed through.
     pub fn disabled_file(&self) -> PathBuf {
         self.run_dir.join("disabled")
+    }
+
+    /// Whether every verb is passed through, by the configuration or the kill switch.
+    pub fn is_disabled(&self) -> bool {
+        self.disable || self.disabled_file().exists()
+    }
+
+    /// There from the moment when verbs are passed through until a daemon has found out what they did.
+    pub fn was_disabled_file(&self) -> PathBuf {
+        self.run_dir.join("was_disabled")
     }
 }
 

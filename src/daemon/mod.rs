@@ -45,7 +45,7 @@ use process::sockets::{DaemonLock, WrapperSocket};
 use process::started_with::StartedWith;
 use process::subreaper::StandIn;
 use process::{capabilities, detach, service_manager, sockets, subreaper};
-use recovery::{bypassed, catch_up, rediscover};
+use recovery::{bypassed, catch_up, enabled, lost, rediscover};
 use reexec::Reexec;
 use reexec::resume::{self, Predecessor, SavedState};
 use reload::Reloads;
@@ -186,11 +186,7 @@ async fn serve(loaded: Loaded, beginning: Beginning, start: &Start) -> Result<()
             None
         }
     };
-    crio_removed::follow_all(&node);
-    resized::follow_all(&node);
-    if !node.is_bystander() {
-        crio_added::look_out(&node);
-    }
+    follow_engines(&node);
     run_dir.open(wrappers)?;
     traced::export(&node);
     let metrics = match waiting {
@@ -220,6 +216,17 @@ async fn serve(loaded: Loaded, beginning: Beginning, start: &Start) -> Result<()
     run_dir.leave();
     drain.release().await;
     Ok(())
+}
+
+/// Follows what engines do without a call that reaches the daemon.
+fn follow_engines(node: &Rc<Node>) {
+    crio_removed::follow_all(node);
+    resized::follow_all(node);
+    enabled::catch_up(node);
+    tokio::task::spawn_local(lost::look_out(Rc::clone(node)));
+    if !node.is_bystander() {
+        crio_added::look_out(node);
+    }
 }
 
 /// The daemon's state, with the records of an earlier daemon of this boot.

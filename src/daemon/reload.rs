@@ -22,6 +22,7 @@ use crate::daemon::node::Node;
 use crate::daemon::plugins::{admission, socket};
 use crate::daemon::process::service_manager;
 use crate::daemon::process::started_with::StartedWith;
+use crate::daemon::recovery::enabled;
 use crate::daemon::run_dir::RunDir;
 use crate::daemon::server::http::{self, MetricsServer};
 
@@ -167,6 +168,7 @@ impl Reloads<'_> {
         }
         self.node.report.audit.apply(&next);
         self.node.replace_config(next);
+        enabled::catch_up(self.node);
         self.started_with.put_in_force(loaded);
         self.run_dir.note_configuration(loaded);
         // A plugin's declaration may count now, or not any more.

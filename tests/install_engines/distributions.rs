@@ -99,7 +99,7 @@ fn another_handler_takes_the_place_of_the_first_in_the_template() {
 }
 
 #[test]
-fn an_addition_that_was_edited_in_the_template_goes_and_is_not_overwritten() {
+fn an_addition_that_was_edited_goes_and_is_not_overwritten() {
     let k3s = K3s::of("k3s-v3-template", "config-v3.toml.tmpl");
     k3s.install("--take-over-nri");
     let path = format!("{K3S}/config-v3.toml.tmpl");

@@ -62,14 +62,10 @@ fn layouts() -> impl Strategy<Value = Layout> {
 }
 
 fn sorted(value: &Value) -> Value {
-    match value {
-        Value::Object(members) => {
-            let mut members: Vec<_> = members.iter().collect();
-            members.sort_by_key(|(key, _)| key.as_str());
-            members.into_iter().map(|(key, value)| (key.clone(), sorted(value))).collect()
-        }
-        other => other.clone(),
-    }
+    let Value::Object(members) = value else { return value.clone() };
+    let mut members: Vec<_> = members.iter().collect();
+    members.sort_by_key(|(key, _)| key.as_str());
+    members.into_iter().map(|(key, value)| (key.clone(), sorted(value))).collect()
 }
 
 fn json_text(value: &Value, layout: Layout) -> String {
@@ -176,7 +172,7 @@ fn changed_lines(diff: &str) -> Vec<String> {
 }
 
 #[test]
-fn an_edit_of_daemon_json_is_left_as_if_nri_runc_had_never_been_there() {
+fn an_edit_of_daemon_json_is_all_that_uninstall_leaves() {
     let strategy = (
         proptest::option::weighted(0.8, edits(&docker_settings(), 5)),
         edits(&docker_settings(), 4),
@@ -282,7 +278,7 @@ fn edit_in_place(text: &str, edits: &[Edit]) -> String {
 }
 
 #[test]
-fn an_edit_of_containerds_file_is_left_as_if_nri_runc_had_never_been_there() {
+fn an_edit_of_containerds_file_is_all_that_uninstall_leaves() {
     let settings = containerd_settings();
     let strategy =
         (edits(&settings, 6), edits(&settings, 4), any::<bool>(), any::<bool>(), any::<bool>());
@@ -349,7 +345,7 @@ fn a_list_that_an_operator_extended_loses_our_name_alone() {
 }
 
 #[test]
-fn an_entry_that_an_operator_extended_goes_while_it_names_our_program() {
+fn an_extended_entry_goes_while_it_names_our_program() {
     let place = Place::new();
     place.write(DOCKER, "{\"debug\": true}\n");
     place.install("docker --default");
@@ -363,7 +359,7 @@ fn an_entry_that_an_operator_extended_goes_while_it_names_our_program() {
 }
 
 #[test]
-fn the_default_that_an_operator_chose_since_is_kept_and_the_handler_goes() {
+fn a_default_that_was_chosen_since_stays() {
     let place = Place::new();
     place.write(DOCKER, "{\"default-runtime\": \"runc\"}\n");
     place.install("docker --default");
@@ -378,7 +374,7 @@ fn the_default_that_an_operator_chose_since_is_kept_and_the_handler_goes() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_stops_uninstall_and_force_leaves_it() {
+fn a_file_that_is_broken_stops_uninstall_and_force_leaves_it() {
     for (engine, path) in [("docker", DOCKER), ("containerd", CONTAINERD)] {
         let place = Place::new();
         let is_docker = engine == "docker";
@@ -418,7 +414,7 @@ fn a_unit_file_of_ours_loses_our_lines_and_keeps_the_others() {
 }
 
 #[test]
-fn a_file_nobody_edited_comes_back_byte_for_byte_beside_one_that_was() {
+fn an_unedited_file_comes_back_byte_for_byte() {
     let place = Place::new();
     let text = "{\n\t\"debug\" : true,\n\n\t\"dns\": [ \"10.0.0.1\" ]\n}";
     place.write(DOCKER, text);

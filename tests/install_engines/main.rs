@@ -356,24 +356,6 @@ fn containers_that_name_our_path_keep_the_registration_unless_forced() {
     place.install("containerd");
     place.write("/srv/state/io.containerd.runtime.v2.task/k8s.io/there/runtime", PROGRAM);
     assert!(place.refused("uninstall", "containerd").contains(": there ("));
-    // Records whose container is gone with its bundle and the runtime's state are none.
-    for (bundle, state, is_seen) in
-        [(false, false, false), (true, false, true), (false, true, true)]
-    {
-        let place = Place::new();
-        place.install("containerd");
-        let record = record.replace("{\"root\":\"/r\"", "{\"root\":\"/run/r\"");
-        let record = record.replace("\"state\"", "\"bundle\":\"/run/b/ours\",\"state\"");
-        place.write("/run/nri-runc/state/containers/a.json", &record);
-        for (folder, is_there) in [("/run/b", bundle), ("/run/r", state)] {
-            std::fs::create_dir_all(place.path(folder)).unwrap();
-            if is_there {
-                std::fs::create_dir(place.path(folder).join("ours")).unwrap();
-            }
-        }
-        let code = place.run("uninstall", "containerd").status.code();
-        assert_eq!(code, Some(i32::from(is_seen)), "bundle {bundle}, state {state}");
-    }
     // Other engines' containers, and those of other runtimes, are nobody's concern here.
     for (engine, path, text) in [
         ("crio", "/proc/7/cmdline", podman),
@@ -390,6 +372,28 @@ fn containers_that_name_our_path_keep_the_registration_unless_forced() {
         place.install(engine);
         place.write(path, &text);
         assert!(place.uninstall(engine).contains("removed"));
+    }
+}
+
+#[test]
+fn a_record_without_bundle_and_state_keeps_no_registration() {
+    let record = r#"{"key":{"root":"/r","id":"ours"},"engine":"containerd-cri","state":"running"}"#;
+    for (bundle, state, is_seen) in
+        [(false, false, false), (true, false, true), (false, true, true)]
+    {
+        let place = Place::new();
+        place.install("containerd");
+        let record = record.replace("{\"root\":\"/r\"", "{\"root\":\"/run/r\"");
+        let record = record.replace("\"state\"", "\"bundle\":\"/run/b/ours\",\"state\"");
+        place.write("/run/nri-runc/state/containers/a.json", &record);
+        for (folder, is_there) in [("/run/b", bundle), ("/run/r", state)] {
+            std::fs::create_dir_all(place.path(folder)).unwrap();
+            if is_there {
+                std::fs::create_dir(place.path(folder).join("ours")).unwrap();
+            }
+        }
+        let code = place.run("uninstall", "containerd").status.code();
+        assert_eq!(code, Some(i32::from(is_seen)), "bundle {bundle}, state {state}");
     }
 }
 

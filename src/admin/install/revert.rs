@@ -375,8 +375,10 @@ fn value_of_scalar(value: &toml_edit::Value) -> Value {
 }
 
 fn json_with(path: &str, now: &str, steps: &[Step]) -> Result<String> {
-    let unreadable =
-        |error: DocumentError| Error::new(error.to_string().replace("config.json", path));
+    let unreadable = |error: DocumentError| {
+        let what = error.to_string().replace("config.json", path);
+        Error::new(what)
+    };
     let mut document = SpecDocument::parse(now.as_bytes()).map_err(unreadable)?;
     for step in steps {
         change_json(document.root(), step).map_err(unreadable)?;
@@ -397,8 +399,7 @@ fn change_json(root: &mut Object<'_>, step: &Step) -> std::result::Result<(), Do
 }
 
 fn toml_with(path: &str, now: &str, steps: &[Step]) -> Result<String> {
-    let mut document: DocumentMut =
-        now.parse().map_err(|_| Error::new(format!("{path} is not valid TOML")))?;
+    let mut document = edit::parse(path, now)?.into_mut();
     for step in steps {
         change_toml(document.as_table_mut(), step);
     }

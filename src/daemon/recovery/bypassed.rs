@@ -164,7 +164,7 @@ async fn take_over(node: &Rc<Node>, note: &BypassNote, key: Option<&ContainerKey
 
 /// Notifies plugins that are registered already, as of any new container; their replies come too
 /// late to be applied. Then watches the container.
-async fn announce(node: &Rc<Node>, key: &ContainerKey) {
+pub(super) async fn announce(node: &Rc<Node>, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
     catch_up::catch_up(node, key).await;
     catch_up::learn_process(node, key).await;

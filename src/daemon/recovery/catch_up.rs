@@ -43,7 +43,7 @@ pub(crate) async fn make_true(node: &Rc<Node>) {
 }
 
 /// All records, oldest first.
-fn in_order(node: &Node) -> Vec<Rc<Container>> {
+pub(super) fn in_order(node: &Node) -> Vec<Rc<Container>> {
     let mut records = node.records.read().all_shared();
     records.sort_by_key(|record| record.incarnation);
     records

@@ -48,32 +48,59 @@ const ROOTS: [&str; 6] = [
 ];
 
 /// A container that was found again.
-struct RediscoveredContainer {
+pub(super) struct RediscoveredContainer {
     description: Description,
     record: Container,
 }
+
+impl RediscoveredContainer {
+    /// Its root and ID.
+    pub(super) fn key(&self) -> &ContainerKey {
+        &self.record.key
+    }
+
+    /// Whether its process has exited.
+    pub(super) fn has_exited(&self) -> bool {
+        self.record.state == Lifecycle::Stopped
+    }
+
+    /// Records it, and its pod.
+    pub(super) fn record(self, node: &Node) {
+        let id = self.record.key.id.clone();
+        if let Err(error) = put(node, self) {
+            warn!("{id} was found, but cannot be recorded: {error}");
+        }
+    }
+}
+
+/// What is noted of a container whose record was lost with the run directory.
+const LOST: &str = "recovered from the runtime's state after the run directory was deleted: earlier plugin \
+                    changes are unknown";
 
 /// Searches for containers, if this run directory is new in this boot; before any plugin registers.
 pub(crate) async fn rediscover(node: &Rc<Node>) {
     if node.records.read().is_stamped() {
         return;
     }
+    for mut found in find(node, LOST).await {
+        found.record.is_found = true;
+        found.record(node);
+    }
+    log_failure("stamping the run directory", node.records.stamp());
+}
+
+/// Finds containers without a record, infrastructure containers first: with them a pod's record is
+/// complete. `why`: what is noted of each.
+pub(super) async fn find(node: &Rc<Node>, why: &str) -> Vec<RediscoveredContainer> {
     let mut all = Vec::new();
     for (key, is_ours) in candidates(node) {
-        match rediscover_one(node, &key, is_ours).await {
+        match rediscover_one(node, &key, is_ours, why).await {
             Ok(found) => all.extend(found),
             Err(error) => warn!("{} in {} cannot be recovered: {error}", key.id, key.root),
         }
     }
-    // Infrastructure containers first: with them a pod's record is complete.
     all.sort_by_key(|found| (found.description.role != Role::Sandbox, found.record.created_at));
-    for found in all {
-        let id = found.record.key.id.clone();
-        if let Err(error) = put(node, found) {
-            warn!("{id} was recovered, but cannot be recorded: {error}");
-        }
-    }
-    log_failure("stamping the run directory", node.records.stamp());
+    all
 }
 
 fn put(
@@ -82,7 +109,7 @@ fn put(
 ) -> Result<()> {
     record.incarnation = node.records.next_incarnation();
     life::adopt(node, &description, &record)?;
-    info!("recovered {}: {}, plugin changes unknown", record.key.id, record.state.name());
+    info!("found {}, which had no record: {}", record.key.id, record.state.name());
     node.records.put(record)
 }
 
@@ -153,6 +180,7 @@ async fn rediscover_one(
     node: &Rc<Node>,
     key: &ContainerKey,
     is_ours: bool,
+    why: &str,
 ) -> Result<Option<RediscoveredContainer>> {
     let folder = state_dir::folder(&node.host, key);
     let Some(left) = RuntimeState::read(&folder) else { return Ok(None) };
@@ -179,10 +207,8 @@ async fn rediscover_one(
         .doing(|| bundle.clone())?;
     let description = describe(node, &call, &document.bytes).await?;
     let mut record = new_record(node, &call, &description);
-    (record.in_flight, record.is_found) = (None, true);
-    let reason = "recovered from the runtime's state after the run directory was deleted: earlier \
-                  plugin changes are unknown";
-    record.skipped.push(Skipped { plugin: String::new(), reason: reason.to_owned() });
+    record.in_flight = None;
+    record.skipped.push(Skipped { plugin: String::new(), reason: why.to_owned() });
     record.created_at = state_dir::time_of_ticks(&node.host, left.start);
     match left.pid {
         Some(pid) => state::set_found(node, &mut record, pid),

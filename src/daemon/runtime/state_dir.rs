@@ -32,6 +32,11 @@ pub(crate) fn exists(host: &Host, key: &ContainerKey) -> bool {
     folder(host, key).is_dir()
 }
 
+/// Whether the runtime certainly does not know the container: a folder that cannot be read may exist.
+pub(crate) fn is_gone(host: &Host, key: &ContainerKey) -> bool {
+    crate::files::is_missing(&folder(host, key))
+}
+
 /// Whether the container was created and not started yet.
 pub(crate) fn waits_for_start(host: &Host, key: &ContainerKey) -> bool {
     folder(host, key).join("exec.fifo").exists()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon's answers to operators: one JSON document for each admin verb, in shapes that scripts
-//! depend on. It changes nothing itself.
+//! depend on. It changes nothing itself; what a verb changes is done in `recovery` and `reload`.
 
 use std::rc::Rc;
 
@@ -11,6 +11,7 @@ use crate::daemon::node::report::Contradiction;
 use crate::daemon::node::{Node, events};
 use crate::daemon::process::requests::ReloadRequest;
 use crate::daemon::process::started_with::StartedWith;
+use crate::daemon::recovery::{enabled, lost};
 use crate::daemon::registry::NRI_VERSION;
 use crate::daemon::server::{explain, holdings, policy, rows};
 use crate::error::{Result, quoted};
@@ -54,6 +55,7 @@ pub(crate) async fn answer(node: &Rc<Node>, question: &str) -> DaemonResponse {
             }
         }
         "switched" => {
+            enabled::catch_up(node);
             log_switch(question["off"] == true, question["by"].as_str().unwrap_or_default())
         }
         other => {
@@ -67,6 +69,16 @@ pub(crate) async fn answer(node: &Rc<Node>, question: &str) -> DaemonResponse {
 pub(crate) fn is_reexec(question: &str) -> bool {
     let question: Value = serde_json::from_str(question).unwrap_or_default();
     question["verb"] == "reexec"
+}
+
+/// Drops the record that the request names; `None`: it is another request. Plugins may be slow.
+pub(crate) async fn forget(node: &Rc<Node>, question: &str) -> Option<DaemonResponse> {
+    let question: Value = serde_json::from_str(question).unwrap_or_default();
+    let id = question["id"].as_str().filter(|_| question["verb"] == "forget")?;
+    Some(match lost::forget(node, id, question["force"] == true).await {
+        Ok(document) => DaemonResponse::Admin(document.to_string()),
+        Err(error) => DaemonResponse::Refuse(error.to_string()),
+    })
 }
 
 /// Whether the request is for the daemon's end.
@@ -133,7 +145,7 @@ fn status(node: &Node) -> Value {
     })
 }
 
-/// Logs that the kill switch was used, and by which user. The daemon itself does not act on it.
+/// Logs that the kill switch was used, and by which user.
 fn log_switch(off: bool, who: &str) -> Value {
     let who = quoted(who);
     if off {

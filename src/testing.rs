@@ -85,7 +85,7 @@ pub mod plugin {
 }
 
 pub mod resolve {
-    pub use crate::resolve::{check_runtime, needs_runtime};
+    pub use crate::resolve::{ResourceWriter, check_runtime, needs_runtime};
 }
 
 pub mod rules {

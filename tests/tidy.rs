@@ -87,7 +87,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("mark", ""),
     ("metrics", "plugin"),
     ("plugin", "config formats trace"),
-    ("resolve", "config plugin runtime spec"),
+    ("resolve", "cgroup config plugin runtime spec"),
     ("rules", "adaptation config plugin"),
     ("runtime", "config"),
     ("sources", "engine formats"),

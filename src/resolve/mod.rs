@@ -14,13 +14,14 @@ mod honoured;
 mod mounts;
 mod node;
 mod rdt;
+mod settings;
 
 #[cfg(test)]
 mod tests;
 
-pub use honoured::{check_runtime, needs_runtime};
+pub use honoured::{ResourceWriter, check_runtime, needs_runtime};
 pub(crate) use mounts::host_facts;
-pub(crate) use node::check_node;
+pub(crate) use node::{check_node, is_cgroup_v2};
 pub(crate) use rdt::rdt_group;
 
 use rdt::RdtPlaces;

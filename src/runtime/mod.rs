@@ -8,6 +8,8 @@
 
 /// What a runtime can do.
 pub(crate) mod features;
+/// What runc takes without applying it.
+pub(crate) mod ignored;
 
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr, OsString};

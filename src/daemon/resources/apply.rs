@@ -23,7 +23,7 @@ use crate::daemon::node::Node;
 use crate::daemon::node::messages::{self, Classes};
 use crate::daemon::resources::classes;
 use crate::daemon::resources::error::{RefusedField, UpdateError};
-use crate::daemon::resources::ignored::{SplitUpdate, ignored, split, takes};
+use crate::daemon::resources::ignored::{SplitUpdate, ignored, leave_out_idle, split, takes};
 use crate::daemon::resources::in_force::{Block, in_force, note_changes};
 use crate::daemon::resources::route::{self, Route, route};
 use crate::daemon::runtime::{command, exit_status};
@@ -300,6 +300,7 @@ async fn run_update(
     if !with_devices {
         resources.remove("devices"); // crun would take these for all that are allowed.
     }
+    leave_out_idle(node, &mut resources, &record.engine_resources);
     let fault = |error: crate::error::Error| UpdateError::refused(error);
     node.host.point(Point::DaemonCgroup).map_err(fault)?;
     let document = Value::Object(resources).to_string();

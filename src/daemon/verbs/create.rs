@@ -19,6 +19,7 @@ use crate::host::Point;
 use crate::link::Proceed;
 use crate::mark::process_values;
 use crate::plugin::Event;
+use crate::resolve::ResourceWriter;
 use crate::spec::overlay;
 use crate::spec::patch::{PatchedSpec, Resolved};
 use crate::state::{Change, Container, Lifecycle};
@@ -68,7 +69,8 @@ async fn decide(admitted: &Admitted) -> Result<Option<String>> {
     let Admitted { node, key, bundle, .. } = admitted;
     node.host.point(Point::DaemonPlugins)?;
     let merged = admitted.ask().await?;
-    let names = host_facts::resolve_for_runtime(node, &key.id, admitted.runtime(), &merged)
+    let writer = ResourceWriter::Runtime;
+    let names = host_facts::resolve_for_runtime(node, &key.id, admitted.runtime(), &merged, writer)
         .await
         .map_err(|error| blame(&merged, &error))?;
     let facts = host_facts::host_facts(node, &merged.adjust, names).await?;
@@ -76,7 +78,9 @@ async fn decide(admitted: &Admitted) -> Result<Option<String>> {
         .await
         .map_err(|error| blame(&merged, &error))?;
     bundle.refuse_link(&patched.changes).map_err(|error| blame(&merged, &error))?;
-    host_facts::check_node(node, &merged, &facts.names).map_err(|error| blame(&merged, &error))?;
+    let document = patched.bytes.as_deref().unwrap_or(&bundle.original.bytes);
+    host_facts::check_node(node, &merged, &facts.names, document)
+        .map_err(|error| blame(&merged, &error))?;
     node.host.point(Point::DaemonDecided)?;
     note_verdict(admitted, &merged, &patched, &facts.names);
     node.host.point(Point::DaemonOthers)?;

@@ -24,6 +24,7 @@ use crate::daemon::watch::pidfd;
 use crate::error::{Error, Result, quoted};
 use crate::link::{Hook, Stage};
 use crate::plugin::Event;
+use crate::resolve::ResourceWriter;
 use crate::spec::overlay;
 use crate::state::{ContainerKey, InFlight, Lifecycle, PendingUpdate};
 
@@ -127,13 +128,15 @@ async fn adjust(admitted: &Admitted) -> Result<()> {
 async fn applicable_part(admitted: &Admitted, merged: &Merged) -> Result<Block> {
     let Admitted { node, key, bundle, .. } = admitted;
     let blame = |error: &_| blame(merged, error);
-    let names = host_facts::resolve_for_runtime(node, &key.id, admitted.runtime(), merged)
+    let writer = ResourceWriter::Daemon;
+    let names = host_facts::resolve_for_runtime(node, &key.id, admitted.runtime(), merged, writer)
         .await
         .map_err(|e| blame(&e))?;
     let facts = host_facts::host_facts(node, &merged.adjust, names).await?;
     let patched = host_facts::patch(&bundle.original.bytes, &merged.adjust, &facts).await;
     let patched = patched.map_err(|e| blame(&e))?;
-    host_facts::check_node(node, merged, &facts.names).map_err(|e| blame(&e))?;
+    let document = &bundle.original.bytes;
+    host_facts::check_node(node, merged, &facts.names, document).map_err(|e| blame(&e))?;
     let resources = merged.adjust.linux.as_ref().and_then(|linux| linux.resources.as_ref());
     let is_class = |field: &str| matches!(field, "BlockioClass" | "RdtClass");
     let beyond = patched

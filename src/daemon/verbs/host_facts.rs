@@ -15,7 +15,7 @@ use crate::chain::SMALL;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::plugin::api;
-use crate::resolve;
+use crate::resolve::{self, ResourceWriter};
 use crate::runtime::features::Features;
 use crate::spec::patch::{
     HostFacts, PatchError, PatchedSpec, Resolved, patch_on, propagating_sources,
@@ -35,6 +35,7 @@ pub(crate) async fn resolve_for_runtime(
     id: &str,
     runtime: &OsStr,
     merged: &Merged,
+    writer: ResourceWriter,
 ) -> std::result::Result<Resolved, PatchError> {
     let resolved = resolve_names(node, &merged.adjust).await?;
     for note in &resolved.notes {
@@ -52,7 +53,7 @@ pub(crate) async fn resolve_for_runtime(
                 "{id}: {name} does not report its features: every field is assumed to be supported"
             );
         }
-        resolve::check_runtime(&merged.adjust, &resolved, &features)?;
+        resolve::check_runtime(&merged.adjust, &resolved, &features, writer)?;
     }
     Ok(resolved)
 }
@@ -98,24 +99,30 @@ pub(crate) fn check_node(
     node: &Node,
     merged: &Merged,
     names: &Resolved,
+    document: &[u8],
 ) -> std::result::Result<(), PatchError> {
     let config = node.config();
-    resolve::check_node(&merged.adjust, names, &config.resctrl_path, &config.node())
+    resolve::check_node(&merged.adjust, names, &config.resctrl_path, document, &config.node())
 }
 
-/// The facts about the host; read only if the adjustment asks for mounts that propagate.
+/// The facts about the host; its mounts are read only if the adjustment asks for mounts that
+/// propagate.
 pub(crate) async fn host_facts(
     node: &Node,
     adjust: &api::ContainerAdjustment,
     names: Resolved,
 ) -> Result<HostFacts> {
+    let has_resources = adjust.linux.as_ref().is_some_and(|linux| linux.resources.is_some());
+    let is_cgroup_v2 = has_resources && resolve::is_cgroup_v2(&node.config().node());
     let sources = propagating_sources(adjust, &names).into_iter().map(str::to_owned);
     let sources: Vec<String> = sources.collect();
     if sources.is_empty() {
-        return Ok(HostFacts { names, ..HostFacts::default() });
+        return Ok(HostFacts { names, is_cgroup_v2, ..HostFacts::default() });
     }
     let host = node.host.clone();
     // Not on this thread: a plugin may name a file server that does not answer.
     let look = tokio::task::spawn_blocking(move || resolve::host_facts(&sources, names, &host));
-    look.await.map_err(|_panicked| Error::new("the host's mounts could not be read"))?
+    let facts = look.await;
+    let facts = facts.map_err(|_panicked| Error::new("the host's mounts could not be read"))?;
+    facts.map(|facts| HostFacts { is_cgroup_v2, ..facts })
 }

@@ -23,6 +23,7 @@ use crate::daemon::node::messages::{self, Classes};
 use crate::daemon::registry::Skips;
 use crate::daemon::request::{VerbRequest, resources as requests};
 use crate::daemon::resources::error::{RefusedField, UpdateError};
+use crate::daemon::resources::ignored::leave_out_idle;
 use crate::daemon::resources::in_force::{Block, in_force};
 use crate::daemon::resources::{apply, classes, target, updates};
 use crate::daemon::runtime::state_dir::{self, Stamp};
@@ -83,7 +84,8 @@ pub(crate) async fn update(
         })?;
     // Read again: another update may have changed the record while the plugins were asked.
     let Some(record) = node.container(&call.key) else { return Ok((Proceed::default(), None)) };
-    let merged = merge(&record, &request, &answer).inspect_err(refuse)?;
+    let mut merged = merge(&record, &request, &answer).inspect_err(refuse)?;
+    leave_out_idle(node, &mut merged.to_runtime, &merged.engine);
     let is_plugin_owned = !record.overlay.is_empty() || !answer.part.is_empty();
     let proceed = if is_plugin_owned {
         proceed(call, &merged.to_runtime)?

@@ -3,6 +3,7 @@
 
 mod needs;
 mod node;
+mod settings;
 
 use std::path::PathBuf;
 

@@ -102,16 +102,18 @@ k3s: setup
 
 # KILLS: SIGKILL at every fault point (`make test` has a sample, another one every day).
 # LIVES: how many containers live beside daemons and plugins that come and go, and a seed.
+# FIELDS: each field of an adjustment in a container of its own (`make test` has all in a few).
 # STRESS_ROUNDS: how many crowds of containers pass fickle plugins (`make test` has two).
 soak: setup
 	KILLS=all cargo test --locked --test kills -- --nocapture
 	LIVES=$${LIVES:-5000} cargo test --locked --test lives -- --nocapture
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-1000} cargo test --locked --test bundle crowd:: -- --nocapture
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-100} cargo test --locked --test resources parallel:: -- --nocapture
+	FIELDS=each cargo test --locked --test resources matrix:: -- --nocapture
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-300} cargo test --locked --test fuzz -- --nocapture
 	NRI_RUNC_BENCH=create_during_updates NRI_RUNC_BENCH_SECONDS=60 $(MAKE) --no-print-directory bench
 
-# cgroup v2 in a guest, with runc and crun.
+# cgroup v2 in a guest, with runc and crun; and each field of an adjustment on v1 with crun.
 vm: setup
 	@sh scripts/vm.sh
 

@@ -12,6 +12,7 @@ mod failed;
 mod fields;
 mod journaled;
 mod lasting;
+mod matrix;
 mod node_helper;
 mod others;
 mod parallel;

@@ -7,9 +7,9 @@ TARGET := $(shell test -d "$$(rustc --print target-libdir --target $(MUSL) 2>/de
 # PROFILE: `quick` takes half the time, and gives a slower program for trying it.
 PROFILE ?= release
 $(if $(filter release quick,$(PROFILE)),,$(error PROFILE is release or quick))
-RELEASE = target/$(if $(TARGET),$(TARGET)/)$(PROFILE)/nri-runc
+PROGRAM = target/$(if $(TARGET),$(TARGET)/)$(PROFILE)/nri-runc
 
-.PHONY: all build setup demo docs docs-test test lint bench interop install uninstall vm kube soak manual package package-test upgrade-test audit image engines k3s node-helper-test
+.PHONY: all build setup demo docs docs-test test lint bench interop install uninstall vm kube soak manual package package-test upgrade-test audit image engines k3s node-helper-test fresh
 
 all: build
 
@@ -25,7 +25,7 @@ SAMPLE = -p nri-runc-sample --bin resource-defaults
 .PHONY: release
 release:
 	cargo build --profile $(PROFILE) --locked --bin nri-runc $(if $(WITH_SAMPLE),-p nri-runc $(SAMPLE)) $(if $(TARGET),--target $(TARGET))
-	@echo "built $(RELEASE)$(if $(TARGET), (static),  (glibc: no musl target here))"
+	@echo "built $(PROGRAM)$(if $(TARGET), (static),  (glibc: no musl target here))"
 
 demo: setup
 	@sh scripts/demo.sh
@@ -42,11 +42,17 @@ docs-test: setup
 
 .PHONY: path
 path:
-	@echo $(RELEASE)
+	@echo $(PROGRAM)
 
 test: setup newer
-	@$(MAKE) --no-print-directory static
 	@sh scripts/test.sh
+
+# The commands of this README on a minimal Debian below target/fresh, which needs root. RELEASE: bookworm or trixie.
+# PARTS: some of it, with what is built here (scripts/fresh.sh).
+RELEASE ?= bookworm
+PARTS ?=
+fresh:
+	@RELEASE='$(RELEASE)' PARTS='$(PARTS)' sh scripts/fresh.sh
 
 # The tests run a glibc build; what is installed is static, and must compile too.
 .PHONY: static

@@ -46,7 +46,7 @@ prepare() {
     # Crates that this machine has already are not fetched again.
     if [ ! -e "$fresh/cargo/.done" ]; then
         [ ! -d "$cargo_home/registry" ] || cp -a "$cargo_home/registry/." "$fresh/cargo/"
-        touch "$fresh/cargo/.done"
+        touch "$fresh/cargo/.lock" "$fresh/cargo/.done"
     fi
 }
 
@@ -63,9 +63,9 @@ clear_up() {
 outside() {
     case $release in bookworm | trixie) ;; *) fail "RELEASE is bookworm or trixie" ;; esac
     [ "$(id -u)" = 0 ] || fail "a machine's mounts and containers need root"
-    mkdir -p "$fresh"
-    exec 9>"$fresh/.lock"
-    flock -n 9 || fail "another make fresh works in this checkout"
+    mkdir -p "$fresh/$release"
+    exec 9>"$fresh/$release/.lock"
+    flock -n 9 || fail "another make fresh works on $release in this checkout"
     prepare
     child=
     trap clear_up EXIT
@@ -134,6 +134,8 @@ rust() {
         [ ! -e "$cargo_home/$file" ] || cp "$cargo_home/$file" "$machine$cargo_home/"
     done
     mount_at "$fresh/cargo" "$cargo_home/registry" --bind
+    # Cargo's lock on its downloads, which the machine of the other release may use.
+    mount_at "$fresh/cargo/.lock" "$cargo_home/.package-cache" --bind
 }
 
 # This checkout at its own path, read-only, so that cargo finds what is built. All that is written to `target` goes
@@ -237,8 +239,13 @@ readme() {
     conclude
 }
 
-# With the list of what was skipped.
-test_target() { NRI_RUNC_TOOLS="$PWD/target/tools" sh scripts/skips.sh "$1" cargo test --locked --no-fail-fast --test "$1" -- --test-threads=4; }
+# test_target NAME FILTER...: with the lists of what was skipped and left.
+test_target() {
+    name=$1
+    shift
+    NRI_RUNC_TOOLS="$PWD/target/tools" sh scripts/left.sh sh scripts/skips.sh "$name" \
+        cargo test --locked --no-fail-fast --test "$name" -- --test-threads=4 "$@"
+}
 
 parts() {
     cd "$1"

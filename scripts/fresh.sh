@@ -72,6 +72,8 @@ outside() {
     trap 'exit 130' INT TERM HUP
     rm -rf "$machine"
     commit=$(git -c safe.directory='*' rev-parse HEAD)
+    [ -n "${PARTS:-}" ] || [ -z "$(git -c safe.directory='*' status --porcelain --untracked-files=no)" ] ||
+        say "what is not committed is not in it"
     git_dir=$(git -c safe.directory='*' rev-parse --path-format=absolute --git-common-dir)
     # Whatever ends this script, by SIGKILL too, ends the machine's processes, and with them its mounts.
     setpriv --pdeathsig KILL unshare --mount --pid --uts --ipc --fork --kill-child=KILL --mount-proc \
@@ -208,18 +210,25 @@ inside() {
 
 # --- on the new machine ---------------------------------------------------------------------------
 
-# timed NAME COMMAND...: goes on after a failure; the sum of all is said at the end.
+# timed NAME COMMAND...: goes on after a failure. Its output goes through a file: a process that a test left
+# would keep a pipe open.
 timed() {
-    name=$1 begun=$(date +%s) result=passed
+    name=$1 log=/var/log/fresh/$1 begun=$(date +%s) result=passed
     shift
+    mkdir -p /var/log/fresh
     printf '\nfresh: == %s\n' "$name"
-    "$@" || result=FAILED
-    sums="$sums
-fresh: $result $name, $(($(date +%s) - begun)) s"
+    "$@" >"$log" 2>&1 &
+    tail -n +1 -f --pid=$! "$log"
+    wait $! || result=FAILED
     [ $result = passed ] || failed=yes
+    sums="$sums
+fresh: $result: $name, $(($(date +%s) - begun)) s$(awk '
+        /^test result: / { passed += $4; failed += $6; sum = 1 }
+        / \.\.\. FAILED$/ { names = names "\nfresh:     " $2 }
+        END { if (sum) printf ", %d tests passed, %d failed%s", passed, failed, names }' "$log")"
 }
 
-sums= failed=
+sums='' failed=''
 conclude() {
     printf '%s\n' "$sums"
     [ -z "$failed" ]

@@ -5,8 +5,8 @@
 use std::path::Path;
 use std::sync::Mutex;
 
-/// Folders that engines make whatever their configuration says.
-const ENGINE_FOLDERS: [&str; 2] = ["/run/containerd", "/run/docker"];
+/// Folders that engines and libcni make whatever their configuration says.
+const ENGINE_FOLDERS: [&str; 3] = ["/run/containerd", "/run/docker", "/var/lib/cni"];
 
 /// How many engines this test program has, and which of the folders were absent before the first.
 static ENGINES: Mutex<(usize, Vec<&str>)> = Mutex::new((0, Vec::new()));

@@ -34,7 +34,8 @@ unpack() {
 }
 
 prepare() {
-    mkdir -p "$fresh/cargo" "$fresh/debs/$release" "$fresh/$release"
+    mkdir -p "$fresh/cargo" "$fresh/debs/$release"
+    touch "$fresh/cargo/.lock"
     # debootstrap fetches with it.
     command -v wget >/dev/null || apt-get install -y --no-install-recommends wget >"$fresh/apt.log" 2>&1 || :
     for program in git setpriv unshare wget dpkg flock; do
@@ -46,7 +47,7 @@ prepare() {
     # Crates that this machine has already are not fetched again.
     if [ ! -e "$fresh/cargo/.done" ]; then
         [ ! -d "$cargo_home/registry" ] || cp -a "$cargo_home/registry/." "$fresh/cargo/"
-        touch "$fresh/cargo/.lock" "$fresh/cargo/.done"
+        touch "$fresh/cargo/.done"
     fi
 }
 

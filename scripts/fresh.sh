@@ -52,13 +52,16 @@ prepare() {
 }
 
 clear_up() {
-    [ -z "$child" ] || kill -KILL "$child" 2>/dev/null || :
-    wait || :
-    # The last of its processes may be ending.
-    for _try in 1 2 3 4 5 6; do
-        ! rm -rf "$machine" 2>/dev/null || break
-        sleep 0.5
+    if [ -n "$child" ]; then
+        kill -KILL "$child" 2>/dev/null || :
+        wait || :
+        sleep 1 # the last of its processes may be ending
+    fi
+    # Cgroups are the kernel's. Those of tests that were killed have their folders' names.
+    for folder in "$machine"/tmp/.tmp* "$machine"/tmp/nri*; do
+        [ ! -d "$folder" ] || find /sys/fs/cgroup -depth -type d -path "*${folder##*/}*" -exec rmdir {} \; 2>/dev/null || :
     done
+    rm -rf "$machine" || :
 }
 
 outside() {

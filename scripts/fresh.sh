@@ -221,8 +221,9 @@ timed() {
     shift
     mkdir -p /var/log/fresh
     printf '\nfresh: == %s\n' "$name"
+    : >"$log"
     "$@" >"$log" 2>&1 &
-    tail -n +1 -f --pid=$! "$log"
+    tail -n +1 -f --pid=$! "$log" || :
     wait $! || result=FAILED
     [ $result = passed ] || failed=yes
     sums="$sums

@@ -24,7 +24,7 @@ const SETTINGS: &str = "{\n   \"data-root\" : \"DIR/data\",   \"exec-root\":\"DI
     \"runtimes\": {\n \"other\" :{ \"path\":\"RUNC\" } },\n\
     \"live-restore\": true , \"log-opts\":{\"max-size\":\"1m\"}}  \n\n";
 
-/// Docker lowered its own score, which what it starts inherits; this key went with 28.
+/// Docker lowered its own score, which what it starts inherits; this key went with 25.
 const SCORE: &str = " \"oom-score-adjust\": 0,";
 
 pub(super) struct Docker {
@@ -109,7 +109,7 @@ impl Docker {
         }
         let settings = SETTINGS.replace("DIR", &dir).replace("CGROUP", &self.cgroup());
         let runc = self.tools.join("runc").display().to_string();
-        let score = if self.major_version < 28 { SCORE } else { "" };
+        let score = if self.major_version < 25 { SCORE } else { "" };
         let settings = settings.replace("SCORE", score);
         self.host.write("etc/daemon.json", &settings.replace("RUNC", &runc));
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o640);

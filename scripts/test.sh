@@ -15,6 +15,6 @@ cargo build --locked --examples --bins
 run sh scripts/left.sh sh scripts/skips.sh test cargo test --locked --no-fail-fast --tests -- --test-threads=4
 # The export of spans is in no other build.
 run cargo test --locked --features otlp --test tracing
-[ -z "$failed" ] || printf 'failed: %s\n' "$failed"
+[ -z "$failed" ] || printf 'failed, see above:%s\n' "$failed"
 run cargo test --locked --doc
 [ -z "$failed" ]

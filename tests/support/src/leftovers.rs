@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Mutex;
 
 /// Folders that engines and libcni make whatever their configuration says.
-const ENGINE_FOLDERS: [&str; 3] = ["/run/containerd", "/run/docker", "/var/lib/cni"];
+const ENGINE_FOLDERS: [&str; 4] =
+    ["/run/containerd", "/run/docker", "/opt/containerd", "/var/lib/cni"];
 
 /// How many engines this test program has, and which of the folders were absent before the first.
 static ENGINES: Mutex<(usize, Vec<&str>)> = Mutex::new((0, Vec::new()));

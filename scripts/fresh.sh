@@ -8,6 +8,8 @@
 #   RELEASE=bookworm scripts/fresh.sh                     clones the commit, runs `make demo` and `make test`
 #   PARTS='demo podman …' scripts/fresh.sh                this checkout with what is built in target/debug: the
 #                                                         demo, and these targets of tests
+#
+# MIRROR: an archive of Debian; without it, the one that this machine uses.
 set -eu
 cd "$(dirname "$0")/.."
 top=$PWD
@@ -229,6 +231,7 @@ timed() {
     sums="$sums
 fresh: $result: $name, $(($(date +%s) - begun)) s$(awk '
         /^test result: / { passed += $4; failed += $6; sum = 1 }
+        /^left on this machine/ { names = names "\nfresh:     files are left on the machine" }
         / \.\.\. FAILED$/ { names = names "\nfresh:     " $2 }
         END { if (sum) printf ", %d tests passed, %d failed%s", passed, failed, names }' "$log")"
 }
@@ -249,7 +252,8 @@ readme() {
     rm "$HOME/.gitconfig"
     timed "make demo" make demo
     timed "make test" make test
-    du -sh target
+    sums="$sums
+fresh: target has $(du -sh target | cut -f 1)"
     conclude
 }
 

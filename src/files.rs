@@ -27,18 +27,34 @@ pub(crate) const DOCUMENT_LIMIT: u64 = 16 << 20;
 /// # Errors
 /// Fails when it cannot be made, is a link, belongs to somebody else or is open to others.
 pub(crate) fn make_private_dir(path: &Path) -> Result<()> {
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .doing(|| format!("making {}", path.display()))?;
-    let meta = std::fs::symlink_metadata(path)?;
-    let is_private = meta.is_dir() && meta.uid() == nix::unistd::geteuid().as_raw();
-    if is_private && meta.mode() & 0o022 == 0 {
-        return Ok(());
+    if let Ok(there) = std::fs::symlink_metadata(path) {
+        return refuse_shared_dir(path, &there);
     }
-    Err(Error::new(format!("{} may be written by others", path.display()))
-        .hint("it must be a folder of root with mode 0700"))
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.doing(|| format!("making {}", path.display()))?;
+    refuse_shared_dir(path, &std::fs::symlink_metadata(path)?)
+}
+
+/// Refuses what is no directory of this process's user alone, and says how to mend it.
+///
+/// # Errors
+/// Fails when it is a link or a file, belongs to somebody else or is open to others.
+pub(crate) fn refuse_shared_dir(path: &Path, there: &std::fs::Metadata) -> Result<()> {
+    let (shown, own) = (path.display(), nix::unistd::geteuid().as_raw());
+    let refuse = |why: String, hint: String| Err(Error::new(format!("{shown} {why}")).hint(hint));
+    if !there.is_dir() {
+        let what = if there.is_symlink() { "symbolic link" } else { "file" };
+        return refuse(format!("is a {what}, not a folder"), format!("rm {shown}"));
+    }
+    if there.uid() != own {
+        return refuse(format!("belongs to user {}", there.uid()), format!("chown {own} {shown}"));
+    }
+    let mode = there.mode() & 0o7777;
+    if mode & 0o022 != 0 {
+        let why = format!("may be written by others (mode {mode:04o})");
+        return refuse(why, format!("chmod 700 {shown}"));
+    }
+    Ok(())
 }
 
 /// Opens a directory as a mere reference: no permission to list it is needed or gained.

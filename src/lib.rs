@@ -42,6 +42,8 @@ mod glob;
 pub(crate) mod host;
 /// The journal of systemd, for both logs.
 mod journal;
+/// What a daemon that a wrapper started has printed last.
+mod last_words;
 /// What wrapper and daemon say to each other.
 pub(crate) mod link;
 /// Where the daemon's words go.

@@ -20,6 +20,7 @@ use tracing_subscriber::layer::{Context, Layered, SubscriberExt};
 use tracing_subscriber::{Layer, Registry, reload};
 
 use crate::config::Config;
+use crate::host::Host;
 use crate::journal;
 use crate::text::printable;
 
@@ -109,7 +110,9 @@ fn target(config: &Config, foreground: bool) -> LogTarget {
     let syslog = || socket("/dev/log", false);
     let file = || LogTarget::File { path: config.run_dir.join("daemon.log"), written: None };
     match config.log_target.as_str() {
-        "stderr" => LogTarget::Stderr,
+        "stderr" if foreground => LogTarget::Stderr,
+        // Standard error is where a daemon that a wrapper started leaves its last words.
+        "stderr" => file(),
         "file" => file(),
         "journal" => journal().unwrap_or_else(file),
         "syslog" => syslog().unwrap_or_else(file),
@@ -126,8 +129,19 @@ fn is_stderr_the_journal() -> bool {
     stderr.is_ok_and(|stderr| told == format!("{}:{}", stderr.dev(), stderr.ino()))
 }
 
-fn socket(path: &str, is_journal: bool) -> Option<LogTarget> {
-    if !Path::new(path).exists() {
+/// Logs a warning of a process that has no log, at the journal or else at syslog: a wrapper whose run
+/// directory takes no file. Without either it is lost.
+pub(crate) fn warn_system(host: &Host, line: &str) {
+    let journal = || socket(&host.path(journal::SOCKET), true);
+    let target = journal().or_else(|| socket(&host.path("/dev/log"), false));
+    if let Some(mut target) = target {
+        let _nowhere_to_say_it = target.put(Level::WARN, printable(line).as_bytes());
+    }
+}
+
+fn socket(path: impl AsRef<Path>, is_journal: bool) -> Option<LogTarget> {
+    let path = path.as_ref();
+    if !path.exists() {
         return None;
     }
     let socket = UnixDatagram::unbound().ok()?;

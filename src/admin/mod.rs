@@ -22,6 +22,7 @@ mod resident;
 mod show;
 mod suggest;
 mod switch;
+mod systemd;
 mod top;
 mod watch;
 mod yaml;
@@ -74,6 +75,9 @@ enum AdminVerb {
         /// Print the forms of such a state that this program knows.
         #[arg(long, hide = true)]
         probe_state: bool,
+        /// Only try whether a daemon could start (run by `check`).
+        #[arg(long, hide = true)]
+        trial: bool,
     },
     /// Show daemon status and recent failures.
     Status(PlainOutput),
@@ -279,9 +283,10 @@ fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
     }
     let answer = |verb: &str| ask(config, &json!({"verb": verb}));
     match &arguments.verb {
-        AdminVerb::Daemon { ready_fd, state_fd, in_background, probe_state: _ } => {
+        AdminVerb::Daemon { ready_fd, state_fd, in_background, trial, probe_state: _ } => {
             let (ready_fd, state_fd) = (*ready_fd, *state_fd);
-            let start = daemon::Start { ready_fd, state_fd, in_background: *in_background };
+            let (in_background, is_trial) = (*in_background, *trial);
+            let start = daemon::Start { ready_fd, state_fd, in_background, is_trial };
             daemon::run(loaded, &start).map(|()| DONE)
         }
         AdminVerb::Status(_) => tell(format, &answer("status")?, show::status, paint::trouble),

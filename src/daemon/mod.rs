@@ -34,6 +34,7 @@ use tracing::{info, warn};
 use crate::config::{Config, Loaded};
 use crate::error::{Context, Result};
 use crate::host::{Host, Point};
+use crate::last_words;
 use crate::state::Store;
 
 use lifecycle::exit;
@@ -72,6 +73,8 @@ pub(crate) struct Start {
     pub state_fd: Option<i32>,
     /// The program before logged as a daemon that a wrapper has started.
     pub in_background: bool,
+    /// Does all that needs no run directory, and ends: whether a daemon can start.
+    pub is_trial: bool,
 }
 
 impl Start {
@@ -123,12 +126,18 @@ pub(crate) fn run(loaded: Loaded, start: &Start) -> Result<()> {
     // Before anything is opened: a state that cannot be used closes every descriptor.
     let before = start.state_fd.map(|number| Predecessor::read(number, &loaded.config));
     detach::ignore_broken_pipes();
+    if start.is_trial {
+        become_independent(&host, start)?;
+        host.point(Point::DaemonStart)?;
+        return event_loop().map(drop);
+    }
     if let Err(error) = become_independent(&host, start) {
         crate::log::start(&loaded.config, start.is_foreground());
         warn!("not started: {error}");
         say_to_starter(start, format!("E{error}").as_bytes());
         return Err(error);
     }
+    host.point(Point::DaemonStart)?;
     let stand_in = start.ready_fd.and_then(|_inherited| subreaper::stand_aside());
     crate::log::start(&loaded.config, start.is_foreground());
     let begun = match before {
@@ -138,10 +147,7 @@ pub(crate) fn run(loaded: Loaded, start: &Start) -> Result<()> {
     let mut beginning = begun?;
     beginning.stand_in = beginning.stand_in.or(stand_in);
     capabilities::give_up();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .doing(|| "starting the event loop")?;
+    let runtime = event_loop()?;
     let local = tokio::task::LocalSet::new();
     let ended = local.block_on(&runtime, serve(loaded, beginning, start));
     if let Err(error) = &ended {
@@ -150,9 +156,14 @@ pub(crate) fn run(loaded: Loaded, start: &Start) -> Result<()> {
     ended
 }
 
+fn event_loop() -> Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().doing(|| "starting the event loop")
+}
+
 /// Drops the attributes that this process inherited from its parent, before anything else.
 fn become_independent(host: &Host, start: &Start) -> Result<()> {
-    let is_inherited = start.ready_fd.is_some();
+    let is_inherited = start.ready_fd.is_some() || start.is_trial;
     if is_inherited {
         detach::shake_off(host);
         detach::refuse_no_new_privs()?;
@@ -166,6 +177,9 @@ async fn serve(loaded: Loaded, beginning: Beginning, start: &Start) -> Result<()
     let Beginning { lock, stand_in, wrappers, saved } = beginning;
     loaded.problems.iter().for_each(|problem| warn!("{}", problem.text));
     let node = open_node(&loaded, stand_in)?;
+    if let Some(words) = last_words::take(&loaded.config.run_dir, !start.is_foreground()) {
+        node.report.note_failure(&format!("the daemon before ended with: {words}"), "");
+    }
     if saved.is_some() {
         node.host.point(Point::DaemonReexecBegun)?;
     }

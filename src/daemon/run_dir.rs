@@ -19,7 +19,7 @@ use tracing::{info, warn};
 use crate::config::{self, Loaded, SNAPSHOT};
 use crate::error::Result;
 use crate::files;
-use crate::link::REFUSED_DIR;
+use crate::link::{BYPASSED_DIR, REFUSED_DIR};
 use crate::plugin::socket::SocketFile;
 
 use crate::daemon::node::{Node, log_failure};
@@ -187,7 +187,7 @@ impl RunDir {
         self.has_lock()
             && self.has_socket()
             && self.node.records.read().is_in_place()
-            && run.join("bypassed").is_dir()
+            && run.join(BYPASSED_DIR).is_dir()
             && run.join(REFUSED_DIR).is_dir()
     }
 

@@ -4,8 +4,10 @@
 //! The name we are called by selects an instance; else the first candidate that exists and is
 //! not ourselves is taken. It never changes what the runtime inherits:
 //! descriptors, environment, signal mask and dispositions, working directory. A child is started
-//! only to ask what a runtime can do (`features.rs`), and never by the wrapper.
+//! only to ask what a runtime can do (`features.rs`, `bounded.rs`), and never by the wrapper.
 
+/// Programs that answer and end.
+pub(crate) mod bounded;
 /// What a runtime can do.
 pub(crate) mod features;
 

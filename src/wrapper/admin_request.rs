@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::link::{DaemonResponse, WrapperRequest};
 
-use super::connection::{ENDED, SILENT, check_peer, dial, receive, send_whole};
+use super::connection::{ENDED, NOT_RUNNING, SILENT, check_peer, dial, receive, send_whole};
 use super::request::link_protocol;
 
 /// How long a daemon may take to become another program: it finishes its requests first.
@@ -90,7 +90,7 @@ fn ask_in(
     let socket = config.daemon_socket();
     let stream = match dial(&socket) {
         Err(Errno::ENOENT | Errno::ECONNREFUSED) => {
-            let error = Error::new(format!("the daemon is not running at {}", socket.display()));
+            let error = Error::new(format!("{NOT_RUNNING} at {}", socket.display()));
             return Err(error.hint(if config.autostart {
                 "the first container starts it; to start it now: nri-runc nri restart"
             } else {
@@ -105,7 +105,7 @@ fn ask_in(
         admin: json.to_owned(),
         ..WrapperRequest::default()
     };
-    send_whole(&stream, &question.encode(), &[])?;
+    send_whole(&stream, &question.encode(), &[]).map_err(|_refused| Error::new(ENDED))?;
     // Nothing is read ahead: what follows is the caller's.
     let answer = receive(&stream, config, Instant::now() + wait, 1);
     let answer = answer.map_err(|error| match error.why() == SILENT {
@@ -119,7 +119,8 @@ fn ask_in(
         }
         DaemonResponse::Refuse(line) => Err(Error::new(line)),
         DaemonResponse::Incompatible { protocol, .. } => Ok((Reply::Speaks(protocol), stream)),
-        DaemonResponse::Heartbeat | DaemonResponse::Proceed(_) | DaemonResponse::Ending => {
+        DaemonResponse::Ending => Err(Error::new(ENDED)),
+        DaemonResponse::Heartbeat | DaemonResponse::Proceed(_) => {
             Err(Error::new("the daemon sent an unexpected response"))
         }
     }

@@ -29,7 +29,7 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 
 pub(crate) use admin_request::{admin, admin_stream, admin_within};
-pub(crate) use connection::{is_listening, is_silent};
+pub(crate) use connection::{has_ended, is_listening, is_silent};
 pub(crate) use hook::hook;
 pub(crate) use launch::start_daemon;
 

@@ -33,7 +33,7 @@ use crate::daemon::watch::folders::WatchedFolder;
 use crate::daemon::watch::pidfd;
 use crate::error::Result;
 use crate::files;
-use crate::link::{REFUSED_DIR, WrapperRequest};
+use crate::link::{BYPASSED_DIR, REFUSED_DIR, WrapperRequest};
 use crate::plugin::Event;
 use crate::spec::overlay;
 use crate::state::{Container, ContainerKey, Lifecycle, PodState, Skipped};
@@ -119,7 +119,7 @@ pub(crate) async fn take_up_of(node: &Rc<Node>, key: &ContainerKey) -> bool {
 }
 
 fn folder(node: &Node) -> PathBuf {
-    node.config().run_dir.join("bypassed")
+    node.config().run_dir.join(BYPASSED_DIR)
 }
 
 /// Watches a folder of notes, which is created if it does not exist.

@@ -115,6 +115,16 @@ impl Error {
         one_line(&line)
     }
 
+    /// What went wrong, without what was being done.
+    pub fn cause(&self) -> &str {
+        &self.cause
+    }
+
+    /// The next step; empty for none.
+    pub fn next_step(&self) -> &str {
+        self.hint.as_deref().unwrap_or_default()
+    }
+
     /// Adds what was being done around this failure.
     #[must_use]
     pub fn doing(mut self, doing: impl Into<String>) -> Self {

@@ -41,18 +41,19 @@ pub(crate) fn make_private_dir(path: &Path) -> Result<()> {
 /// Fails when it is a link or a file, belongs to somebody else or is open to others.
 pub(crate) fn refuse_shared_dir(path: &Path, there: &std::fs::Metadata) -> Result<()> {
     let (shown, own) = (path.display(), nix::unistd::geteuid().as_raw());
-    let refuse = |why: String, hint: String| Err(Error::new(format!("{shown} {why}")).hint(hint));
+    let mode = there.mode() & 0o7777;
     if !there.is_dir() {
         let what = if there.is_symlink() { "symbolic link" } else { "file" };
-        return refuse(format!("is a {what}, not a folder"), format!("rm {shown}"));
+        let error = Error::new(format!("{shown} is a {what}, not a folder"));
+        return Err(error.hint(format!("rm {shown}")));
     }
     if there.uid() != own {
-        return refuse(format!("belongs to user {}", there.uid()), format!("chown {own} {shown}"));
+        let error = Error::new(format!("{shown} belongs to user {}", there.uid()));
+        return Err(error.hint(format!("chown {own} {shown}")));
     }
-    let mode = there.mode() & 0o7777;
     if mode & 0o022 != 0 {
-        let why = format!("may be written by others (mode {mode:04o})");
-        return refuse(why, format!("chmod 700 {shown}"));
+        let error = Error::new(format!("{shown} may be written by others (mode {mode:04o})"));
+        return Err(error.hint(format!("chmod 700 {shown}")));
     }
     Ok(())
 }
@@ -337,6 +338,19 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
         remove_at(&dir, &temporary);
     }
     renamed
+}
+
+/// Tries whether a directory takes a file as large as a record, and leaves nothing there.
+///
+/// # Errors
+/// Fails when it is missing, full or read-only.
+pub(crate) fn try_write(dir: &Path) -> Result<()> {
+    let path = dir.join(format!(".try.{}", std::process::id()));
+    let _leftover = std::fs::remove_file(&path);
+    let written = replace(&path, &[b' '; 4096]);
+    let _gone = std::fs::remove_file(&path);
+    written
+        .map_err(|error| Error::new(error.cause()).doing(format!("writing to {}", dir.display())))
 }
 
 /// Removes a temporary file of [`replace`] whose process is gone; any other file stays.

@@ -132,8 +132,8 @@ fn is_stderr_the_journal() -> bool {
 /// Logs a warning of a process that has no log, at the journal or else at syslog: a wrapper whose run
 /// directory takes no file. Without either it is lost.
 pub(crate) fn warn_system(host: &Host, line: &str) {
-    let journal = || socket(&host.path(journal::SOCKET), true);
-    let target = journal().or_else(|| socket(&host.path("/dev/log"), false));
+    let journal = || socket(host.path(journal::SOCKET), true);
+    let target = journal().or_else(|| socket(host.path("/dev/log"), false));
     if let Some(mut target) = target {
         let _nowhere_to_say_it = target.put(Level::WARN, printable(line).as_bytes());
     }

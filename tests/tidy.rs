@@ -68,7 +68,7 @@ fn no_file_has_outgrown_a_reader() {
 /// Who may name whom: a room reaches only the rooms listed for it.
 const ROOMS: &[(&str, &str)] = &[
     ("adaptation", "plugin"),
-    ("admin", "audit config daemon dry engine plugin runtime sources spec wrapper"),
+    ("admin", "audit config daemon dry engine link plugin runtime sources spec wrapper"),
     ("argv", ""),
     ("audit", "config"),
     ("cgroup", ""),

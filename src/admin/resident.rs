@@ -124,8 +124,9 @@ impl RunningDaemon {
             return Ok(None);
         }
         Unit::of(self.pid).map(Some).map_err(|error| {
-            let why = format!("systemd runs the daemon (process {})", self.pid);
-            Error::new(format!("{why}, and {}", error.why())).hint(format!("use: {instead}"))
+            let why = error.why();
+            let why = format!("systemd runs the daemon (process {}), and {why}", self.pid);
+            Error::new(why).hint(format!("use: {instead}"))
         })
     }
 

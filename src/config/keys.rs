@@ -311,12 +311,12 @@ keys! {
     "audit.path" = "\"/var/log/nri-runc/audit.log\"", Reload, "The file of the audit log. It is readable by root only.", |c, _, v| c.audit_path = read_path(v)?;
     "audit.max_size" = "\"64Mi\"", Reload, "Size at which this file is set aside as `PATH.1`, at least `256Ki`.", |c, _, v| c.audit_max_size = read_audit_size(v)?;
     "audit.max_files" = "4", Reload, "Files of the audit log that are kept, the present one included (1 to 1000); the oldest is removed.", |c, _, v| c.audit_max_files = read_audit_files(v)?;
-    "log.target" = "\"auto\"", Reload, "`auto`, `journal`, `syslog`, `file` (RUN_DIR/daemon.log, size-limited) or `stderr`.", |c, _, v| c.log_target = read_one_of(v, &["auto", "journal", "syslog", "file", "stderr"])?;
+    "log.target" = "\"auto\"", Reload, "`auto`, `journal`, `syslog`, `file` (RUN_DIR/daemon.log, size-limited) or `stderr` (in the foreground, else `file`).", |c, _, v| c.log_target = read_one_of(v, &["auto", "journal", "syslog", "file", "stderr"])?;
     "log.level" = "\"info\"", Reload, "`error`, `warn`, `info`, `debug` or `trace`.", |c, _, v| c.log_level = read_one_of(v, &["error", "warn", "info", "debug", "trace"])?;
     "log.format" = "\"text\"", Reload, "`text` or `json`.", |c, _, v| c.log_format = read_one_of(v, &["text", "json"])?;
     "debug.host_root" = "\"\"", Restart, "For tests: prefix of every host path that is read.", |c, _, v| c.debug_host_root = read_string(v)?;
     "debug.node_root" = "\"\"", Restart, "For tests: prefix of the host paths from which node capabilities are read.", |c, _, v| c.debug_node_root = read_string(v)?;
-    "debug.fault" = "\"\"", Restart, "For tests: `POINT:kill`, `POINT:fail`, `POINT:stall`, or `@FILE` that contains one of these.", |c, _, v| c.debug_fault = read_string(v)?;
+    "debug.fault" = "\"\"", Restart, "For tests: `POINT:kill`, `POINT:fail`, `POINT:stall`, `POINT:panic`, or `@FILE` that contains one of these.", |c, _, v| c.debug_fault = read_string(v)?;
     "debug.state_version" = "", Restart, "For tests: the form of the state that a re-executed daemon leaves, as if another version had written it.", |c, _, v| c.debug_state_version = Some(read_number(v)?);
     "debug.protocol" = "", Call, "For tests: the version of the protocol between wrapper and daemon that this process speaks.", |c, _, v| c.debug_protocol = Some(read_number(v)?);
     "debug.create_cap" = "\"90s\"", Reload, "For tests: the longest that create, run and restore wait for the daemon.", |c, _, v| c.debug_create_cap = read_duration(v)?;

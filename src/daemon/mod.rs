@@ -176,10 +176,7 @@ async fn serve(loaded: Loaded, beginning: Beginning, start: &Start) -> Result<()
     let mut signals = Signals::new()?;
     let Beginning { lock, stand_in, wrappers, saved } = beginning;
     loaded.problems.iter().for_each(|problem| warn!("{}", problem.text));
-    let node = open_node(&loaded, stand_in)?;
-    if let Some(words) = last_words::take(&loaded.config.run_dir, !start.is_foreground()) {
-        node.report.note_failure(&format!("the daemon before ended with: {words}"), "");
-    }
+    let node = open_node(&loaded, stand_in, start)?;
     if saved.is_some() {
         node.host.point(Point::DaemonReexecBegun)?;
     }
@@ -237,7 +234,7 @@ async fn serve(loaded: Loaded, beginning: Beginning, start: &Start) -> Result<()
 }
 
 /// The daemon's state, with the records of an earlier daemon of this boot.
-fn open_node(loaded: &Loaded, stand_in: Option<StandIn>) -> Result<Rc<Node>> {
+fn open_node(loaded: &Loaded, stand_in: Option<StandIn>, start: &Start) -> Result<Rc<Node>> {
     let host = loaded.config.host();
     let boot_id = std::fs::read_to_string(host.path("/proc/sys/kernel/random/boot_id"));
     let boot_id = boot_id.unwrap_or_default().trim().to_owned();
@@ -245,6 +242,9 @@ fn open_node(loaded: &Loaded, stand_in: Option<StandIn>) -> Result<Rc<Node>> {
     let node = Node::new(loaded.config.clone(), host, store);
     *node.process.stand_in.borrow_mut() = stand_in;
     problems.iter().for_each(|problem| node.report.note_failure(problem, ""));
+    if let Some(words) = last_words::take(&loaded.config.run_dir, !start.is_foreground()) {
+        node.report.note_failure(&format!("the daemon before ended with: {words}"), "");
+    }
     Ok(node)
 }
 

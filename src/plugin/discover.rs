@@ -56,7 +56,14 @@ impl std::fmt::Display for Unusable {
 /// second value is what was skipped.
 pub(crate) fn discover(dir: &Path, config_dir: &Path) -> (Vec<PluginFile>, Vec<Unusable>) {
     let (mut found, mut problems) = (Vec::new(), Vec::new());
-    let mut entries: Vec<_> = std::fs::read_dir(dir).into_iter().flatten().flatten().collect();
+    let entries = std::fs::read_dir(dir);
+    if let Err(error) = &entries
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        let why = in_our_words(error);
+        problems.push(Unusable { path: dir.to_owned(), why, is_plugin: false });
+    }
+    let mut entries: Vec<_> = entries.into_iter().flatten().flatten().collect();
     entries.sort_by_key(std::fs::DirEntry::file_name);
     for entry in entries {
         let path = entry.path();

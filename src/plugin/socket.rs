@@ -42,6 +42,27 @@ pub(crate) enum NoPlugins {
     Failed(String),
 }
 
+impl NoPlugins {
+    /// What is at `path`.
+    pub(crate) fn of(&self, path: &Path) -> String {
+        match self {
+            Self::Taken(listener) => format!("{listener} listens on {}", path.display()),
+            Self::SwitchedOff | Self::Failed(_) => self.to_string(),
+        }
+    }
+
+    /// What an operator can do about it.
+    pub(crate) fn remedy(&self, path: &Path) -> String {
+        match self {
+            Self::Taken(listener) => listener.remedy(),
+            Self::SwitchedOff => "remove it from the configuration".to_owned(),
+            Self::Failed(_) => {
+                format!("remove {}, or set another nri.socket_path", path.display())
+            }
+        }
+    }
+}
+
 impl std::fmt::Display for NoPlugins {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -215,6 +236,11 @@ pub(crate) fn for_plugins(config: &Config) -> std::result::Result<Bound, NoPlugi
         // Another process was faster.
         false => Err(NoPlugins::Taken(listener_at(path, &host).unwrap_or_default())),
     }
+}
+
+/// What keeps a daemon from opening the socket for plugins, where none runs.
+pub(crate) fn obstacle(path: &Path, host: &Host) -> Option<NoPlugins> {
+    unused(path, host).err()
 }
 
 /// The socket at `path` on which no process listens any more, if one is there. Whatever else is

@@ -17,7 +17,9 @@ use std::fs::Metadata;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -99,6 +101,30 @@ pub(crate) fn root_of(
 /// Fails when there is none, naming what was tried.
 pub(crate) fn resolve(config: &Config, called_as: Option<&OsString>) -> Result<PathBuf> {
     resolve_in(config, called_as, &std::env::var_os("PATH").unwrap_or_default())
+}
+
+/// How long a runtime may take to print its version.
+const VERSION_WAIT: Duration = Duration::from_secs(5);
+
+/// Finds the real runtime as [`resolve`] does, and executes it.
+///
+/// # Errors
+/// Fails when there is none, or it does not run on this machine.
+pub(crate) fn resolve_and_try(config: &Config, called_as: Option<&OsString>) -> Result<PathBuf> {
+    let path = resolve(config, called_as)?;
+    execute(&path).map(|()| path)
+}
+
+/// Has a runtime print its version. What it prints, and its exit code, are its own affair.
+///
+/// # Errors
+/// Fails when it cannot be executed, is killed by a signal, or does not end.
+pub(crate) fn execute(path: &Path) -> Result<()> {
+    let said = bounded::run(path, &["--version"], VERSION_WAIT)?;
+    match said.status.signal() {
+        None => Ok(()),
+        Some(_) => Err(Error::new(format!("{} ended with {}", path.display(), said.status))),
+    }
 }
 
 /// The same for a process whose PATH is `paths`.

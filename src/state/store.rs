@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use crate::error::{Context, Result};
+use crate::files;
 
 use super::disk::{self, LoadedRecords, RecordFolders};
 use super::index::Index;
@@ -276,6 +277,14 @@ impl Store {
                 || folders.write_pod(pod).map_err(|why| refusals.push(why)).is_err()
         });
         refusals.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Tries whether the disk takes a record, and leaves nothing there.
+    ///
+    /// # Errors
+    /// Fails when it does not.
+    pub fn try_disk(&self) -> Result<()> {
+        files::try_write(&self.dir)
     }
 
     /// The IDs of containers and pods whose records the disk refused.

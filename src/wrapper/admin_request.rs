@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::link::{DaemonResponse, WrapperRequest};
 
-use super::connection::{ENDED, NOT_RUNNING, SILENT, check_peer, dial, receive, send_whole};
+use super::connection::{ENDED, SILENT, check_peer, dial, receive, send_whole};
 use super::request::link_protocol;
 
 /// How long a daemon may take to become another program: it finishes its requests first.
@@ -74,6 +74,21 @@ fn ask(config: &Config, json: &str, wait: Duration) -> Result<(String, UnixStrea
     }
 }
 
+/// Whether a request failed because the daemon has ended, or had by then.
+pub(crate) fn has_ended(error: &Error) -> bool {
+    let why = error.why();
+    why == ENDED || why.starts_with("the daemon is not running")
+}
+
+/// The protocol of a daemon that does not understand this program's, and that one.
+pub(crate) fn other_protocol(config: &Config) -> Option<(u32, u32)> {
+    let own = link_protocol(config);
+    match ask_in(config, own, "{\"verb\":\"status\"}", ADMIN_RESPONSE_WAIT).ok()? {
+        (Reply::Speaks(theirs), _) => Some((theirs, own)),
+        (Reply::Answer(_), _) => None,
+    }
+}
+
 /// What comes back.
 enum Reply {
     Answer(String),
@@ -90,7 +105,7 @@ fn ask_in(
     let socket = config.daemon_socket();
     let stream = match dial(&socket) {
         Err(Errno::ENOENT | Errno::ECONNREFUSED) => {
-            let error = Error::new(format!("{NOT_RUNNING} at {}", socket.display()));
+            let error = Error::new(format!("the daemon is not running at {}", socket.display()));
             return Err(error.hint(if config.autostart {
                 "the first container starts it; to start it now: nri-runc nri restart"
             } else {

@@ -31,7 +31,6 @@ const REEXEC_WAIT: Duration = Duration::from_secs(30);
 const TOO_LONG: &str = "the daemon took too long";
 pub(super) const SILENT: &str = "the daemon stopped responding";
 pub(super) const ENDED: &str = "the daemon exited during the request";
-pub(super) const NOT_RUNNING: &str = "the daemon is not running";
 
 pub(super) fn connect(socket: &Path) -> Result<UnixStream> {
     check_peer(socket, dial(socket))
@@ -141,12 +140,6 @@ fn read_answer(reader: &mut BufReader<&UnixStream>, silence: &str) -> Result<Vec
         Err(error) if error.kind() == ErrorKind::ConnectionReset => Err(Error::new(ENDED)),
         Err(error) => Err(error.into()),
     }
-}
-
-/// Whether a request failed because the daemon has ended, or had by then.
-pub(crate) fn has_ended(error: &Error) -> bool {
-    let why = error.why();
-    why == ENDED || why.starts_with(NOT_RUNNING)
 }
 
 /// Whether a process listens on the daemon's socket, even one that accepts no connections.

@@ -28,10 +28,11 @@ mod update;
 use std::convert::Infallible;
 use std::ffi::OsString;
 
-pub(crate) use admin_request::{admin, admin_stream, admin_within};
-pub(crate) use connection::{has_ended, is_listening, is_silent};
+pub(crate) use admin_request::{admin, admin_stream, admin_within, has_ended, other_protocol};
+pub(crate) use connection::{is_listening, is_silent};
 pub(crate) use hook::hook;
 pub(crate) use launch::start_daemon;
+pub(crate) use pass_through::is_in_user_namespace;
 
 use crate::argv::{self, CommandLine, Verb};
 use crate::config::{self, Config};

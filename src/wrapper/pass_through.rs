@@ -39,7 +39,8 @@ pub(super) fn is_switched_off(config: &Config) -> bool {
         || is_in_user_namespace()
 }
 
-fn is_in_user_namespace() -> bool {
+/// Whether the IDs of this process are not the host's.
+pub(crate) fn is_in_user_namespace() -> bool {
     let map = files::read_small(Path::new("/proc/self/uid_map")).unwrap_or_default();
     let map = std::str::from_utf8(&map).unwrap_or_default();
     let mut numbers = map.split_whitespace();

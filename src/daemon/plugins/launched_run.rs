@@ -69,9 +69,13 @@ impl LaunchedRun {
         };
         drop(unregistered);
         let plugin = match started {
-            Some(Ok(plugin)) => plugin,
+            Some(Ok(plugin)) => {
+                record.note_start(None);
+                plugin
+            }
             Some(Err(error)) => {
                 let why = format!("could not be started: {error}");
+                record.note_start(Some(why.clone()));
                 node.audit_plugin(AuditAction::Rejected, &id, &why);
                 node.report.note_failure(&format!("{id} {why}"), &id);
                 node.registry.note_failed(&id);

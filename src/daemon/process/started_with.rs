@@ -76,10 +76,12 @@ impl StartedWith {
     /// The configuration as `status` shows it; `check` compares it with the files.
     pub(crate) fn to_json(&self, config: &Config) -> Value {
         let loaded = self.read();
-        let changed = match loaded.stops_reload() {
+        let mut changed = match loaded.stops_reload() {
             Some(_) => Vec::new(),
             None => self.changes(&loaded),
         };
+        // Each call reads these by itself: the daemon is not behind.
+        changed.retain(|changed| changed.effect != Effect::Call);
         let restarts = changed.iter().filter(|changed| changed.effect == Effect::Restart);
         let files: Vec<PathBuf> =
             self.in_force.borrow().iter().map(|(path, _)| path.clone()).collect();

@@ -203,8 +203,7 @@ async fn adopt_call(node: &Rc<Node>, note: &BypassNote) -> Result<()> {
         follow_deletion(node, &call);
     }
     node.change(&call.key, |record| {
-        let reason = format!("{} bypassed the daemon: {}", note.verb, note.why);
-        record.skipped.push(Skipped { plugin: String::new(), reason });
+        record.skipped.push(Skipped::bypassed(&note.verb, &note.why));
     });
     Ok(())
 }

@@ -186,6 +186,11 @@ impl Registry {
         self.returning.wait(|name| self.is_present(name)).await;
     }
 
+    /// Plugins that took part before this daemon, or that the operator names, and did not come.
+    pub(crate) fn absent(&self) -> Vec<String> {
+        self.returning.absent(|name| self.is_present(name))
+    }
+
     /// Expects each plugin that is gone while its successor is being configured or synchronized.
     fn expect_successors(&self) {
         let lost: Vec<String> = {

@@ -149,6 +149,12 @@ impl ReturningPlugins {
         }
     }
 
+    /// Plugins that were expected and did not come in time.
+    pub(super) fn absent(&self, is_present: impl Fn(&str) -> bool) -> Vec<String> {
+        let is_waiting = self.until.get().is_some_and(|until| Instant::now() < until);
+        if is_waiting { Vec::new() } else { self.late(is_present) }
+    }
+
     /// Expected plugins that are not present and may still come.
     fn late(&self, is_present: impl Fn(&str) -> bool) -> Vec<String> {
         let expected = self.expected.borrow();

@@ -15,7 +15,11 @@ use crate::daemon::registry::NRI_VERSION;
 use crate::daemon::server::{explain, holdings, policy, rows};
 use crate::error::{Result, quoted};
 use crate::link::DaemonResponse;
+use crate::state::{Container, Lifecycle, Skipped, Store};
 use crate::text::rfc3339_nanos;
+
+/// How many unadjusted containers `status` names.
+const UNADJUSTED: usize = 100;
 
 /// Answers an admin request.
 pub(crate) async fn answer(node: &Rc<Node>, question: &str) -> DaemonResponse {
@@ -100,6 +104,7 @@ fn status(node: &Node) -> Value {
                 "count": note.count,
                 "what": note.what,
                 "plugin": note.plugin,
+                "refused": note.is_refusal(),
             })
         })
         .collect();
@@ -121,7 +126,12 @@ fn status(node: &Node) -> Value {
         "bypassed": node.report.requests.borrow().get("bypassed").copied().unwrap_or_default(),
         "found": store.containers().filter(|container| container.is_found).count(),
         "set_aside": store.set_aside(),
+        "unadjusted": unadjusted(&store),
         "unwritten": store.unwritten(),
+        "records_refused": node.records.refusals().map(|(count, why)| json!({"count": count, "why": why})),
+        "audit": audit(node),
+        "outdated_plugins": outdated(node),
+        "absent_plugins": node.registry.absent(),
         "missing": missing(node),
         "contradictions": contradictions(node),
         "plugin_socket": node.registry.socket.line(),
@@ -131,6 +141,34 @@ fn status(node: &Node) -> Value {
         "disabled_by": holdings::switched_off(node),
         "required": required(node),
     })
+}
+
+/// Running containers that were created without plugins, because the daemon was away.
+fn unadjusted(store: &Store) -> Vec<String> {
+    let lives = |container: &&Container| {
+        !matches!(container.state, Lifecycle::Stopped | Lifecycle::Removed)
+    };
+    let bypassed =
+        |container: &&Container| container.skipped.iter().any(Skipped::is_bypassed_create);
+    let containers = store.containers().filter(|container| !container.is_sandbox);
+    let ids = containers.filter(lives).filter(bypassed).map(|container| container.key.id.clone());
+    ids.take(UNADJUSTED).collect()
+}
+
+/// The audit log, if one is kept: what was written and lost, and why it cannot be written now.
+fn audit(node: &Node) -> Value {
+    let log = &node.report.audit;
+    if !log.is_on() {
+        return Value::Null;
+    }
+    let counts = log.counts();
+    json!({"written": counts.written(), "lost": counts.lost(), "failure": counts.failing()})
+}
+
+/// Launched plugins that are older than their files.
+fn outdated(node: &Node) -> Value {
+    let row = |(plugin, why): (String, String)| json!({"plugin": plugin, "why": why});
+    node.registry.roster.outdated().into_iter().map(row).collect()
 }
 
 /// Logs that the kill switch was used, and by which user. The daemon itself does not act on it.

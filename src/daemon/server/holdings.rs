@@ -35,6 +35,11 @@ pub(super) fn unready(node: &Node) -> Vec<String> {
     if unwritten > 0 {
         why.push(format!("{unwritten} records could not be written to the run directory"));
     }
+    if let Some((count, refusal)) = node.records.refusals() {
+        why.push(format!(
+            "{count} requests failed, as the run directory takes no record: {refusal}"
+        ));
+    }
     why
 }
 
@@ -71,14 +76,17 @@ fn holdings(node: &Node) -> Holdings {
         let members = store.containers().filter(|container| !container.is_sandbox);
         members.filter(|container| container.state == state).count()
     };
+    let refused = node.records.refusals().map_or(0, |(count, _)| count);
     Holdings {
         plugins: node.registry.synchronized().len(),
         missing_plugins: missing_plugins(node).len(),
+        outdated_plugins: node.registry.roster.outdated().len(),
+        absent_plugins: node.registry.absent().len(),
         pods: store.pods().count(),
         containers: STATES.into_iter().map(|(state, name)| (name, count(state))).collect(),
         problems: vec![
             ("set_aside", store.set_aside().len()),
-            ("unwritten", store.unwritten().len()),
+            ("unwritten", store.unwritten().len() + refused),
             ("found_again", store.containers().filter(|container| container.is_found).count()),
         ],
         audit_written: node.report.audit.counts().written(),

@@ -7,9 +7,9 @@ TARGET := $(shell test -d "$$(rustc --print target-libdir --target $(MUSL) 2>/de
 # PROFILE: `quick` takes half the time, and gives a slower program for trying it.
 PROFILE ?= release
 $(if $(filter release quick,$(PROFILE)),,$(error PROFILE is release or quick))
-RELEASE = target/$(if $(TARGET),$(TARGET)/)$(PROFILE)/nri-runc
+PROGRAM = target/$(if $(TARGET),$(TARGET)/)$(PROFILE)/nri-runc
 
-.PHONY: all build setup demo docs docs-test test lint bench interop install uninstall vm kube soak manual package package-test upgrade-test audit image engines k3s node-helper-test
+.PHONY: all build setup demo docs docs-test test lint bench interop install uninstall vm kube soak manual package package-test upgrade-test audit image engines k3s node-helper-test fresh
 
 all: build
 
@@ -25,7 +25,7 @@ SAMPLE = -p nri-runc-sample --bin resource-defaults
 .PHONY: release
 release:
 	cargo build --profile $(PROFILE) --locked --bin nri-runc $(if $(WITH_SAMPLE),-p nri-runc $(SAMPLE)) $(if $(TARGET),--target $(TARGET))
-	@echo "built $(RELEASE)$(if $(TARGET), (static),  (glibc: no musl target here))"
+	@echo "built $(PROGRAM)$(if $(TARGET), (static),  (glibc: no musl target here))"
 
 demo: setup
 	@sh scripts/demo.sh
@@ -42,11 +42,17 @@ docs-test: setup
 
 .PHONY: path
 path:
-	@echo $(RELEASE)
+	@echo $(PROGRAM)
 
 test: setup newer
-	@$(MAKE) --no-print-directory static
 	@sh scripts/test.sh
+
+# The commands of this README on a minimal Debian below target/fresh, which needs root. RELEASE: bookworm or trixie.
+# PARTS: some of it, with what is built here (scripts/fresh.sh).
+RELEASE ?= bookworm
+PARTS ?=
+fresh:
+	@RELEASE='$(RELEASE)' PARTS='$(PARTS)' sh scripts/fresh.sh
 
 # The tests run a glibc build; what is installed is static, and must compile too.
 .PHONY: static
@@ -88,6 +94,7 @@ interop_tests:
 	cargo test --locked --test bundle go::
 	cargo test --locked --test interop -- --nocapture
 	cargo test --locked --test engine live -- --nocapture --test-threads=1
+	cargo test --locked --test engine told::
 	cargo test --locked --test engine -- own_nri:: effect:: verbs:: metrics::
 	cargo test --locked --test wire go_types -- --nocapture
 
@@ -101,17 +108,21 @@ k3s: setup
 	@sh scripts/k3s.sh
 
 # KILLS: SIGKILL at every fault point (`make test` has a sample, another one every day).
+# ERRNO: each system call of daemon and wrapper fails once, in each of eight ways (hours; SEED/COUNT: some of them).
 # LIVES: how many containers live beside daemons and plugins that come and go, and a seed.
+# FIELDS: each field of an adjustment in a container of its own (`make test` has all in a few).
 # STRESS_ROUNDS: how many crowds of containers pass fickle plugins (`make test` has two).
 soak: setup
-	KILLS=all cargo test --locked --test kills -- --nocapture
+	KILLS=all cargo test --locked --test kills -- --nocapture --skip errno::
+	ERRNO=$${ERRNO:-all} cargo test --locked --test kills -- --nocapture errno::
 	LIVES=$${LIVES:-5000} cargo test --locked --test lives -- --nocapture
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-1000} cargo test --locked --test bundle crowd:: -- --nocapture
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-100} cargo test --locked --test resources parallel:: -- --nocapture
+	FIELDS=each cargo test --locked --test resources matrix:: -- --nocapture
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-300} cargo test --locked --test fuzz -- --nocapture
 	NRI_RUNC_BENCH=create_during_updates NRI_RUNC_BENCH_SECONDS=60 $(MAKE) --no-print-directory bench
 
-# cgroup v2 in a guest, with runc and crun.
+# cgroup v2 in a guest, with runc and crun; and each field of an adjustment on v1 with crun.
 vm: setup
 	@sh scripts/vm.sh
 

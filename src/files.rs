@@ -18,6 +18,7 @@ use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, linkat, unlinkat};
 
 use crate::error::{Context, Error, Result};
 use crate::fnv::fnv128;
+use crate::presence::IfThere;
 
 /// The largest `config.json` that we read, in bytes. Engines write 4 to 300 KB.
 pub(crate) const DOCUMENT_LIMIT: u64 = 16 << 20;
@@ -27,18 +28,35 @@ pub(crate) const DOCUMENT_LIMIT: u64 = 16 << 20;
 /// # Errors
 /// Fails when it cannot be made, is a link, belongs to somebody else or is open to others.
 pub(crate) fn make_private_dir(path: &Path) -> Result<()> {
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .doing(|| format!("making {}", path.display()))?;
-    let meta = std::fs::symlink_metadata(path)?;
-    let is_private = meta.is_dir() && meta.uid() == nix::unistd::geteuid().as_raw();
-    if is_private && meta.mode() & 0o022 == 0 {
-        return Ok(());
+    if let Ok(there) = std::fs::symlink_metadata(path) {
+        return refuse_shared_dir(path, &there);
     }
-    Err(Error::new(format!("{} may be written by others", path.display()))
-        .hint("it must be a folder of root with mode 0700"))
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.doing(|| format!("making {}", path.display()))?;
+    refuse_shared_dir(path, &std::fs::symlink_metadata(path)?)
+}
+
+/// Refuses what is no directory of this process's user alone, and says how to mend it.
+///
+/// # Errors
+/// Fails when it is a link or a file, belongs to somebody else or is open to others.
+pub(crate) fn refuse_shared_dir(path: &Path, there: &std::fs::Metadata) -> Result<()> {
+    let (shown, own) = (path.display(), nix::unistd::geteuid().as_raw());
+    let mode = there.mode() & 0o7777;
+    if !there.is_dir() {
+        let what = if there.is_symlink() { "symbolic link" } else { "file" };
+        let error = Error::new(format!("{shown} is a {what}, not a folder"));
+        return Err(error.hint(format!("rm {shown}")));
+    }
+    if there.uid() != own {
+        let error = Error::new(format!("{shown} belongs to user {}", there.uid()));
+        return Err(error.hint(format!("chown {own} {shown}")));
+    }
+    if mode & 0o022 != 0 {
+        let error = Error::new(format!("{shown} may be written by others (mode {mode:04o})"));
+        return Err(error.hint(format!("chmod 700 {shown}")));
+    }
+    Ok(())
 }
 
 /// Opens a directory as a mere reference: no permission to list it is needed or gained.
@@ -173,15 +191,28 @@ fn fill(fd: OwnedFd, bytes: &[u8], like: &Original) -> Result<u64> {
     Ok(stat.st_ino)
 }
 
-/// Removes `name` from `dir`; that it is gone already is fine.
+/// Removes `name` from `dir`, as far as that can be.
 pub(crate) fn remove_at(dir: impl AsFd, name: &str) {
-    let _gone_already = unlinkat(dir, name, UnlinkatFlags::NoRemoveDir);
+    let _or_it_stays = try_remove_at(dir, name);
+}
+
+/// Removes `name` from `dir`; that it is gone already is fine.
+///
+/// # Errors
+/// Fails when it stays.
+pub(crate) fn try_remove_at(dir: impl AsFd, name: &str) -> Result<()> {
+    let removed = unlinkat(dir, name, UnlinkatFlags::NoRemoveDir);
+    removed.doing(|| format!("removing {name}")).if_there().map(drop)
 }
 
 /// The inode that `name` in `dir` means now, if any.
-pub(crate) fn inode_at(dir: impl AsFd, name: &str) -> Option<u64> {
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) fn inode_at(dir: impl AsFd, name: &str) -> Result<Option<u64>> {
     let flags = AtFlags::AT_SYMLINK_NOFOLLOW;
-    nix::sys::stat::fstatat(dir, name, flags).ok().map(|stat| stat.st_ino)
+    let stat = nix::sys::stat::fstatat(dir, name, flags).doing(|| format!("looking at {name}"));
+    Ok(stat.if_there()?.map(|stat| stat.st_ino))
 }
 
 /// What tells one content from another: its length and FNV-1a of 128 bits. It is kept on disk, so
@@ -293,12 +324,18 @@ pub(crate) fn read_small(path: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 /// Reads a file in a folder of ours, if it is there and has at most `limit` bytes.
-pub(crate) fn read_own(path: &Path, limit: usize) -> Option<Vec<u8>> {
+///
+/// # Errors
+/// Fails when it cannot be read, or it cannot be known whether it is there.
+pub(crate) fn read_own(path: &Path, limit: usize) -> Result<Option<Vec<u8>>> {
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
-    let file = File::from(openat(AT_FDCWD, path, flags, Mode::empty()).ok()?);
+    let doing = || format!("reading {}", path.display());
+    let opened = openat(AT_FDCWD, path, flags, Mode::empty()).doing(doing).if_there()?;
+    let Some(file) = opened.map(File::from) else { return Ok(None) };
     let mut bytes = Vec::with_capacity(4096);
-    file.take(u64::try_from(limit).ok()? + 1).read_to_end(&mut bytes).ok()?;
-    (bytes.len() <= limit).then_some(bytes)
+    let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+    file.take(most).read_to_end(&mut bytes).doing(doing)?;
+    Ok((bytes.len() <= limit).then_some(bytes))
 }
 
 /// Replaces or creates the file at `path` in one step, mode 0600; for our own directories.
@@ -321,6 +358,25 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
         remove_at(&dir, &temporary);
     }
     renamed
+}
+
+/// Whether nothing has this path, as the kernel says: a path that cannot be looked up may exist.
+pub(crate) fn is_missing(path: &Path) -> bool {
+    let found = std::fs::symlink_metadata(path);
+    found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
+/// Tries whether a directory takes a file as large as a record, and leaves nothing there.
+///
+/// # Errors
+/// Fails when it is missing, full or read-only.
+pub(crate) fn try_write(dir: &Path) -> Result<()> {
+    let path = dir.join(format!(".try.{}", std::process::id()));
+    let _leftover = std::fs::remove_file(&path);
+    let written = replace(&path, &[b' '; 4096]);
+    let _gone = std::fs::remove_file(&path);
+    written
+        .map_err(|error| Error::new(error.cause()).doing(format!("writing to {}", dir.display())))
 }
 
 /// Removes a temporary file of [`replace`] whose process is gone; any other file stays.
@@ -379,7 +435,7 @@ mod tests {
                 assert_eq!((read("a").as_str(), read("b").as_str()), (a, b));
             }
         }
-        assert!(inode_at(&dir, "b.kept").is_none(), "nothing else is left");
+        assert!(inode_at(&dir, "b.kept").unwrap().is_none(), "nothing else is left");
     }
 
     #[test]

@@ -7,9 +7,14 @@
 /// The characters that make a name a pattern.
 const SPECIAL: [char; 4] = ['*', '?', '[', '\\'];
 
+/// Whether a name has wildcards.
+pub(crate) fn is_pattern(name: &str) -> bool {
+    name.contains(SPECIAL)
+}
+
 /// Whether `name` is what `pattern` describes; a pattern that is none matches nothing.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
-    if !pattern.contains(SPECIAL) {
+    if !is_pattern(pattern) {
         return pattern == name;
     }
     let pattern: Vec<char> = pattern.chars().collect();

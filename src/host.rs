@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::presence::IfThere;
 
 /// How long a stalled side effect takes: longer than every limit of ours.
 const STALL_TIME: Duration = Duration::from_secs(600);
@@ -47,6 +48,7 @@ points! {
     WrapperExec "wrapper.exec" "Wrapper: `EXEC` was sent, the real runtime does not run yet."
     WrapperBypass "wrapper.bypass" "Wrapper: the daemon is away, a note of it is about to be left."
     WrapperBypassed "wrapper.bypassed" "Wrapper: the note is left, the real runtime does not run yet."
+    DaemonStart "daemon.start" "Daemon: it is independent of its starter, and has opened nothing."
     DaemonAsked "daemon.asked" "Daemon: a request was read, nobody was asked."
     DaemonPod "daemon.pod" "Daemon: the record of a pod is about to be written."
     DaemonAnnounce "daemon.announce" "Daemon: a pod is on record as running, nobody was told."
@@ -94,6 +96,7 @@ enum Fault {
     Kill,
     Fail,
     Stall,
+    Panic,
 }
 
 /// The doors, as the configuration set them.
@@ -121,7 +124,7 @@ impl Default for Host {
 
 impl Host {
     /// Doors with `root` in front of every host path and a fault such as `daemon.document:kill`
-    /// (or `:fail`, `:stall`); both empty in production. `@FILE` names a file: while it is there,
+    /// (or `:fail`, `:stall`, `:panic`); both empty in production. `@FILE` names a file: while it is there,
     /// it says which fault strikes next and how many passings are let go before
     /// (`daemon.pod:kill:1`), once; `trace` in it has each passing written to `FILE.trace`.
     pub fn new(root: &str, fault: &str) -> Self {
@@ -163,10 +166,16 @@ impl Host {
             None => {}
             Some(Fault::Fail) => return Err(Error::new(format!("fault injected at {name}"))),
             Some(Fault::Stall) => std::thread::sleep(STALL_TIME),
+            Some(Fault::Panic) => panicking(name),
             Some(Fault::Kill) => nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL)?,
         }
         Ok(())
     }
+}
+
+#[expect(clippy::panic, reason = "a test asked for it")]
+fn panicking(name: &str) {
+    panic!("fault injected at {name}");
 }
 
 fn kind_of(word: &str) -> Option<Fault> {
@@ -174,13 +183,14 @@ fn kind_of(word: &str) -> Option<Fault> {
         "kill" => Some(Fault::Kill),
         "fail" => Some(Fault::Fail),
         "stall" => Some(Fault::Stall),
+        "panic" => Some(Fault::Panic),
         _ => None,
     }
 }
 
 /// What a file of faults says of this passing; what strikes is struck off.
 fn armed(file: &Path, name: &str) -> Option<Fault> {
-    let text = std::fs::read_to_string(file).ok()?;
+    let text = std::fs::read_to_string(file).or_absent()?;
     if text.trim() == "trace" {
         let mut trace = file.as_os_str().to_owned();
         trace.push(".trace");

@@ -38,10 +38,16 @@ mod fnv;
 mod formats;
 /// Names with wildcards.
 mod glob;
+/// Names of JSON members as Go compares them.
+mod gojson;
 /// The doors to host paths and to side effects that tests can move or break.
 pub(crate) mod host;
 /// The journal of systemd, for both logs.
 mod journal;
+/// What a daemon that a wrapper started has printed last.
+mod last_words;
+/// Limits of what others choose the length of.
+mod limits;
 /// What wrapper and daemon say to each other.
 pub(crate) mod link;
 /// Where the daemon's words go.
@@ -55,6 +61,8 @@ pub(crate) mod metrics;
 mod musl;
 /// One plugin: bytes, handshake, calls with deadlines, starting it.
 pub mod plugin;
+/// Whether there is something, or whether that cannot be known.
+pub(crate) mod presence;
 /// What the kernel tells about a process.
 mod procfs;
 /// What names in an adjustment stand for on this host.

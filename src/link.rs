@@ -28,6 +28,9 @@ pub(crate) fn is_understood(own: u32, theirs: u32) -> bool {
     theirs <= own && own - theirs <= UNDERSTOOD
 }
 
+/// Folder of the run directory in which a wrapper records a command that bypassed the daemon.
+pub(crate) const BYPASSED_DIR: &str = "bypassed";
+
 /// Folder of the run directory in which a wrapper leaves what it refused without the daemon.
 pub(crate) const REFUSED_DIR: &str = "refused";
 

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::error::Result;
 use crate::files;
 use crate::fnv::fnv128;
 
@@ -42,9 +43,10 @@ const TAG_PLUGIN: u8 = 6;
 pub struct ProcessValue {
     /// Its place in config.json, as `explain` shows it: `process.env[PATH]`.
     pub field: String,
-    /// The engine's own value; null when there was none.
+    /// The engine's own value; null when there was none. With groups, the engine's user.
     pub engine: Value,
-    /// The value that plugins put in its place; null when they removed it.
+    /// The value that plugins put in its place; null when they removed it. With groups, those that
+    /// they added.
     pub plugin: Value,
 }
 
@@ -62,11 +64,32 @@ impl ProcessValue {
         self.field.strip_prefix("process.rlimits[")?.strip_suffix(']')
     }
 
+    /// The groups that it is: the user of the engine, and the groups for it.
+    pub(crate) fn groups(&self) -> Option<(&Value, &Value)> {
+        (self.field == GROUPS).then_some((&self.engine, &self.plugin))
+    }
+
     /// The member of the process that it is.
     pub(crate) fn member(&self) -> Option<&'static str> {
         let name = self.field.strip_prefix("process.")?;
         PROCESS_MEMBERS.into_iter().find(|member| *member == name)
     }
+}
+
+/// The groups of the process, as a field of config.json.
+const GROUPS: &str = "process.user.additionalGids";
+
+/// The groups that plugins added by these changes (field, value after) to the user that the engine
+/// wrote. `exec` has to know that user: the groups of another one are the caller's choice.
+pub(crate) fn added_groups<'a>(
+    user: Value,
+    changes: impl Iterator<Item = (&'a str, &'a Value)>,
+) -> Option<ProcessValue> {
+    let added = changes.filter(|(field, _)| *field == GROUPS);
+    let added = added.flat_map(|(_, after)| after.as_array().into_iter().flatten());
+    let plugin: Vec<Value> = added.cloned().collect();
+    let field = GROUPS.to_owned();
+    (!plugin.is_empty()).then_some(ProcessValue { field, engine: user, plugin: plugin.into() })
 }
 
 /// What `exec` carries over of these changes: field, value before, value after. Of several changes
@@ -178,10 +201,15 @@ pub(crate) fn place(run_dir: &Path, root: &str, id: &str) -> PathBuf {
 }
 
 /// The container's mark, if it has one.
-pub(crate) fn find(run_dir: &Path, root: &str, id: &str) -> Option<Mark> {
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) fn find(run_dir: &Path, root: &str, id: &str) -> Result<Option<Mark>> {
     let bytes = files::read_own(&place(run_dir, root, id), MARK_LIMIT)?;
     // A hash may be another container's too.
-    Mark::decode(&bytes).filter(|mark| mark.root == root && mark.id == id)
+    Ok(bytes
+        .and_then(|bytes| Mark::decode(&bytes))
+        .filter(|mark| mark.root == root && mark.id == id))
 }
 
 #[cfg(test)]
@@ -232,6 +260,16 @@ mod tests {
     }
 
     #[test]
+    fn groups_are_carried_over_with_the_user_that_the_engine_wrote() {
+        let user = json!({"uid": 7, "gid": 0, "additionalGids": [1]});
+        let (one, two, other) = (json!([44]), json!([45, 46]), json!("x"));
+        let changes = [(GROUPS, &one), ("process.env[A]", &other), (GROUPS, &two)];
+        let value = added_groups(user.clone(), changes.into_iter()).unwrap();
+        assert_eq!(value.groups(), Some((&user, &json!([44, 45, 46]))));
+        assert_eq!(added_groups(user, [("process.env[A]", &other)].into_iter()), None);
+    }
+
+    #[test]
     fn what_a_later_version_adds_is_skipped_and_another_format_is_no_mark() {
         let mut bytes = mark().encode().unwrap();
         put(&mut bytes, 200, b"more");
@@ -257,10 +295,13 @@ mod tests {
         let bytes = mark().encode().unwrap();
         files::replace(&place(temp.path(), "/run/runc", "c1"), &bytes).unwrap();
         files::replace(&place(temp.path(), "/run/runc", "c2"), &bytes).unwrap();
-        assert_eq!(find(temp.path(), "/run/runc", "c1"), Some(mark()));
+        assert_eq!(find(temp.path(), "/run/runc", "c1").unwrap(), Some(mark()));
         for (root, id) in [("/run/runc", "c2"), ("/run/other", "c1"), ("/run/runc", "")] {
-            assert_eq!(find(temp.path(), root, id), None, "{root} {id}");
+            assert_eq!(find(temp.path(), root, id).unwrap(), None, "{root} {id}");
         }
+        let unreadable = place(temp.path(), "/run/runc", "c3");
+        std::fs::create_dir(&unreadable).unwrap();
+        assert!(find(temp.path(), "/run/runc", "c3").is_err(), "not the absence of a mark");
         assert_ne!(file_name("/a", "b"), file_name("/ab", ""));
     }
 

@@ -4,50 +4,76 @@
 //!
 //! A process may end at any time and its number go to another one, and a process of a container
 //! may call itself anything: the caller decides what it believes. It never sends a signal.
+//!
+//! A process is gone where the kernel says so, and nothing else says it: out of descriptors, every
+//! answer here is an error.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
+use std::str::FromStr;
 
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::files;
 use crate::host::Host;
+use crate::presence::IfThere;
 
 /// The arguments of a process, its program's name first; none if the process has ended.
-pub(crate) fn command_line(host: &Host, pid: u32) -> Vec<Vec<u8>> {
-    let bytes = read(host, pid, "cmdline").unwrap_or_default();
+///
+/// # Errors
+/// Fails when they cannot be read.
+pub(crate) fn command_line(host: &Host, pid: u32) -> io::Result<Vec<Vec<u8>>> {
+    let bytes = read(host, pid, "cmdline")?.unwrap_or_default();
     let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
     if words.is_empty() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    words.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect()
+    Ok(words.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect())
 }
 
-/// The parent of a process.
-pub(crate) fn parent_of(host: &Host, pid: u32) -> Option<u32> {
-    stat_field(host, pid, 4)?.parse().ok()
+/// The parent of a process; `None` if the process has ended.
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) fn parent_of(host: &Host, pid: u32) -> io::Result<Option<u32>> {
+    stat_field(host, pid, 4)
 }
 
-/// When a process started, in clock ticks since the host was booted.
-pub(crate) fn start_time(host: &Host, pid: u32) -> Option<u64> {
-    stat_field(host, pid, 22)?.parse().ok()
+/// When a process started, in clock ticks since the host was booted; `None` if it has ended.
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) fn start_time(host: &Host, pid: u32) -> io::Result<Option<u64>> {
+    stat_field(host, pid, 22)
 }
 
 /// A variable of the environment that a process was started with.
-pub(crate) fn variable(host: &Host, pid: u32, name: &str) -> Option<OsString> {
-    variables(host, pid, &[name]).pop().map(|(_, value)| value)
+///
+/// # Errors
+/// Fails when its environment cannot be read.
+pub(crate) fn variable(host: &Host, pid: u32, name: &str) -> io::Result<Option<OsString>> {
+    Ok(variables(host, pid, &[name])?.pop().map(|(_, value)| value))
 }
 
-/// Those of these variables that a process was started with.
-pub(crate) fn variables(host: &Host, pid: u32, names: &[&str]) -> Vec<(String, OsString)> {
-    let environment = read(host, pid, "environ").unwrap_or_default();
+/// Those of these variables that a process was started with; none if it has ended.
+///
+/// # Errors
+/// Fails when its environment cannot be read.
+pub(crate) fn variables(
+    host: &Host,
+    pid: u32,
+    names: &[&str],
+) -> io::Result<Vec<(String, OsString)>> {
+    let environment = read(host, pid, "environ")?.unwrap_or_default();
     let pairs = environment.split(|byte| *byte == 0).filter_map(|pair| {
         let at = pair.iter().position(|byte| *byte == b'=')?;
         let name = names.iter().find(|name| Some(name.as_bytes()) == pair.get(..at))?;
         Some(((*name).to_owned(), OsString::from_vec(pair.get(at + 1..)?.to_vec())))
     });
-    pairs.collect()
+    Ok(pairs.collect())
 }
 
 /// What a process does about signals.
@@ -76,9 +102,15 @@ fn bit(signal: u8) -> u64 {
 }
 
 /// What a process does about signals; `None` if it has ended.
-pub(crate) fn dispositions(host: &Host, pid: u32) -> Option<Dispositions> {
-    let status = read(host, pid, "status")?;
-    let status = String::from_utf8_lossy(&status);
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) fn dispositions(host: &Host, pid: u32) -> io::Result<Option<Dispositions>> {
+    Ok(read(host, pid, "status")?.and_then(|status| dispositions_in(&status)))
+}
+
+fn dispositions_in(status: &[u8]) -> Option<Dispositions> {
+    let status = String::from_utf8_lossy(status);
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
     let mask = |name: &str| u64::from_str_radix(field(name)?.trim(), 16).ok();
     let numbers = field("NSpid:").unwrap_or_default().split_whitespace();
@@ -86,42 +118,52 @@ pub(crate) fn dispositions(host: &Host, pid: u32) -> Option<Dispositions> {
     Some(Dispositions { handled: mask("SigCgt:")?, ignored: mask("SigIgn:")?, is_first })
 }
 
-/// Opens a process.
+/// Opens a process; `None` if it has ended and was reaped.
 ///
 /// # Errors
-/// Fails when it has ended and was reaped, or no descriptor is left.
-pub(crate) fn open(pid: u32) -> std::io::Result<OwnedFd> {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or(std::io::ErrorKind::InvalidInput)?;
-    Ok(pidfd_open(pid, PidfdFlags::empty())?)
+/// Fails when that cannot be known: no descriptor is left.
+pub(crate) fn open(pid: u32) -> io::Result<Option<OwnedFd>> {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        // Before Linux 6.15 the number of a session leader that was reaped: flags and number are
+        // right, so that the kernel can mean nothing else.
+        Err(Errno::INVAL) => Ok(None),
+        opened => opened.map_err(io::Error::from).if_there(),
+    }
 }
 
 /// Opens the very process that started at `start`, if it still runs or is a zombie; without a
 /// start time any process of that number.
-pub(crate) fn open_same(host: &Host, pid: u32, start: Option<u64>) -> Option<OwnedFd> {
-    let process = open(pid).ok()?;
+///
+/// # Errors
+/// Fails when it cannot be known whether that process is there.
+pub(crate) fn open_same(host: &Host, pid: u32, start: Option<u64>) -> io::Result<Option<OwnedFd>> {
+    let Some(process) = open(pid)? else { return Ok(None) };
     // Compared after opening: from here on the descriptor cannot mean another process.
-    (start.is_none() || start_time(host, pid) == start).then_some(process)
+    let is_same = start.is_none() || start_time(host, pid)? == start;
+    Ok(is_same.then_some(process))
 }
 
 /// A field of `stat` by its number in proc_pid_stat(5), from the third on.
-fn stat_field(host: &Host, pid: u32, number: usize) -> Option<String> {
-    let stat = read(host, pid, "stat")?;
+fn stat_field<T: FromStr>(host: &Host, pid: u32, number: usize) -> io::Result<Option<T>> {
+    let Some(stat) = read(host, pid, "stat")? else { return Ok(None) };
     let stat = String::from_utf8_lossy(&stat);
     // The second field, the program's name, may hold blanks and parentheses; the last one ends it.
-    let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_whitespace().nth(number.checked_sub(3)?).map(str::to_owned)
+    let rest = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
+    let field = rest.split_whitespace().nth(number.saturating_sub(3));
+    let field = field.and_then(|field| field.parse().ok());
+    field.ok_or_else(|| io::ErrorKind::InvalidData.into()).map(Some)
 }
 
-fn read(host: &Host, pid: u32, name: &str) -> Option<Vec<u8>> {
-    files::read_small(&host.path(format!("/proc/{pid}/{name}"))).ok()
+fn read(host: &Host, pid: u32, name: &str) -> io::Result<Option<Vec<u8>>> {
+    files::read_small(&host.path(format!("/proc/{pid}/{name}"))).if_there()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn host(files: &[(&str, &[u8])]) -> (tempfile::TempDir, Host) {
+    fn host_with(files: &[(&str, &[u8])]) -> (tempfile::TempDir, Host) {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("proc/7");
         std::fs::create_dir_all(&dir).unwrap();
@@ -135,24 +177,28 @@ mod tests {
     #[test]
     fn a_program_name_with_blanks_and_parentheses_does_not_shift_the_fields() {
         let stat = b"7 (a) R 1 (b c) S 41 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 900 0 0";
-        let (_temp, host) = host(&[("stat", stat)]);
-        assert_eq!((parent_of(&host, 7), start_time(&host, 7)), (Some(41), Some(900)));
+        let (_temp, host) = host_with(&[("stat", stat)]);
+        assert_eq!(parent_of(&host, 7).unwrap(), Some(41));
+        assert_eq!(start_time(&host, 7).unwrap(), Some(900));
+        let (_temp, odd) = host_with(&[("stat", b"7 (a) R")]);
+        assert!(start_time(&odd, 7).is_err());
     }
 
     #[test]
     fn arguments_may_be_empty_and_a_process_without_any_has_none() {
-        let (_temp, some) = host(&[("cmdline", b"conmon\0\0-c\0")]);
-        assert_eq!(command_line(&some, 7), [&b"conmon"[..], b"", b"-c"]);
-        let (_temp, none) = host(&[("cmdline", b"")]);
-        assert!(command_line(&none, 7).is_empty() && command_line(&none, 8).is_empty());
+        let (_temp, some) = host_with(&[("cmdline", b"conmon\0\0-c\0")]);
+        assert_eq!(command_line(&some, 7).unwrap(), [&b"conmon"[..], b"", b"-c"]);
+        let (_temp, none) = host_with(&[("cmdline", b"")]);
+        assert!(command_line(&none, 7).unwrap().is_empty());
+        assert!(command_line(&none, 8).unwrap().is_empty());
     }
 
     #[test]
     fn only_variables_of_exactly_these_names_are_given() {
-        let (_temp, host) = host(&[("environ", b"PATHS=/x\0PATH=/a=b\0B=\xff\0junk\0")]);
-        assert_eq!(variable(&host, 7, "PATH"), Some("/a=b".into()));
-        assert_eq!(variable(&host, 7, "PAT"), None);
-        let both = variables(&host, 7, &["B", "PATH"]);
+        let (_temp, host) = host_with(&[("environ", b"PATHS=/x\0PATH=/a=b\0B=\xff\0junk\0")]);
+        assert_eq!(variable(&host, 7, "PATH").unwrap(), Some("/a=b".into()));
+        assert_eq!(variable(&host, 7, "PAT").unwrap(), None);
+        let both = variables(&host, 7, &["B", "PATH"]).unwrap();
         assert_eq!(both[0].0, "PATH");
         assert_eq!(both[1].1, OsString::from_vec(vec![0xff]));
     }
@@ -160,26 +206,44 @@ mod tests {
     #[test]
     fn handlers_are_known_by_signal_and_the_first_process_of_a_namespace_is_told_apart() {
         let status = b"Name:\tpause\nNSpid:\t70\t7\t1\nSigIgn:\t0000000000000001\nSigCgt:\t0000000000014002\n";
-        let (_temp, pause) = host(&[("status", status)]);
-        let found = dispositions(&pause, 7).unwrap();
+        let (_temp, pause) = host_with(&[("status", status)]);
+        let found = dispositions(&pause, 7).unwrap().unwrap();
         assert_eq!([2, 15, 9, 1, 0].map(|n| found.handles(n)), [true, true, false, false, false]);
         assert!(found.is_first && found.ignores(1) && !found.ignores(2));
-        let (_temp, plain) = host(&[("status", b"NSpid:\t1\nSigIgn:\t0\nSigCgt:\t0\n")]);
-        assert!(!dispositions(&plain, 7).unwrap().is_first, "of the host's namespace");
-        assert_eq!(dispositions(&plain, 8), None);
+        let (_temp, plain) = host_with(&[("status", b"NSpid:\t1\nSigIgn:\t0\nSigCgt:\t0\n")]);
+        assert!(!dispositions(&plain, 7).unwrap().unwrap().is_first, "of the host's namespace");
+        assert_eq!(dispositions(&plain, 8).unwrap(), None);
     }
 
     #[test]
     fn our_own_process_has_a_start_time_and_is_told_from_one_of_another() {
         let (host, own) = (Host::default(), std::process::id());
-        let start = start_time(&host, own);
-        assert!(start.is_some() && open_same(&host, own, start).is_some());
-        assert!(open_same(&host, own, Some(1)).is_none());
+        let start = start_time(&host, own).unwrap();
+        assert!(start.is_some() && open_same(&host, own, start).unwrap().is_some());
+        assert!(open_same(&host, own, Some(1)).unwrap().is_none());
     }
 
     #[test]
-    fn a_number_that_no_process_has_is_an_error() {
-        assert!(open(u32::MAX / 2).is_err() && open(0).is_err() && open(u32::MAX).is_err());
-        assert_eq!(start_time(&Host::default(), u32::MAX / 2), None);
+    fn a_number_that_no_process_has_is_gone() {
+        for number in [u32::MAX / 2, 0, u32::MAX] {
+            assert!(open(number).unwrap().is_none(), "{number}");
+        }
+        assert_eq!(start_time(&Host::default(), u32::MAX / 2).unwrap(), None);
+    }
+
+    #[test]
+    fn a_process_whose_files_cannot_be_read_is_not_gone() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("proc/7");
+        for file in ["stat", "cmdline", "environ", "status"] {
+            std::fs::create_dir_all(dir.join(file)).unwrap();
+        }
+        let host = Host::new(&temp.path().display().to_string(), "");
+        assert!(start_time(&host, 7).is_err() && parent_of(&host, 7).is_err());
+        assert!(command_line(&host, 7).is_err() && dispositions(&host, 7).is_err());
+        assert!(variable(&host, 7, "A").is_err());
+        let own = std::process::id();
+        std::fs::rename(&dir, temp.path().join(format!("proc/{own}"))).unwrap();
+        assert!(open_same(&host, own, Some(1)).is_err(), "another process, or this one");
     }
 }

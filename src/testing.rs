@@ -63,6 +63,10 @@ pub mod files {
     pub use crate::files::replace;
 }
 
+pub mod gojson {
+    pub use crate::gojson::{fold, is_field};
+}
+
 pub mod host {
     pub use crate::host::{Host, POINTS};
 }
@@ -85,7 +89,7 @@ pub mod plugin {
 }
 
 pub mod resolve {
-    pub use crate::resolve::{check_runtime, needs_runtime};
+    pub use crate::resolve::{ResourceWriter, check_runtime, needs_runtime};
 }
 
 pub mod rules {

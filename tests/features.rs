@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use nri_runc::plugin::api;
-use nri_runc::testing::resolve::{check_runtime, needs_runtime};
+use nri_runc::testing::resolve::{ResourceWriter, check_runtime, needs_runtime};
 use nri_runc::testing::runtime::features::{Features, ask};
 use nri_runc::testing::spec::patch::Resolved;
 
@@ -66,7 +66,7 @@ fn what_every_runc_with_features_honours_is_not_refused() {
     }));
     for adjustment in fine {
         assert!(needs_runtime(&adjustment, &Resolved::default()), "{adjustment:?}");
-        check_runtime(&adjustment, &Resolved::default(), &runc).unwrap();
+        check_runtime(&adjustment, &Resolved::default(), &runc, ResourceWriter::Runtime).unwrap();
     }
 }
 
@@ -92,7 +92,9 @@ fn what_no_runc_honours_is_refused_with_its_name_and_version() {
             "SeccompPolicy",
         ),
     ] {
-        let error = check_runtime(&adjustment, &Resolved::default(), &runc).unwrap_err();
+        let error =
+            check_runtime(&adjustment, &Resolved::default(), &runc, ResourceWriter::Runtime)
+                .unwrap_err();
         assert_eq!(error.field(), Some(field));
         assert!(error.to_string().contains(&runc.to_string()), "{error}");
     }

@@ -218,7 +218,7 @@ fn an_engine_is_told_by_the_installed_program_and_forgets_it_before_that_goes() 
     place.write("var/lib/docker/containers/ours/hostconfig.json", r#"{"Runtime":"nri-runc"}"#);
     let output = place.run(&["--uninstall"]);
     assert!(!output.status.success() && place.root().join("usr/local/bin/nri-runc").exists());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("nothing was removed"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("nothing was changed"));
     std::fs::remove_dir_all(place.root().join("var/lib/docker")).unwrap();
     assert!(place.run(&["--uninstall"]).status.success());
     assert_eq!(place.tree(), before);
@@ -270,6 +270,53 @@ fn two_engines_leave_no_folder_behind_whichever_is_unregistered_first() {
         assert!(place.run(&["--uninstall"]).status.success());
         assert_eq!(place.tree(), before, "{engines:?}");
     }
+}
+
+#[test]
+fn an_engine_that_refuses_keeps_the_others_registered_too() {
+    let place = Place::new();
+    let program = env!("CARGO_BIN_EXE_nri-runc");
+    let engines = ["--engine", "containerd", "--engine", "docker"];
+    let output = place.run(&[&["--binary", program, "--no-units"][..], &engines].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    place.write("etc/docker/daemon.json", "{ \"debug\": ");
+    let before = place.tree();
+    let output = place.run(&["--uninstall"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{said}");
+    assert!(said.contains("docker is still registered; nothing was changed"), "{said}");
+    assert_eq!(place.tree(), before);
+}
+
+/// The second engine's file is made unremovable after it was looked at: by a folder of its name.
+#[test]
+fn a_removal_that_stops_half_way_says_what_is_left_and_goes_on() {
+    let place = Place::new();
+    let before = place.tree();
+    let program = env!("CARGO_BIN_EXE_nri-runc");
+    let engines = ["--engine", "docker", "--engine", "podman"];
+    let output = place.run(&[&["--binary", program, "--no-units"][..], &engines].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // The installed program fails in the one case, and is itself in every other.
+    let (path, real) =
+        (place.root().join("usr/local/bin/nri-runc"), place.temp.path().join("real"));
+    std::fs::rename(&path, &real).unwrap();
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *uninstall\\ podman*dry-run) ;; *uninstall\\ podman*) exit 1 ;; esac\nexec {} \"$@\"\n",
+        real.display()
+    );
+    place.write("usr/local/bin/nri-runc", &script);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let output = place.run(&["--uninstall"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{said}");
+    assert!(
+        said.contains("unregistered: docker; still registered: podman; no file was removed"),
+        "{said}"
+    );
+    std::fs::rename(&real, &path).unwrap();
+    assert!(place.run(&["--uninstall"]).status.success());
+    assert_eq!(place.tree(), before);
 }
 
 #[test]

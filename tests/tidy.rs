@@ -68,12 +68,12 @@ fn no_file_has_outgrown_a_reader() {
 /// Who may name whom: a room reaches only the rooms listed for it.
 const ROOMS: &[(&str, &str)] = &[
     ("adaptation", "plugin"),
-    ("admin", "audit config daemon dry engine plugin runtime sources spec wrapper"),
+    ("admin", "audit config daemon dry engine link plugin runtime sources spec wrapper"),
     ("argv", ""),
     ("audit", "config"),
     ("cgroup", ""),
     ("chain", "adaptation config plugin rules"),
-    ("config", ""),
+    ("config", "engine"),
     (
         "daemon",
         "adaptation argv audit cgroup chain config describe engine link mark metrics plugin \
@@ -87,7 +87,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("mark", ""),
     ("metrics", "plugin"),
     ("plugin", "config formats trace"),
-    ("resolve", "config plugin runtime spec"),
+    ("resolve", "cgroup config plugin runtime spec"),
     ("rules", "adaptation config plugin"),
     ("runtime", "config"),
     ("sources", "engine formats"),
@@ -101,8 +101,22 @@ const ROOMS: &[(&str, &str)] = &[
 
 #[test]
 fn rooms_reach_only_what_they_may() {
-    let low =
-        ["clock", "error", "files", "fnv", "journal", "glob", "host", "log", "procfs", "text"];
+    let low = [
+        "clock",
+        "error",
+        "files",
+        "fnv",
+        "journal",
+        "glob",
+        "gojson",
+        "host",
+        "last_words",
+        "limits",
+        "log",
+        "presence",
+        "procfs",
+        "text",
+    ];
     for (room, may) in ROOMS {
         let files = sources("src").into_iter().filter(|(name, text)| {
             let inside = name.strip_prefix("src/").unwrap_or_default();
@@ -141,9 +155,9 @@ const DAEMON_ROOMS: &[(&str, &str)] = &[
     ("plugins", "node process registry resources watch"),
     ("verbs", "bundle lifecycle node pods registry request resources runtime watch"),
     ("recovery", "bundle lifecycle node pods request resources runtime watch"),
-    ("server", "lifecycle node process registry request runtime verbs"),
+    ("server", "lifecycle node process recovery registry request runtime verbs watch"),
     ("run_dir", "node plugins process recovery server watch"),
-    ("reload", "node plugins process run_dir server"),
+    ("reload", "node plugins process recovery run_dir server"),
     ("reexec", "node plugins process recovery registry run_dir server"),
 ];
 
@@ -247,6 +261,53 @@ fn the_wrapper_reads_engines_files_only_before_it_refuses() {
     }
     // A create without the daemon, and a hook without it.
     assert_eq!(callers, ["src/wrapper/bypass.rs", "src/wrapper/hook.rs"]);
+}
+
+/// Calls that may find nothing, and what makes of any failure that nothing is there.
+const MAY_FIND_NOTHING: &str = r"(read_to_string|fs::read\(|read_small|read_dir|read_link|metadata\(|open_dir|read_at\(|File::open|\bopenat?\(|fstatat|canonicalize|watch_if_there|pidfd::open|procfs::|read_own|inode_at|presence::)";
+const FORGETS_WHY: &str = r"(\.ok\(\)|\.is_ok\(\)|\.is_ok_and\(|\.is_err\(\)|\.into_iter\(\)\s*\.flatten\(\)\s*\.flatten\(\))|^[^|]*\)\s*\.unwrap_or_default\(\)";
+const LOOKS_AWAY: &str = r"(?P<what>[\w)?]+)\s*\.(exists|is_dir|is_file)\(\)";
+
+/// Files where an absence that is none refuses or shows something, and ends and allows nothing.
+const MAY_FORGET: &[&str] = &[
+    "src/admin/",
+    "src/config/mod.rs",
+    // Reads what the other files must use.
+    "src/presence.rs",
+    // A node that seems to lack something refuses the container.
+    "src/resolve/node.rs",
+];
+
+/// "There is none" and "it cannot be known" are different answers (`src/presence.rs`): `if_there`
+/// keeps them apart, `or_absent` says that the difference does not matter there.
+#[test]
+fn what_cannot_be_known_is_not_taken_for_absent() {
+    let [finds, forgets, looks] =
+        [MAY_FIND_NOTHING, FORGETS_WHY, LOOKS_AWAY].map(|text| regex::Regex::new(text).unwrap());
+    let comment = regex::Regex::new("//[^\n]*").unwrap();
+    let mut found = Vec::new();
+    for (name, text) in sources("src") {
+        let is_test = name.ends_with("tests.rs") || name.contains("/tests/");
+        if is_generated(&text) || is_test || MAY_FORGET.iter().any(|may| name.starts_with(may)) {
+            continue;
+        }
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let code = comment.replace_all(code, "");
+        for statement in code.split([';', '{', '}']) {
+            let line = statement.split_whitespace().collect::<Vec<_>>().join(" ");
+            let after = finds.find(statement).map(|call| &statement[call.end()..]);
+            // What follows these is about an answer.
+            let after = after.and_then(|after| after.split("or_absent()").next());
+            let after = after.and_then(|after| after.split("if_there()").next());
+            // Of metadata and file types the answer is known.
+            let is_path = |what: &str| !["meta", "kind", "there", "cgroups"].contains(&what);
+            let looks_away = looks.captures(statement).is_some_and(|seen| is_path(&seen["what"]));
+            if looks_away || after.is_some_and(|after| forgets.is_match(after)) {
+                found.push(format!("{name}: {line}"));
+            }
+        }
+    }
+    assert!(found.is_empty(), "an error passes for an absence:\n{}", found.join("\n"));
 }
 
 #[test]

@@ -1,9 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Boots target/vm/initrd, or the disk VM_DISK, without network or KVM, keeps nothing, prints what it says
-# over the serial line, and ends it after VM_MINUTES (10). Arguments: the guest's first process, `plain` or `systemd`, and
-# the words for the cases. All that is said is in target/vm/serial-PROCESS.log. Succeeds only if the
-# guest says that all cases were run and went well: one that was skipped proves nothing.
+# over the serial line, and ends it after VM_MINUTES (10). Arguments: the guest's first process, `systemd`,
+# `v1` (a script, with those cgroups) or any other word (with cgroup v2), and the words for the cases. All
+# that is said is in target/vm/serial-PROCESS.log. Succeeds only if the guest says that all cases were run
+# and went well: one that was skipped proves nothing.
 set -eu
 cd "$(dirname "$0")/../.."
 vm=$PWD/target/vm
@@ -32,7 +33,7 @@ qemu=$(command -v qemu-system-x86_64) || {
 rm -f "$serial"
 : >"$serial"
 "$qemu" "$@" -kernel "$kernel" \
-    -append "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off random.trust_cpu=on first=$first cases=$words systemd.unit=cases.service $options" \
+    -append "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off random.trust_cpu=on first=$first cases=$words systemd.unit=cases.service ${UPDATE_GOLDEN:+golden=1} $options" \
     </dev/null >>"$serial" 2>"$vm/qemu.log" &
 pid=$!
 trap 'kill $pid 2>/dev/null || true' EXIT INT TERM

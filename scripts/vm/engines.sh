@@ -63,8 +63,7 @@ for name in "$@"; do
     put "$(sed -n 's/.*Executable .*(\(.*\))$/\1/p' "$vm/build.log")" "/$suite"
 done
 for program in "$tools"/bin/*; do libraries_of "$program"; done
-for package in bin busybox-static conmon containerd docker.io podman runc libassuan0 libdevmapper1.02.1 \
-    libgpgme11 libsubid4 lib; do
+for package in bin busybox-static conmon containerd docker.io docker-cli podman runc lib; do
     [ ! -e "$tools/$package" ] || cp -R "$tools/$package" "$root$tools/"
 done
 for example in "$built"/examples/*; do

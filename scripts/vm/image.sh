@@ -15,7 +15,7 @@ found=$libraries/systemd:$libraries:$vm/root/lib/x86_64-linux-gnu
 rm -rf "$dir"
 mkdir -p "$dir/bin" "$dir/lib" "$dir/lib64" "$dir/guest/bin" "$dir/dev" "$dir/proc" "$dir/sys"
 cp "$tools/busybox" "$dir/bin/busybox"
-for applet in sh mount mkdir cp ln touch cat ip sync poweroff switch_root uname insmod; do
+for applet in sh mount mkdir rmdir cp ln touch cat ip sync poweroff switch_root uname insmod; do
     ln -s busybox "$dir/bin/$applet"
 done
 cp scripts/vm/init "$dir/init"
@@ -36,11 +36,18 @@ put() {
 put "$tools/busybox" "$dir/guest/bin/busybox"
 put "$tools/runc" "$dir/guest/bin/runc"
 put "$vm/root/usr/bin/crun" "$dir/guest/bin/crun"
-# runc looks for CRIU in PATH, and CRIU asks the kernel about sockets and networks. In this order.
+# The newer runcs that are built here.
+for newer in "${tools%/bin}"/newer/runc-*; do
+    [ -e "$newer/.done" ] || continue
+    mkdir -p "$dir/guest/newer/${newer##*/}"
+    put "$newer/runc" "$dir/guest/newer/${newer##*/}/runc"
+done
+# runc looks for CRIU in PATH, and CRIU asks the kernel about sockets and networks. In this order. runc
+# opens sockets of all kinds of netlink when it moves a network device.
 put "$vm/root/usr/sbin/criu" "$dir/bin/criu"
 mkdir -p "$dir/modules"
 number=10
-for module in libcrc32c nfnetlink nf_tables tun veth \
+for module in libcrc32c nfnetlink nf_tables tun veth xfrm_algo xfrm_user \
     inet_diag tcp_diag udp_diag unix_diag af_packet_diag netlink_diag; do
     find "$vm/root/lib/modules" -name "$module.ko" -exec cp {} "$dir/modules/$number-$module.ko" \;
     number=$((number + 1))

@@ -7,6 +7,7 @@
 //! double quotes only the escapes of JSON. What is not quoted is a text of letters, digits and
 //! `_.+-`, which are the characters of plugin names. Reference: annotations of NRI's plugins.
 
+use crate::limits;
 use crate::plugin::api;
 
 /// Between the parts of a list.
@@ -46,6 +47,19 @@ pub(super) fn list(text: &str) -> Result<Vec<String>, &'static str> {
         Some(inside) => flow(inside),
         None => block(text),
     }
+}
+
+/// A list of plugin names, bounded: a longer one is refused, because a cut one would require less.
+pub(super) fn plugin_names(text: &str) -> Result<Vec<String>, String> {
+    let names = list(text)?;
+    if names.len() > limits::REQUIRED_PLUGINS {
+        let (count, most) = (names.len(), limits::REQUIRED_PLUGINS);
+        return Err(format!("{count} names, and at most {most} are allowed"));
+    }
+    if names.iter().any(|name| name.len() > limits::PLUGIN_NAME + "NN-".len()) {
+        return Err(format!("a name is longer than {} bytes", limits::PLUGIN_NAME));
+    }
+    Ok(names)
 }
 
 /// What follows the opening bracket.

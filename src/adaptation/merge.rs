@@ -148,8 +148,16 @@ impl Creation {
         let container = request.container.unwrap_or_default();
         show_rdt(&mut adjust);
         strip(&mut adjust);
-        let Updated { updates, evictions, evicted_by, owners, unknown, noted, dropped } =
-            updates.finish();
+        let Updated {
+            updates,
+            answered: _,
+            evictions,
+            evicted_by,
+            owners,
+            unknown,
+            noted,
+            dropped,
+        } = updates.finish();
         Merged {
             adjust,
             container,

@@ -24,7 +24,8 @@ pub struct Updates {
     results: Vec<api::ContainerUpdate>,
     /// Where in `results` a container's update is.
     places: HashMap<String, usize>,
-    /// The update of the subject of an UpdateContainer request, once a plugin touched it.
+    /// The update of the subject of an UpdateContainer request, once a plugin touched it: what
+    /// plugins set in it, without what the request has.
     own: Option<api::ContainerUpdate>,
     evictions: Vec<api::ContainerEviction>,
     evicted_by: BTreeMap<String, Vec<String>>,
@@ -60,6 +61,8 @@ enum UpdateSubject {
 pub struct Updated {
     /// One per container, the request's own container last, if any plugin touched it.
     pub updates: Vec<api::ContainerUpdate>,
+    /// What plugins set in the request's own container, without what the request has.
+    pub answered: Option<api::LinuxResources>,
     /// One per container, with the reason given first.
     pub evictions: Vec<api::ContainerEviction>,
     /// Container to the plugins that want it gone, in order.
@@ -197,9 +200,10 @@ impl Updates {
         let Self { subject, owners, results, places: _, own, evictions, .. } = self;
         let (evicted_by, unknown, dropped) = (self.evicted_by, self.unknown, self.dropped);
         let noted = self.noted.into_iter().collect();
-        let mut updates = results;
+        let (mut updates, mut answered) = (results, None);
         if let (Some(mut own), UpdateSubject::Updated(request)) = (own, subject) {
-            own.linux.mut_or_insert_default().resources = request.linux_resources;
+            let resources = &mut own.linux.mut_or_insert_default().resources;
+            answered = std::mem::replace(resources, request.linux_resources).into_option();
             updates.push(own);
         }
         for update in &mut updates {
@@ -208,7 +212,7 @@ impl Updates {
             }
             resources::strip_empty(&mut update.linux);
         }
-        Updated { updates, evictions, evicted_by, owners, unknown, noted, dropped }
+        Updated { updates, answered, evictions, evicted_by, owners, unknown, noted, dropped }
     }
 
     fn update(
@@ -249,6 +253,8 @@ impl Updates {
                 resources::lay_over(pending, wanted);
                 let own = self.own.get_or_insert_with(|| entry(container_id, *ignore_failure));
                 own.ignore_failure &= ignore_failure;
+                let linux = own.linux.mut_or_insert_default();
+                resources::lay_over(linux.resources.mut_or_insert_default(), wanted);
             }
             UpdateSubject::Updated(_) | UpdateSubject::Created(_) | UpdateSubject::Any => {
                 let place = *self.places.entry(container_id.clone()).or_insert_with(|| {

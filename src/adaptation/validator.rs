@@ -13,6 +13,7 @@ use super::annotation;
 use super::fields::NriField;
 use super::keys;
 use crate::error::quoted;
+use crate::limits;
 use crate::plugin::api;
 
 /// With this annotation a pod asks for plugins, beyond those that the operator requires.
@@ -154,9 +155,10 @@ impl DefaultValidator {
         }
         let mut required = self.required_plugins.clone();
         if let Some(value) = annotation::effective(pod, REQUIRED_PLUGINS, container) {
-            let asked = annotation::list(value);
-            required.extend(asked.map_err(|why| unreadable(REQUIRED_PLUGINS, value, why))?);
+            let asked = annotation::plugin_names(value);
+            required.extend(asked.map_err(|why| unreadable(REQUIRED_PLUGINS, value, &why))?);
         }
+        named_by_author(pod)?;
         let missing = absent(required.iter().map(String::as_str), is_present);
         Ok(missing.into_iter().map(ToOwned::to_owned).collect())
     }
@@ -167,15 +169,8 @@ impl DefaultValidator {
         if !self.enable {
             return BTreeSet::new();
         }
-        let mut named: BTreeSet<String> = self.required_plugins.iter().cloned().collect();
-        for (key, value) in &pod.annotations {
-            let form = key.strip_prefix(REQUIRED_PLUGINS);
-            let counts =
-                |form: &str| matches!(form, "" | "/pod") || form.starts_with("/container.");
-            if form.is_some_and(counts) {
-                named.extend(annotation::list(value).unwrap_or_default());
-            }
-        }
+        let mut named = named_by_author(pod).unwrap_or_default();
+        named.extend(self.required_plugins.iter().cloned());
         named
     }
 
@@ -265,6 +260,24 @@ fn absent<'a>(
 ) -> Vec<&'a str> {
     let mut seen = BTreeSet::new();
     required.into_iter().filter(|name| !is_present(name) && seen.insert(*name)).collect()
+}
+
+/// The plugins that a pod's annotations name for the pod and for its containers; a list that
+/// cannot be read names none. Its length is the author's choice, and bounded.
+fn named_by_author(pod: &api::PodSandbox) -> Result<BTreeSet<String>, String> {
+    let mut named = BTreeSet::new();
+    for (key, value) in &pod.annotations {
+        let Some(form) = key.strip_prefix(REQUIRED_PLUGINS) else { continue };
+        if matches!(form, "" | "/pod") || form.starts_with("/container.") {
+            named.extend(annotation::plugin_names(value).unwrap_or_default());
+        }
+        if named.len() > limits::REQUIRED_PLUGINS {
+            let most = limits::REQUIRED_PLUGINS;
+            let why = format!("more than {most} names in all of the pod's annotations");
+            return Err(unreadable(REQUIRED_PLUGINS, "…", &why));
+        }
+    }
+    Ok(named)
 }
 
 /// Whether the annotation `key` lets this container, or the pod itself, do without plugins.

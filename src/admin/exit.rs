@@ -17,7 +17,7 @@ pub const EXIT_CODES: [(u8, &str); 3] = [
 ];
 
 /// What a code means for one verb, where that is not plain.
-pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 20] = [
+pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 21] = [
     ("adjust", FAILED, "a plugin refused, plugins conflict, or a plugin is missing"),
     ("audit", DONE, "also if no entry matches"),
     ("audit", FAILED, "no audit log is kept, or an ID prefix is ambiguous"),
@@ -28,6 +28,7 @@ pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 20] = [
     ("disable", DONE, "also if plugins are disabled already"),
     ("enable", DONE, "also if nri.disable keeps plugins disabled"),
     ("explain", FAILED, "no container or pod matches, or several do"),
+    ("forget", FAILED, "no record or several match, or the container still exists"),
     ("install", DONE, "also if nothing had to change"),
     ("plugins", DONE, "also if no plugin is connected"),
     ("pods", DONE, "also if no pod matches"),

@@ -143,6 +143,14 @@ fn traces(document: &Value, page: &mut String) {
         let _infallible =
             writeln!(page, "audit: {plugin} set {field}, which rule \"{rule}\" would refuse");
     }
+    for repeated in document["repeated"].as_array().into_iter().flatten() {
+        let [plugin, field, engine, value] =
+            ["plugin", "field", "engine", "value"].map(|key| text(&repeated[key]));
+        let _infallible = writeln!(
+            page,
+            "repeated: an update of the engine says {field} = {engine}; {value}, which {plugin} set, stays"
+        );
+    }
     for hidden in document["hidden_from"].as_array().into_iter().flatten() {
         let (plugin, rule) = (text(&hidden["plugin"]), text(&hidden["rule"]));
         let _infallible = writeln!(page, "hidden from {plugin} (rule \"{rule}\")");

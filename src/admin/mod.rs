@@ -8,6 +8,7 @@ mod check;
 mod dry;
 pub(crate) mod exit;
 mod explain;
+mod forget;
 mod install;
 mod node;
 mod output;
@@ -22,6 +23,7 @@ mod resident;
 mod show;
 mod suggest;
 mod switch;
+mod systemd;
 mod top;
 mod watch;
 mod yaml;
@@ -38,6 +40,7 @@ use serde_json::{Value, json};
 use crate::config::{self, Config, Loaded};
 use crate::daemon;
 use crate::error::{Error, Result};
+use crate::runtime;
 use crate::text::{counted, printable, printable_page};
 use crate::wrapper;
 
@@ -74,6 +77,9 @@ enum AdminVerb {
         /// Print the forms of such a state that this program knows.
         #[arg(long, hide = true)]
         probe_state: bool,
+        /// Only try whether a daemon could start (run by `check`).
+        #[arg(long, hide = true)]
+        trial: bool,
     },
     /// Show daemon status and recent failures.
     Status(PlainOutput),
@@ -139,6 +145,12 @@ enum AdminVerb {
     Disable(PlainOutput),
     /// Enable plugins again.
     Enable(PlainOutput),
+    /// Drop the record of a container or pod that no engine has any more
+    ///
+    /// Plugins are notified of its removal. Refused while its process runs, and
+    /// without --force while the runtime still has it.
+    #[command(verbatim_doc_comment)]
+    Forget(forget::Forget),
 }
 
 impl AdminVerb {
@@ -153,6 +165,7 @@ impl AdminVerb {
             | Self::Restart(plain)
             | Self::Disable(plain)
             | Self::Enable(plain) => plain.output,
+            Self::Forget(forget) => forget.output.output,
             Self::Top(top) => top.output.output,
             Self::Plugins(plugins) => plugins.output.output,
             Self::Pods(pods) => pods.output.output,
@@ -189,7 +202,8 @@ impl AdminVerb {
             | Self::Explain { .. }
             | Self::Policy(_)
             | Self::Disable(_)
-            | Self::Enable(_) => Some("waiting for the daemon"),
+            | Self::Enable(_)
+            | Self::Forget(_) => Some("waiting for the daemon"),
             Self::Top(_)
             | Self::Adjust(_)
             | Self::Replay(_)
@@ -271,17 +285,17 @@ fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
         Some(file) => config::load(Some(file)),
         None => config::load_for_this_process(),
     };
+    let loaded = runtime::verify(loaded);
     let config = &loaded.config;
     needs_root(&arguments.verb, config)?;
     refuse_missing_file(arguments, &loaded)?;
-    if let Some(wait) = arguments.verb.wait() {
-        progress::begin(wait);
-    }
+    arguments.verb.wait().into_iter().for_each(progress::begin);
     let answer = |verb: &str| ask(config, &json!({"verb": verb}));
     match &arguments.verb {
-        AdminVerb::Daemon { ready_fd, state_fd, in_background, probe_state: _ } => {
+        AdminVerb::Daemon { ready_fd, state_fd, in_background, trial, probe_state: _ } => {
             let (ready_fd, state_fd) = (*ready_fd, *state_fd);
-            let start = daemon::Start { ready_fd, state_fd, in_background: *in_background };
+            let (in_background, is_trial) = (*in_background, *trial);
+            let start = daemon::Start { ready_fd, state_fd, in_background, is_trial };
             daemon::run(loaded, &start).map(|()| DONE)
         }
         AdminVerb::Status(_) => tell(format, &answer("status")?, show::status, paint::trouble),
@@ -307,17 +321,18 @@ fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
         AdminVerb::Node(options) => node::node(options),
         AdminVerb::Hook { stage } => wrapper::hook(config, stage).map(|()| DONE),
         AdminVerb::Reload { dry_run, .. } => {
-            tell(format, &reload::reload(config, *dry_run)?, reload::show, paint::diff)
+            tell(format, &reload::reload(&loaded, *dry_run)?, reload::show, paint::diff)
         }
         AdminVerb::Reexec(_) => {
             tell(format, &resident::reexec(config)?, resident::show_reexecuted, paint::plain)
         }
         AdminVerb::Stop(_) => {
-            tell(format, &resident::stop(config)?, resident::show_stopped, paint::plain)
+            tell(format, &resident::stop(&loaded)?, resident::show_stopped, paint::plain)
         }
         AdminVerb::Restart(_) => {
             tell(format, &resident::restart(&loaded)?, resident::show_restarted, paint::plain)
         }
+        AdminVerb::Forget(wanted) => forget::forget(config, wanted, format),
         AdminVerb::Disable(_) | AdminVerb::Enable(_) => {
             let is_off = matches!(arguments.verb, AdminVerb::Disable(_));
             tell(format, &switch::switch(config, is_off)?, switch::show, paint::plain)
@@ -349,7 +364,8 @@ fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
         | AdminVerb::Stop(_)
         | AdminVerb::Restart(_)
         | AdminVerb::Disable(_)
-        | AdminVerb::Enable(_) => false,
+        | AdminVerb::Enable(_)
+        | AdminVerb::Forget(_) => false,
     };
     let Some(why) = loaded.unreadable.as_ref().filter(|_| !goes_on) else { return Ok(()) };
     let by = match &arguments.config {
@@ -386,7 +402,8 @@ fn needs_root(verb: &AdminVerb, config: &Config) -> Result<()> {
         | AdminVerb::Stop(_)
         | AdminVerb::Restart(_)
         | AdminVerb::Disable(_)
-        | AdminVerb::Enable(_) => owner.is_ok_and(|owner| owner == user.as_raw()),
+        | AdminVerb::Enable(_)
+        | AdminVerb::Forget(_) => owner.is_ok_and(|owner| owner == user.as_raw()),
     };
     if user.is_root() || is_enough {
         return Ok(());

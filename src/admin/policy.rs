@@ -66,7 +66,7 @@ pub(super) fn policy(loaded: &Loaded, arguments: &Policy) -> Result<Value> {
         let question = json!({"verb": "policy", "pod": pod, "plugins": plugin});
         return super::ask(&loaded.config, &question);
     };
-    if let Some(problem) = loaded.problems.iter().find(|problem| problem.protects) {
+    if let Some(problem) = loaded.refusal() {
         return Err(Error::new(problem.text.clone()).hint("see: nri-runc nri check"));
     }
     dry::policy(&loaded.config, bundle, id.as_deref(), plugin)

@@ -6,31 +6,40 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use crate::config::Config;
-use crate::error::Result;
+use crate::config::Loaded;
+use crate::error::{Error, Result};
 use crate::wrapper;
 
-/// `reload`. Without a daemon there is nothing to do: the next one reads the files.
-pub(super) fn reload(config: &Config, is_dry: bool) -> Result<Value> {
-    if !wrapper::is_listening(config) {
-        return Ok(json!({"applied": false, "running": false, "changed": []}));
+/// `reload`. Without a daemon there is nothing to do: the next one reads the files. An error for which a
+/// daemon would refuse them is one all the same.
+pub(super) fn reload(loaded: &Loaded, is_dry: bool) -> Result<Value> {
+    if !wrapper::is_listening(&loaded.config) {
+        if let Some(problem) = loaded.refusal() {
+            let error = Error::new(format!("the configuration has an error: {}", problem.text));
+            return Err(error.hint("the daemon is not running; fix this file before it starts"));
+        }
+        let warnings = loaded.warnings();
+        return Ok(json!({
+            "applied": false, "running": false, "changed": [], "warnings": warnings,
+        }));
     }
-    let mut document = super::ask(config, &json!({"verb": "reload", "dry_run": is_dry}))?;
+    let mut document = super::ask(&loaded.config, &json!({"verb": "reload", "dry_run": is_dry}))?;
     document["running"] = true.into();
     Ok(document)
 }
 
 /// `reload` for people: a diff of the keys, those that need a restart apart.
 pub(super) fn show(document: &Value) -> String {
-    if document["running"] != true {
-        return "the daemon is not running; it reads the configuration when it starts".to_owned();
-    }
     let list = |name: &str| document[name].as_array().cloned().unwrap_or_default();
     let (restarts, changed): (Vec<Value>, Vec<Value>) =
         list("changed").into_iter().partition(|changed| changed["applied_by"] == "restart");
     let mut page = String::new();
     for warning in list("warnings") {
         let _infallible = writeln!(page, "warning: {}", warning.as_str().unwrap_or_default());
+    }
+    if document["running"] != true {
+        page.push_str("the daemon is not running; it reads the configuration when it starts");
+        return page;
     }
     let verb = if document["applied"] == true { "reloaded" } else { "would be reloaded" };
     match changed.as_slice() {

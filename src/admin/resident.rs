@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `stop`, `restart`, and whether the running daemon is older than the files on disk. It signals only
 //! the process that answers on the daemon's socket or, if none answers, the one that holds the
-//! daemon's lock. A daemon that systemd manages is left to systemd.
+//! daemon's lock. systemd is asked to end and to start a daemon that it manages.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::Signal;
@@ -15,15 +15,26 @@ use serde_json::{Value, json};
 use crate::config::{self, Config, Loaded};
 use crate::error::{Context, Error, Result};
 use crate::host::Host;
-use crate::{procfs, runtime, wrapper};
+use crate::presence::IfThere;
+use crate::{daemon, procfs, runtime, wrapper};
 
 use super::progress;
+use super::systemd::Unit;
 
 /// A request in flight may take this long, and the daemon finishes it first.
 const END_WAIT: Duration = Duration::from_secs(100);
 
 /// Plugins that connect and requests in flight are finished before the daemon is replaced.
 const REEXEC_WAIT: Duration = Duration::from_secs(60);
+
+/// How long a daemon that is about to serve, or has almost ended, may take for it.
+const CHANGE_WAIT: Duration = Duration::from_secs(5);
+
+/// How long the next daemon may take until it answers; systemd pauses before it starts one.
+const NEXT_WAIT: Duration = Duration::from_secs(15);
+
+/// The pause between two looks.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long a daemon that hangs may take to end in order before it is killed.
 const HANG_WAIT: Duration = Duration::from_secs(5);
@@ -38,39 +49,112 @@ struct RunningDaemon {
     hangs: bool,
 }
 
+/// What is found at one look.
+enum Sight {
+    Running(RunningDaemon),
+    Absent,
+    /// A daemon that is about to serve or has almost ended, and the process with the lock.
+    Changing(Error, Option<u32>),
+}
+
 impl RunningDaemon {
-    fn find(config: &Config) -> Result<Option<Self>> {
+    /// The daemon, if one runs, also in another run directory. One that is starting or ending is waited
+    /// for until it has done so.
+    fn find(loaded: &Loaded) -> Result<Option<Self>> {
+        let config = &loaded.config;
+        let deadline = Instant::now() + CHANGE_WAIT;
+        loop {
+            match Self::look(config)? {
+                Sight::Running(running) => return Ok(Some(running)),
+                Sight::Absent => return Self::elsewhere(loaded),
+                Sight::Changing(..) if Instant::now() < deadline => std::thread::sleep(LOOK_PAUSE),
+                Sight::Changing(_, Some(pid)) => return Self::behind_lock(config, pid).map(Some),
+                Sight::Changing(error, None) => return Err(error),
+            }
+        }
+    }
+
+    fn look(config: &Config) -> Result<Sight> {
+        let lock = config.daemon_lock();
         if !wrapper::is_listening(config) {
-            return Ok(None);
+            return Ok(match holder(&lock) {
+                None => Sight::Absent,
+                Some(pid) => Sight::Changing(silent_holder(config, pid), Some(pid)),
+            });
         }
         let error = match super::ask(config, &json!({"verb": "status"})) {
             Ok(status) => {
                 let pid = status["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
-                let pid = pid.filter(|pid| *pid > 1);
-                let pid = pid.ok_or_else(unknown_process)?;
-                return Ok(Some(Self { status, pid, process: open(pid)?, hangs: false }));
+                let pid = pid.filter(|pid| *pid > 1).ok_or_else(unknown_process)?;
+                return Ok(match open(pid) {
+                    Ok(process) => Sight::Running(Self { status, pid, process, hangs: false }),
+                    Err(has_ended) => Sight::Changing(has_ended, None),
+                });
             }
             Err(error) => error,
         };
+        if wrapper::has_ended(&error) {
+            return Ok(Sight::Changing(error, holder(&lock)));
+        }
         // It is of another version, or hangs: asked twice, for it may be killed.
         let hangs = wrapper::is_silent(config);
-        let Some(pid) = holder(&config.daemon_lock()) else { return Err(error) };
+        let Some(pid) = holder(&lock) else { return Err(error) };
         let process = open(pid)?;
         // The number may have been given to another process before it was opened.
-        if holder(&config.daemon_lock()) != Some(pid) {
+        if holder(&lock) != Some(pid) {
             return Err(error);
         }
-        Ok(Some(Self { status: shown_by_process(pid), pid, process, hangs }))
+        Ok(Sight::Running(Self { status: shown_by_process(pid), pid, process, hangs }))
+    }
+
+    /// A daemon that holds the lock and neither serves nor ends.
+    fn behind_lock(config: &Config, pid: u32) -> Result<Self> {
+        let process = open(pid)?;
+        let words = procfs::command_line(&Host::default(), pid)?;
+        let is_daemon = words.iter().any(|word| word == b"daemon");
+        if !is_daemon || holder(&config.daemon_lock()) != Some(pid) {
+            return Err(silent_holder(config, pid));
+        }
+        Ok(Self { status: shown_by_process(pid), pid, process, hangs: true })
+    }
+
+    /// The unit by which systemd runs it, if it does.
+    ///
+    /// # Errors
+    /// Fails where systemd runs it, and cannot be asked to end it.
+    fn unit(&self, instead: &str) -> Result<Option<Unit>> {
+        if self.status["supervisor"] != "systemd" {
+            return Ok(None);
+        }
+        Unit::of(self.pid).map(Some).map_err(|error| {
+            let why = error.why();
+            let why = format!("systemd runs the daemon (process {}), and {why}", self.pid);
+            Error::new(why).hint(format!("use: {instead}"))
+        })
+    }
+
+    /// The daemon of this installation that has another run directory than the configuration.
+    fn elsewhere(loaded: &Loaded) -> Result<Option<Self>> {
+        let find = || daemon::other::find(&loaded.config, loaded.only.as_deref());
+        let Some(other) = find() else { return Ok(None) };
+        if !other.is_ours {
+            return Err(other.error(&loaded.config));
+        }
+        let pid = other.pid;
+        let process = open(pid)?;
+        // The number may have been given to another process before it was opened.
+        if find() != Some(other) {
+            return Ok(None);
+        }
+        Ok(Some(Self { status: shown_by_process(pid), pid, process, hangs: false }))
     }
 
     /// Ends it in order: requests in flight are finished first. One that hangs is killed if need
-    /// be; whether it was.
-    fn end(&self, instead: &str) -> Result<bool> {
-        if self.status["supervisor"] == "systemd" {
-            let why = format!("systemd runs the daemon (process {})", self.pid);
-            return Err(Error::new(why).hint(format!("use: {instead}")));
+    /// be; whether it was. systemd has been asked to end its own.
+    fn end(&self, is_asked: bool) -> Result<bool> {
+        if !is_asked {
+            self.signal(Signal::TERM)?;
         }
-        self.signal(Signal::TERM)?;
         if self.has_ended(if self.hangs { HANG_WAIT } else { END_WAIT })? {
             return Ok(false);
         }
@@ -102,17 +186,28 @@ impl RunningDaemon {
     }
 }
 
+/// A process that holds the daemon's lock although no daemon listens.
+fn silent_holder(config: &Config, pid: u32) -> Error {
+    let words = procfs::command_line(&Host::default(), pid).or_absent().unwrap_or_default();
+    let name = String::from_utf8_lossy(words.first().map(Vec::as_slice).unwrap_or_default());
+    let name = crate::error::quoted(&name);
+    let lock = config.daemon_lock();
+    Error::new(format!("process {pid} ({name}) holds {} and does not listen", lock.display()))
+        .hint(format!("kill {pid}"))
+}
+
 fn unknown_process() -> Error {
     let error = Error::new("the daemon does not say which process it is");
     error.hint("end it with systemctl, or by the process ID in the log")
 }
 
 fn open(pid: u32) -> Result<OwnedFd> {
-    procfs::open(pid).doing(|| format!("opening the daemon's process {pid}"))
+    let process = procfs::open(pid).doing(|| format!("opening the daemon's process {pid}"))?;
+    process.ok_or_else(|| Error::new(format!("the daemon's process {pid} has exited")))
 }
 
 /// The process that holds the lock on this file, as proc_locks(5) shows it.
-fn holder(lock: &Path) -> Option<u32> {
+pub(super) fn holder(lock: &Path) -> Option<u32> {
     let meta = std::fs::metadata(lock).ok()?;
     let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
     let file = format!("{major:02x}:{minor:02x}:{}", meta.ino());
@@ -130,7 +225,8 @@ fn holder(lock: &Path) -> Option<u32> {
 fn shown_by_process(pid: u32) -> Value {
     let host = Host::default();
     let value = |name: &str| {
-        procfs::variable(&host, pid, name).map(|value| value.to_string_lossy().into_owned())
+        let value = procfs::variable(&host, pid, name).or_absent()?;
+        value.map(|value| value.to_string_lossy().into_owned())
     };
     json!({
         "supervisor": value("NOTIFY_SOCKET").map(|_socket| "systemd"),
@@ -140,13 +236,18 @@ fn shown_by_process(pid: u32) -> Value {
 }
 
 /// `stop`.
-pub(super) fn stop(config: &Config) -> Result<Value> {
-    let Some(running) = RunningDaemon::find(config)? else {
+pub(super) fn stop(loaded: &Loaded) -> Result<Value> {
+    let config = &loaded.config;
+    let Some(running) = RunningDaemon::find(loaded)? else {
         return Ok(json!({"stopped": false, "pid": null}));
     };
-    let killed = running.end("systemctl stop nri-runc.socket nri-runc.service")?;
-    let pid = running.pid;
-    Ok(json!({"stopped": true, "pid": pid, "killed": killed, "autostart": config.autostart}))
+    let by_hand = "systemctl stop nri-runc.socket nri-runc.service";
+    let unit = running.unit(by_hand)?;
+    unit.as_ref().map_or(Ok(()), Unit::stop)?;
+    let (killed, pid) = (running.end(unit.is_some())?, running.pid);
+    let autostart = config.autostart;
+    let by = unit.map(|_| "systemd");
+    Ok(json!({"stopped": true, "pid": pid, "killed": killed, "autostart": autostart, "by": by}))
 }
 
 /// `stop` for people.
@@ -154,6 +255,7 @@ pub(super) fn show_stopped(document: &Value) -> String {
     let how = if document["killed"] == true { "killed, as it did not respond" } else { "stopped" };
     match document["pid"].as_u64() {
         None => "the daemon is not running".to_owned(),
+        Some(pid) if document["by"] == "systemd" => format!("{how} by systemd (process {pid})"),
         Some(pid) if document["autostart"] == true => {
             format!("{how} (process {pid}); the next container starts the daemon again")
         }
@@ -163,7 +265,7 @@ pub(super) fn show_stopped(document: &Value) -> String {
 
 /// `restart`: with the configuration file and the program of the daemon that runs.
 pub(super) fn restart(loaded: &Loaded) -> Result<Value> {
-    let running = RunningDaemon::find(&loaded.config)?;
+    let running = RunningDaemon::find(loaded)?;
     let status = running.as_ref().map(|running| &running.status);
     let path = |value: &Value| value.as_str().map(PathBuf::from);
     let file = match status {
@@ -171,34 +273,62 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Value> {
         Some(status) => path(&status["configuration"]["file"]).or_else(|| loaded.only.clone()),
         None => loaded.only.clone(),
     };
-    let next = config::load(file.as_deref());
-    if let Some(why) = &next.config.protection_error {
-        let error = Error::new(format!("the configuration has an error: {why}"));
+    let next = runtime::verify(config::load(file.as_deref()));
+    if let Some(problem) = next.refusal() {
+        let error = Error::new(format!("the configuration has an error: {}", problem.text));
         return Err(error.hint("fix this file first; the daemon keeps running"));
     }
-    if running.is_none() && !next.config.autostart {
+    let unit = match &running {
+        Some(running) => running.unit("systemctl restart nri-runc")?,
+        None => Unit::that_is_wanted(next.config.autostart),
+    };
+    if running.is_none() && unit.is_none() && !next.config.autostart {
         let error = Error::new("the daemon is not running, and autostart is off");
         return Err(error.hint("use: systemctl start nri-runc"));
     }
-    if let Some(running) = &running {
-        running.end("systemctl restart nri-runc")?;
+    unit.as_ref().map_or(Ok(()), Unit::restart)?;
+    let killed = running.as_ref().map_or(Ok(false), |running| running.end(unit.is_some()))?;
+    let was = running.as_ref().map(|running| running.pid);
+    if unit.is_none() {
+        let program = status.and_then(|status| path(&status["program"]["path"]));
+        let program = program.filter(|program| program.is_file());
+        let program = program.unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
+        // It forks, and only one thread may do that.
+        progress::clear();
+        wrapper::start_daemon(&next.config, &program, file.as_deref())?;
     }
-    let program = status.and_then(|status| path(&status["program"]["path"]));
-    let program = program.filter(|program| program.is_file());
-    let program = program.unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
-    // It forks, and only one thread may do that.
-    progress::clear();
-    wrapper::start_daemon(&next.config, &program, file.as_deref())?;
-    let status = super::ask(&next.config, &json!({"verb": "status"}))?;
-    Ok(json!({"was": running.map(|running| running.pid), "pid": status["pid"]}))
+    let pid = pid_of_next(&next.config, was)?;
+    Ok(json!({"was": was, "pid": pid, "killed": killed, "by": unit.map(|_| "systemd")}))
+}
+
+/// The process of the daemon that answers now, and is not the one before.
+fn pid_of_next(config: &Config, was: Option<u32>) -> Result<Value> {
+    let deadline = Instant::now() + NEXT_WAIT;
+    loop {
+        let status = super::ask(config, &json!({"verb": "status"}));
+        match status {
+            Ok(status) if was.is_none_or(|was| status["pid"] != was) => {
+                return Ok(status["pid"].clone());
+            }
+            Err(error) if Instant::now() > deadline => return Err(error),
+            Ok(_) if Instant::now() > deadline => {
+                return Err(
+                    Error::new("the daemon did not start again").hint("see: nri-runc nri check")
+                );
+            }
+            Ok(_) | Err(_) => std::thread::sleep(LOOK_PAUSE),
+        }
+    }
 }
 
 /// `restart` for people.
 pub(super) fn show_restarted(document: &Value) -> String {
     let now = document["pid"].as_u64().unwrap_or_default();
+    let by = if document["by"] == "systemd" { " by systemd" } else { "" };
+    let killed = if document["killed"] == true { ", killed, as it did not respond" } else { "" };
     match document["was"].as_u64() {
-        Some(was) => format!("restarted: process {now} (was {was})"),
-        None => format!("started: process {now}"),
+        Some(was) => format!("restarted{by}: process {now} (was {was}{killed})"),
+        None => format!("started{by}: process {now}"),
     }
 }
 
@@ -235,29 +365,30 @@ pub(super) fn show_reexecuted(document: &Value) -> String {
 
 /// What of a daemon with this status is older than the files on disk, each with how to restart it.
 pub(super) fn outdated(status: &Value) -> Vec<(String, &'static str)> {
-    let is_systemd = status["supervisor"] == "systemd";
-    let hint = if is_systemd { "systemctl restart nri-runc" } else { "nri-runc nri restart" };
+    let restart = "nri-runc nri restart";
     let changed = status["configuration"]["changed"].as_array().into_iter().flatten();
     let changed: Vec<&str> = changed.filter_map(Value::as_str).collect();
+    // A daemon of an earlier version applies nothing but the log level.
+    let restarts = status["configuration"]["restart_needed"].as_array();
+    let is_live = restarts.is_some_and(Vec::is_empty);
     let mut found = Vec::new();
     if !changed.is_empty() {
-        // A daemon of an earlier version applies nothing but the log level.
-        let restarts = status["configuration"]["restart_needed"].as_array();
-        let is_live = restarts.is_some_and(Vec::is_empty);
-        found.push((
-            format!("older than the configuration files; changed: {}", changed.join(", ")),
-            if is_live { "nri-runc nri reload" } else { hint },
-        ));
+        let what = format!("older than the configuration files; changed: {}", changed.join(", "));
+        found.push((what, if is_live { "nri-runc nri reload" } else { restart }));
     }
-    found.extend(outdated_program(status).map(|what| (what, hint)));
+    let program = outdated_program(status).into_iter();
+    // A re-execution keeps plugins connected, and refuses a change that needs a restart.
+    let next = if is_live { "nri-runc nri reexec" } else { restart };
+    found.extend(program.map(|(what, is_there)| (what, if is_there { next } else { restart })));
     found
 }
 
-fn outdated_program(status: &Value) -> Option<String> {
+/// How the program differs from its file, and whether that is there.
+fn outdated_program(status: &Value) -> Option<(String, bool)> {
     let program = &status["program"];
     let path = Path::new(program["path"].as_str()?);
     let Ok(meta) = std::fs::metadata(path) else {
-        return Some(format!("its executable {} is missing", path.display()));
+        return Some((format!("its executable {} is missing", path.display()), false));
     };
     let modified = json!([meta.mtime(), meta.mtime_nsec()]);
     let is_same = program["device"] == meta.dev()
@@ -269,5 +400,5 @@ fn outdated_program(status: &Value) -> Option<String> {
     if is_same || runtime::has_same_bytes(&own, path) {
         return None;
     }
-    Some(format!("older than its executable {}", path.display()))
+    Some((format!("older than its executable {}", path.display()), true))
 }

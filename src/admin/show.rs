@@ -34,6 +34,9 @@ fn text_of(value: &Value) -> String {
     text(value)
 }
 
+/// The widest column of a table, in characters.
+const WIDEST: usize = 256;
+
 /// Columns as wide as their widest word.
 pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let widths = widths_of(head, &rows.iter().collect::<Vec<_>>());
@@ -45,7 +48,8 @@ pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
 pub(super) fn widths_of(head: &[&str], rows: &[&Vec<String>]) -> Vec<usize> {
     let width = |(column, word): (usize, &&str)| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-        cells.chain([word.len()]).max().unwrap_or(0)
+        // A longer cell stands out of its column; the formatter refuses widths above 65,535.
+        cells.chain([word.len()]).max().unwrap_or(0).min(WIDEST)
     };
     head.iter().enumerate().map(width).collect()
 }
@@ -91,14 +95,33 @@ pub(super) fn status(document: &Value) -> String {
         let words = if count == 0 { "none".to_owned() } else { format!("{count} {words}") };
         line(&mut page, key, &words);
     }
+    troubles(&mut page, document);
+    page
+}
+
+/// The lines of `status` about what is wrong, or was.
+fn troubles(page: &mut String, document: &Value) {
     for (key, title) in [("set_aside", "set aside"), ("unwritten", "unwritten")] {
         for name in document[key].as_array().into_iter().flatten() {
-            line(&mut page, title, &text(name));
+            line(page, title, &text(name));
         }
+    }
+    if let Some(count) = document["records_refused"]["count"].as_u64() {
+        let why = text(&document["records_refused"]["why"]);
+        line(page, "unwritten", &format!("records of {count} failed requests: {why}"));
+    }
+    for plugin in document["outdated_plugins"].as_array().into_iter().flatten() {
+        line(page, "outdated", &format!("{}: {}", text(&plugin["plugin"]), text(&plugin["why"])));
+    }
+    for plugin in document["absent_plugins"].as_array().into_iter().flatten() {
+        line(page, "absent", &format!("{} took part before and has not returned", text(plugin)));
+    }
+    if let Some(why) = document["audit"]["failure"].as_str() {
+        line(page, "audit log", &printable(why));
     }
     for missing in document["missing"].as_array().into_iter().flatten() {
         line(
-            &mut page,
+            page,
             "not read",
             &format!("{}: {}", text(&missing["engine"]), text(&missing["what"])),
         );
@@ -107,12 +130,11 @@ pub(super) fn status(document: &Value) -> String {
         let times = failure["count"].as_u64().filter(|count| *count > 1);
         let times = times.map_or_else(String::new, |count| format!(" ({count} times)"));
         line(
-            &mut page,
+            page,
             "failure",
             &format!("{} ago: {}{times}", ago(&failure["at"]), text(&failure["what"])),
         );
     }
-    page
 }
 
 /// Whether plugins can connect, and where: a daemon keeps the path that it was started with.
@@ -209,9 +231,19 @@ pub(super) fn plugins(document: &Value, wide: bool) -> String {
             let (ago, what) = (ago(&failure["at"]), text(&failure["what"]));
             let _infallible = writeln!(page, "{id}: last failure {ago} ago: {what}");
         }
+        if plugin["unresponsive"] == true {
+            let _infallible = writeln!(page, "{id}: its last requests all timed out");
+        }
+        if let Some(why) = plugin["outdated"].as_str() {
+            let _infallible = writeln!(page, "{id}: {}", printable(why));
+        }
         if plugin["gone_at"].is_number() {
             let (ago, why) = (ago(&plugin["gone_at"]), text(&plugin["reason"]));
             let _infallible = writeln!(page, "{id}: disconnected {ago} ago: {why}");
+        }
+        if plugin["state"] != "synchronized" && plugin["exit_status"].is_null() {
+            let why = plugin["start_failure"].as_str().map(printable);
+            why.iter().for_each(|why| page.push_str(&format!("{id}: {why}\n")));
         }
         if plugin["state"] == "gone" && !plugin["exit_status"].is_null() {
             let _infallible = write!(page, "{id}: {}", text(&plugin["exit_status"]));

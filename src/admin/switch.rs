@@ -18,6 +18,7 @@ pub(super) fn switch(config: &Config, off: bool) -> Result<Value> {
     let file = config.disabled_file();
     if off {
         files::make_private_dir(&config.run_dir)?;
+        files::replace(&config.was_disabled_file(), b"")?;
         files::replace(&file, b"")?;
     } else {
         match std::fs::remove_file(&file) {

@@ -8,6 +8,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::presence::IfThere;
+
 /// The files of the log, and the one that is open.
 #[derive(Debug)]
 pub(super) struct RotatedFile {
@@ -52,7 +54,7 @@ impl RotatedFile {
 
     /// The file under this name now: an operator may have moved the one that was open.
     fn opened(&mut self) -> io::Result<&mut OpenFile> {
-        let there = std::fs::symlink_metadata(&self.path).ok();
+        let there = std::fs::symlink_metadata(&self.path).or_absent();
         let inode = there.map(|there| (there.dev(), there.ino()));
         let open = match self.open.take().filter(|open| Some(open.inode) == inode) {
             Some(open) => open,

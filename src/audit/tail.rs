@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Context, Result};
+use crate::presence::IfThere;
 
 use super::line::LONGEST;
 use super::search::open_files;
@@ -114,7 +115,10 @@ impl AuditTail {
             return Ok(AtEnd::ReadOn);
         }
         let is_open = |other: &Metadata| (other.dev(), other.ino()) == (open.dev(), open.ino());
-        if std::fs::symlink_metadata(&self.path).is_ok_and(|present| is_open(&present)) {
+        if std::fs::symlink_metadata(&self.path)
+            .or_absent()
+            .is_some_and(|present| is_open(&present))
+        {
             return Ok(AtEnd::Wait);
         }
         // It was set aside. Lines that were written before that are read before the next file.

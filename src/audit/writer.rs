@@ -43,6 +43,8 @@ pub(crate) struct AuditCounts {
     untold: AtomicU64,
     queued_bytes: AtomicUsize,
     failure: Mutex<Option<String>>,
+    /// Why it cannot be written now.
+    failing: Mutex<Option<String>>,
 }
 
 impl AuditCounts {
@@ -54,6 +56,15 @@ impl AuditCounts {
     /// Lines that were not.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Relaxed)
+    }
+
+    /// Why it cannot be written now, if it cannot.
+    pub(crate) fn failing(&self) -> Option<String> {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_failing(&self, why: Option<String>) {
+        *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
     fn note_lost(&self) {
@@ -195,6 +206,7 @@ fn start(settings: Settings, counts: &Arc<AuditCounts>) -> Option<Queue> {
 impl AuditCounts {
     fn fail(&self, what: &str) {
         error!("{what}");
+        self.set_failing(Some(what.to_owned()));
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(what.to_owned());
     }
 }
@@ -267,6 +279,7 @@ impl Writer {
             Ok(()) => {
                 if std::mem::take(&mut self.is_failing) {
                     info!("the audit log is written again");
+                    self.counts.set_failing(None);
                 }
                 true
             }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{CgroupFiles, Unfit, Write, refused, write};
+use super::{SeenFiles, Unfit, Write, refused, write};
 
 /// `linux.resources.blockIO`.
 #[derive(Debug, Default, Deserialize)]
@@ -86,7 +86,7 @@ impl BlockIoResources {
 const WEIGHT: &str = "blockIO.weight";
 const DEVICES: &str = "blockIO.weightDevice";
 
-pub(super) fn plan_v1(io: &BlockIoResources, files: &dyn CgroupFiles, writes: &mut Vec<Write>) {
+pub(super) fn plan_v1(io: &BlockIoResources, files: &SeenFiles<'_>, writes: &mut Vec<Write>) {
     let controller = "blkio";
     // Which one there is depends on the scheduler of the kernel: CFQ of old, or BFQ.
     let (weight, devices, lifted, default) = if files.exists(controller, "blkio.weight") {
@@ -107,7 +107,7 @@ pub(super) fn plan_v1(io: &BlockIoResources, files: &dyn CgroupFiles, writes: &m
 
 pub(super) fn plan_v2(
     io: &BlockIoResources,
-    files: &dyn CgroupFiles,
+    files: &SeenFiles<'_>,
     writes: &mut Vec<Write>,
 ) -> Result<(), Unfit> {
     const BFQ: &str = "io.bfq.weight";
@@ -134,7 +134,7 @@ fn plan_weight(
     weight: Option<u64>,
     (controller, file): (&'static str, &str),
     default: u64,
-    files: &dyn CgroupFiles,
+    files: &SeenFiles<'_>,
     writes: &mut Vec<Write>,
 ) {
     let Some(weight) = weight else { return };
@@ -155,7 +155,7 @@ fn plan_list(
     (controller, file): (&'static str, &str),
     lifted: &str,
     field: &str,
-    files: &dyn CgroupFiles,
+    files: &SeenFiles<'_>,
     writes: &mut Vec<Write>,
 ) {
     let Some(limits) = limits else { return };
@@ -181,7 +181,7 @@ fn plan_list(
 }
 
 /// `io.max` has all four limits of a device on one line; keys that are not named stay.
-fn plan_max(io: &BlockIoResources, files: &dyn CgroupFiles, writes: &mut Vec<Write>) {
+fn plan_max(io: &BlockIoResources, files: &SeenFiles<'_>, writes: &mut Vec<Write>) {
     let before = lines(files.text("", "io.max"));
     let key_of = |line: &str, key: &str| {
         let mut words = line.split_whitespace().filter_map(|word| word.split_once('='));
@@ -229,18 +229,19 @@ fn lines(text: Option<String>) -> BTreeMap<Device, String> {
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::CgroupFiles;
     use super::*;
 
     /// Files by name; their controller is the layout's.
     struct FakeFiles(BTreeMap<&'static str, &'static str>);
 
     impl CgroupFiles for FakeFiles {
-        fn exists(&self, _controller: &str, file: &str) -> bool {
-            self.0.contains_key(file)
+        fn exists(&self, _controller: &str, file: &str) -> std::io::Result<bool> {
+            Ok(self.0.contains_key(file))
         }
 
-        fn text(&self, _controller: &str, file: &str) -> Option<String> {
-            self.0.get(file).map(|text| (*text).to_owned())
+        fn text(&self, _controller: &str, file: &str) -> std::io::Result<Option<String>> {
+            Ok(self.0.get(file).map(|text| (*text).to_owned()))
         }
     }
 
@@ -263,13 +264,13 @@ mod tests {
 
     fn v1(value: Value, files: &FakeFiles) -> Vec<String> {
         let mut writes = Vec::new();
-        plan_v1(&io(value), files, &mut writes);
+        plan_v1(&io(value), &SeenFiles::new(files), &mut writes);
         shown(&writes)
     }
 
     fn v2(value: Value, files: &FakeFiles) -> Vec<String> {
         let mut writes = Vec::new();
-        plan_v2(&io(value), files, &mut writes).unwrap();
+        plan_v2(&io(value), &SeenFiles::new(files), &mut writes).unwrap();
         shown(&writes)
     }
 
@@ -347,7 +348,7 @@ mod tests {
         ];
         assert_eq!(v2(class, &files), wanted);
         let mut writes = Vec::new();
-        let refused = plan_v2(&io(json!({"leafWeight": 20})), &files, &mut writes);
+        let refused = plan_v2(&io(json!({"leafWeight": 20})), &SeenFiles::new(&files), &mut writes);
         assert!(matches!(refused, Err(Unfit::Refused { .. })), "{refused:?}");
     }
 

@@ -20,21 +20,54 @@ mod gaps;
 #[cfg(test)]
 mod tests;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
+
+use crate::error::in_our_words;
 
 pub(crate) use place::{Cgroups, Layout, Mounts};
 pub(crate) use write::{carry_out, may_read_as, members, reads_as};
 
 /// The files that a decision may read: `file` of `controller` (always empty on v2).
 pub(crate) trait CgroupFiles {
-    /// Whether the file is there.
-    fn exists(&self, controller: &str, file: &str) -> bool;
-    /// Its text, without the line's end.
-    fn text(&self, controller: &str, file: &str) -> Option<String>;
+    /// Whether the file is there; an error where that cannot be known.
+    fn exists(&self, controller: &str, file: &str) -> io::Result<bool>;
+    /// Its text, without the line's end; none if it is not there.
+    fn text(&self, controller: &str, file: &str) -> io::Result<Option<String>>;
+}
+
+/// The files, as one decision sees them. What it could not see spoils the decision as a whole.
+struct SeenFiles<'a> {
+    files: &'a dyn CgroupFiles,
+    unknown: RefCell<Option<(String, io::Error)>>,
+}
+
+impl<'a> SeenFiles<'a> {
+    fn new(files: &'a dyn CgroupFiles) -> Self {
+        Self { files, unknown: RefCell::default() }
+    }
+
+    fn exists(&self, controller: &str, file: &str) -> bool {
+        self.seen(file, self.files.exists(controller, file)).unwrap_or_default()
+    }
+
+    fn text(&self, controller: &str, file: &str) -> Option<String> {
+        self.seen(file, self.files.text(controller, file)).flatten()
+    }
+
+    fn seen<T>(&self, file: &str, found: io::Result<T>) -> Option<T> {
+        let unknown = match found {
+            Ok(found) => return Some(found),
+            Err(unknown) => unknown,
+        };
+        self.unknown.borrow_mut().get_or_insert((file.to_owned(), unknown));
+        None
+    }
 }
 
 /// One file to be written.
@@ -102,9 +135,24 @@ pub(crate) fn plan(
 ) -> Result<Vec<Write>, Unfit> {
     let wanted = WritableResources::deserialize(Value::Object(wanted.clone()))
         .map_err(|error| Unfit::NotDirect(error.to_string()))?;
+    let files = SeenFiles::new(files);
+    let planned = plan_seen(layout, &wanted, around, &files);
+    if let Some((file, unknown)) = files.unknown.into_inner() {
+        let why = format!("{file} cannot be read: {}", in_our_words(&unknown));
+        return Err(Unfit::Refused { field: "cgroup".to_owned(), why });
+    }
+    planned
+}
+
+fn plan_seen(
+    layout: Layout,
+    wanted: &WritableResources,
+    around: Around<'_>,
+    files: &SeenFiles<'_>,
+) -> Result<Vec<Write>, Unfit> {
     let mut writes = match layout {
-        Layout::V1 => v1::plan(&wanted, files)?,
-        Layout::V2 => v2::plan(&wanted, around, files)?,
+        Layout::V1 => v1::plan(wanted, files)?,
+        Layout::V2 => v2::plan(wanted, around, files)?,
     };
     writes.retain(|write| !write.is_optional || files.exists(write.controller, &write.file));
     for write in &writes {
@@ -221,7 +269,7 @@ fn set<T: Default + PartialEq>(value: Option<T>) -> Option<T> {
 
 /// A burst may never exceed the quota: one that falls is written before the quota, one that rises
 /// after it.
-fn early_or_late(burst: Option<Write>, files: &dyn CgroupFiles) -> (Option<Write>, Option<Write>) {
+fn early_or_late(burst: Option<Write>, files: &SeenFiles<'_>) -> (Option<Write>, Option<Write>) {
     let falls = burst.as_ref().is_some_and(|burst| {
         let now = first_number(files.text(burst.controller, &burst.file)).unwrap_or(0);
         burst.value.parse().is_ok_and(|burst: i64| burst < now)

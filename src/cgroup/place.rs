@@ -7,11 +7,13 @@
 //! written if it is elsewhere. Reference: proc_pid_cgroup(5), proc_pid_mountinfo(5).
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::{Context, Error, Result};
 use crate::files;
 use crate::host::Host;
+use crate::presence::{self, IfThere};
 
 use super::CgroupFiles;
 
@@ -164,34 +166,41 @@ impl Cgroups {
         })
     }
 
-    /// Whether it is still there.
+    /// Whether it is still there; also while that cannot be known.
     pub(crate) fn exists(&self) -> bool {
-        self.dirs.values().all(|dir| dir.is_dir())
+        self.dirs.values().all(|dir| presence::is_dir(dir).unwrap_or(true))
     }
 
     /// Whether its processes are frozen, here or by a cgroup above.
     pub(crate) fn is_frozen(&self) -> bool {
+        // It names a failure, and decides nothing.
+        let text = |controller, file| self.text(controller, file).or_absent().flatten();
         match self.layout {
-            Layout::V1 => {
-                self.text("freezer", "freezer.state").is_some_and(|text| text != "THAWED")
-            }
+            Layout::V1 => text("freezer", "freezer.state").is_some_and(|text| text != "THAWED"),
             Layout::V2 => {
-                let events = self.text("", "cgroup.events").unwrap_or_default();
+                let events = text("", "cgroup.events").unwrap_or_default();
                 events.lines().any(|line| line == "frozen 1")
-                    || self.text("", "cgroup.freeze").is_some_and(|text| text == "1")
+                    || text("", "cgroup.freeze").is_some_and(|text| text == "1")
             }
         }
     }
 }
 
 impl CgroupFiles for Cgroups {
-    fn exists(&self, controller: &str, file: &str) -> bool {
-        self.dir(controller).is_some_and(|dir| dir.join(file).is_file())
+    fn exists(&self, controller: &str, file: &str) -> io::Result<bool> {
+        let Some(dir) = self.dir(controller) else { return Ok(false) };
+        Ok(std::fs::metadata(dir.join(file)).if_there()?.is_some_and(|meta| meta.is_file()))
     }
 
-    fn text(&self, controller: &str, file: &str) -> Option<String> {
-        let bytes = files::read_small(&self.dir(controller)?.join(file)).ok()?;
-        Some(String::from_utf8(bytes).ok()?.trim_end().to_owned())
+    fn text(&self, controller: &str, file: &str) -> io::Result<Option<String>> {
+        let Some(dir) = self.dir(controller) else { return Ok(None) };
+        let bytes = match files::read_small(&dir.join(file)) {
+            // The cgroup is being removed.
+            Err(error) if error.raw_os_error() == Some(nix::libc::ENODEV) => None,
+            read => read.if_there()?,
+        };
+        let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
+        Ok(text.map(|text| text.trim_end().to_owned()))
     }
 }
 

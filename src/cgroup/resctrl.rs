@@ -15,6 +15,7 @@ use nix::libc;
 
 use crate::error::in_our_words;
 use crate::host::Host;
+use crate::presence::{self, IfThere};
 
 use super::Cgroups;
 
@@ -39,7 +40,7 @@ pub(crate) fn enter(host: &Host, cgroups: &Cgroups, group: &Path) -> Result<(), 
     let mut moved = BTreeSet::new();
     for _round in 0..ROUNDS {
         let mut is_done = true;
-        for thread in threads(host, dir) {
+        for thread in threads(host, dir).map_err(|error| said(&error))? {
             if !moved.insert(thread) {
                 continue;
             }
@@ -60,27 +61,29 @@ pub(crate) fn enter(host: &Host, cgroups: &Cgroups, group: &Path) -> Result<(), 
 
 /// The group that a process is in, below `resctrl`; `None` where the kernel does not say.
 pub(crate) fn group_of(host: &Host, resctrl: &Path, pid: u32) -> Option<PathBuf> {
-    let text =
-        std::fs::read_to_string(host.path(format!("/proc/{pid}/cpu_resctrl_groups"))).ok()?;
+    let text = std::fs::read_to_string(host.path(format!("/proc/{pid}/cpu_resctrl_groups")))
+        .or_absent()?;
     let name = text.lines().find_map(|line| line.strip_prefix("res:"))?.trim().trim_matches('/');
     let is_plain = !name.contains('/') && name != "..";
     is_plain.then(|| if name.is_empty() { resctrl.to_owned() } else { resctrl.join(name) })
 }
 
 /// Every thread in a cgroup and those below it.
-fn threads(host: &Host, dir: &Path) -> Vec<u32> {
+fn threads(host: &Host, dir: &Path) -> std::io::Result<Vec<u32>> {
     let mut found = Vec::new();
     let mut dirs = vec![dir.to_owned()];
     while let Some(dir) = dirs.pop() {
-        let text = std::fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        let text = std::fs::read_to_string(dir.join("cgroup.procs")).if_there()?;
+        let text = text.unwrap_or_default();
         for pid in text.lines().filter_map(|line| line.trim().parse::<u32>().ok()) {
-            let tasks = std::fs::read_dir(host.path(format!("/proc/{pid}/task")));
-            let tasks = tasks.into_iter().flatten().flatten();
+            let tasks = presence::entries(&host.path(format!("/proc/{pid}/task")))?.into_iter();
             found.extend(tasks.filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok()));
         }
-        let below = std::fs::read_dir(&dir).into_iter().flatten().flatten();
-        let below = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        dirs.extend(below.map(|entry| entry.path()));
+        for below in presence::entries(&dir)? {
+            if below.file_type().if_there()?.is_some_and(|kind| kind.is_dir()) {
+                dirs.push(below.path());
+            }
+        }
     }
-    found
+    Ok(found)
 }

@@ -329,8 +329,13 @@ fn a_write_that_fails_puts_the_earlier_ones_back() {
     std::os::unix::fs::symlink(file.with_extension("aside"), &file).unwrap();
     let failed = carry_out(&cgroups, &writes).unwrap_err();
     assert!(failed.field == "cpu.quota" && failed.why.contains("symbolic link"), "{failed:?}");
-    assert_eq!(cgroups.text("", "pids.max").as_deref(), Some("max"));
-    assert_eq!(cgroups.text("", "cpu.max.aside"), None);
+    assert_eq!(cgroups.text("", "pids.max").unwrap().as_deref(), Some("max"));
+    assert_eq!(cgroups.text("", "cpu.max.aside").unwrap(), None);
+    let odd = cgroups.dir("").unwrap().join("cpu.weight");
+    std::fs::remove_file(&odd).unwrap();
+    std::os::unix::fs::symlink(&odd, &odd).unwrap();
+    assert!(cgroups.text("", "cpu.weight").is_err());
+    assert!(CgroupFiles::exists(&cgroups, "", "cpu.weight").is_err());
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! Reference: kernel `cgroup-v1/{memory,cpusets,devices,hugetlb,pids}.rst`, `sched-bwc.rst`.
 
 use super::{
-    CgroupFiles, Cpu, DeviceRule, Memory, Unfit, WritableResources, Write, early_or_late,
+    Cpu, DeviceRule, Memory, SeenFiles, Unfit, WritableResources, Write, early_or_late,
     first_number, or_max,
 };
 use super::{blkio, refused, set, write};
@@ -13,10 +13,7 @@ use super::{blkio, refused, set, write};
 const LIMIT: &str = "memory.limit_in_bytes";
 const MEMSW: &str = "memory.memsw.limit_in_bytes";
 
-pub(super) fn plan(
-    wanted: &WritableResources,
-    files: &dyn CgroupFiles,
-) -> Result<Vec<Write>, Unfit> {
+pub(super) fn plan(wanted: &WritableResources, files: &SeenFiles<'_>) -> Result<Vec<Write>, Unfit> {
     let WritableResources { memory, cpu, pids, unified, hugepages, devices, block_io } = wanted;
     if let Some(key) = unified.keys().next() {
         return refused(&format!("unified[{key}]"), "cgroup v1 has no unified settings");
@@ -49,7 +46,7 @@ pub(super) fn plan(
 
 fn plan_memory(
     memory: &Memory,
-    files: &dyn CgroupFiles,
+    files: &SeenFiles<'_>,
     writes: &mut Vec<Write>,
 ) -> Result<(), Unfit> {
     let Memory {
@@ -98,7 +95,7 @@ fn plan_memory(
 fn plan_limits(
     limit: Option<i64>,
     swap: Option<i64>,
-    files: &dyn CgroupFiles,
+    files: &SeenFiles<'_>,
     writes: &mut Vec<Write>,
 ) {
     if limit.is_none() && swap.is_none() {
@@ -123,7 +120,7 @@ fn plan_limits(
     }
 }
 
-fn plan_cpu(cpu: &Cpu, files: &dyn CgroupFiles, writes: &mut Vec<Write>) {
+fn plan_cpu(cpu: &Cpu, files: &SeenFiles<'_>, writes: &mut Vec<Write>) {
     let Cpu {
         shares,
         quota,
@@ -164,7 +161,7 @@ fn pair(
     period: Option<u64>,
     file: &str,
     field: &str,
-    files: &dyn CgroupFiles,
+    files: &SeenFiles<'_>,
 ) -> (bool, Option<Write>) {
     let now = || first_number(files.text("cpu", file)).and_then(|now| u64::try_from(now).ok());
     let shrinks = period.is_some_and(|period| now().is_some_and(|now| period < now));
@@ -192,7 +189,7 @@ const ACCESS: [char; 3] = ['r', 'w', 'm'];
 /// Only what changes is written, so that taking back takes nothing else away.
 fn plan_devices(
     rules: &[DeviceRule],
-    files: &dyn CgroupFiles,
+    files: &SeenFiles<'_>,
     writes: &mut Vec<Write>,
 ) -> Result<(), Unfit> {
     let listed = files.text("devices", "devices.list").unwrap_or_default();

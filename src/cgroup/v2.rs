@@ -5,7 +5,7 @@
 //! Reference: kernel `cgroup-v2.rst`; runc's and crun's conversions (formulas.rs).
 
 use super::{
-    Around, CgroupFiles, Cpu, Memory, Unfit, WritableResources, Write, early_or_late, first_number,
+    Around, Cpu, Memory, SeenFiles, Unfit, WritableResources, Write, early_or_late, first_number,
     formulas, number,
 };
 use super::{blkio, or_max, refused, set, write};
@@ -15,7 +15,7 @@ const PERIOD: i64 = 100_000;
 pub(super) fn plan(
     wanted: &WritableResources,
     around: Around<'_>,
-    files: &dyn CgroupFiles,
+    files: &SeenFiles<'_>,
 ) -> Result<Vec<Write>, Unfit> {
     let WritableResources { memory, cpu, pids, unified, hugepages, devices, block_io } = wanted;
     if !devices.is_empty() {
@@ -109,7 +109,7 @@ fn swap_max(limit: Option<i64>, swap: Option<i64>, is_lifted: bool) -> Result<Op
 fn plan_cpu(
     cpu: &Cpu,
     around: Around<'_>,
-    files: &dyn CgroupFiles,
+    files: &SeenFiles<'_>,
     writes: &mut Vec<Write>,
 ) -> Result<(), Unfit> {
     let Cpu {
@@ -158,7 +158,7 @@ fn max(
     quota: Option<i64>,
     period: Option<u64>,
     around: Around<'_>,
-    files: &dyn CgroupFiles,
+    files: &SeenFiles<'_>,
 ) -> Option<Write> {
     let field = match (quota, period) {
         (None, None) => return None,

@@ -12,6 +12,7 @@ use std::path::Path;
 use nix::libc;
 
 use crate::error::in_our_words;
+use crate::presence::IfThere;
 
 use super::{CgroupFiles, Cgroups, Write};
 
@@ -47,9 +48,16 @@ pub(crate) fn carry_out(
 ) -> Result<Vec<AppliedWrite>, WriteError> {
     let mut done: Vec<(&Write, String)> = Vec::new();
     for write in writes {
-        let before = cgroups.text(write.controller, &write.file).unwrap_or_default();
-        let result = put(cgroups, write);
-        done.push((write, before));
+        // What is not known could not be put back.
+        let before = cgroups.text(write.controller, &write.file);
+        let result = match before {
+            Ok(before) => {
+                let result = put(cgroups, write);
+                done.push((write, before.unwrap_or_default()));
+                result
+            }
+            Err(unknown) => Err(format!("it cannot be read: {}", in_our_words(&unknown))),
+        };
         if let Err(why) = result {
             let mut left = 0;
             for (write, before) in done.iter().rev() {
@@ -66,16 +74,21 @@ pub(crate) fn carry_out(
     let written = done.into_iter().map(|(write, before)| AppliedWrite {
         file: write.file.clone(),
         field: write.field.clone(),
-        after: cgroups.text(write.controller, &write.file).unwrap_or_else(|| write.value.clone()),
+        after: read(cgroups, write).unwrap_or_else(|| write.value.clone()),
         before,
     });
     Ok(written.collect())
 }
 
+/// The text of its file, where it is only compared or shown.
+fn read(cgroups: &Cgroups, write: &Write) -> Option<String> {
+    cgroups.text(write.controller, &write.file).or_absent().flatten()
+}
+
 /// Whether the file may be the outcome of the write; false only where it surely says otherwise.
 /// Kernels write lists of CPUs and bytes in their own way, and a weight has two formulas.
 pub(crate) fn may_read_as(cgroups: &Cgroups, write: &Write) -> bool {
-    let Some(text) = cgroups.text(write.controller, &write.file) else { return true };
+    let Some(text) = read(cgroups, write) else { return true };
     match write.file.as_str() {
         "pids.max" => text == write.value,
         // crun leaves the file alone where a quota goes.
@@ -91,7 +104,7 @@ pub(crate) fn may_read_as(cgroups: &Cgroups, write: &Write) -> bool {
 
 /// Whether the file has just the value of a write.
 pub(crate) fn reads_as(cgroups: &Cgroups, write: &Write) -> bool {
-    let Some(text) = cgroups.text(write.controller, &write.file) else { return false };
+    let Some(text) = read(cgroups, write) else { return false };
     match write.field.as_str() {
         "memory.limit" | "memory.swap" | "memory.reservation" => {
             text == write.value || is_rounded(&text, &write.value)
@@ -135,7 +148,8 @@ fn put(cgroups: &Cgroups, write: &Write) -> Result<(), String> {
     let dir = cgroups.dir(write.controller).ok_or("there is no such controller")?;
     put_lines(&dir.join(&write.file), &write.value)?;
     if write.is_verified {
-        let now = cgroups.text(write.controller, &write.file).unwrap_or_default();
+        let now = cgroups.text(write.controller, &write.file);
+        let now = now.map_err(|unknown| in_our_words(&unknown))?.unwrap_or_default();
         let is_bytes = write.file.ends_with("_in_bytes");
         if now != write.value && !(is_bytes && is_rounded(&now, &write.value)) {
             return Err(format!("the kernel made it {now}"));
@@ -164,7 +178,7 @@ fn take_back(cgroups: &Cgroups, write: &Write, before: &str) -> Result<(), Strin
         Some((file, value)) => (file.as_str(), value.as_str()),
         None => (write.file.as_str(), before),
     };
-    let now = cgroups.text(write.controller, &write.file);
+    let now = read(cgroups, write);
     if write.undo.is_none() && now.as_deref() == Some(before) {
         return Ok(());
     }

@@ -314,6 +314,11 @@ impl ChainedPlugin {
         self.strikes.get() > 0
     }
 
+    /// Whether its last requests all timed out: containers are created without it, or refused.
+    pub fn is_unresponsive(&self) -> bool {
+        self.strikes.get() >= HANGING_STRIKES
+    }
+
     /// What it may set.
     ///
     /// # Errors

@@ -100,16 +100,16 @@ mod tests {
 
     #[test]
     fn each_change_says_what_applies_it() {
-        let after = "run_dir = \"/x\"\nautostart = false\n[runtime.nri-crun]\npath = \"/c\"\n\
+        let after = "run_dir = \"/x\"\nautostart = false\n[instance.nri-crun]\npath = \"/c\"\n\
                      [plugin.\"10-a.b\"]\ndeny = [\"Env\"]\n[nri]\nsocket_gid = 7\n";
         assert_eq!(
             changed("", after),
             [
                 "autostart true false call",
+                "instance.nri-crun.path - \"/c\" call",
                 "nri.socket_gid - 7 reload",
                 "plugin.10-a.b.deny - [\"Env\"] reload",
                 "run_dir \"/run/nri-runc\" \"/x\" restart",
-                "runtime.nri-crun.path - \"/c\" call",
             ]
         );
     }

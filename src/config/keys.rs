@@ -8,6 +8,7 @@ use toml_edit::Value;
 
 use super::duration::parse as parse_duration;
 use super::fields::check_field;
+use super::lists::LISTS;
 use super::settings::{
     ANY_PLUGIN, AuditTarget, Config, DaemonPolicy, Evict, MetricsListener, OnFailure, PluginOrigin,
     PluginSection,
@@ -63,8 +64,7 @@ impl Key {
     pub(super) fn name_in<'p>(&self, path: &'p [String]) -> Option<&'p str> {
         let mut parts = self.path.split('.');
         let mut name = "";
-        for (index, word) in path.iter().enumerate() {
-            let word = if index == 0 && word == "instance" { "runtime" } else { word.as_str() };
+        for word in path {
             match parts.next()? {
                 "*" => name = word,
                 part if part == word => {}
@@ -265,7 +265,7 @@ keys! {
     "run_dir" = "\"/run/nri-runc\"", Restart, "Directory for the daemon socket, its lock and its state.", |c, _, v| c.run_dir = read_path(v)?;
     "runtime_roots" = "[]", Restart, "Runtime state directories (`*` matches part of a name) in which nri-runc created every container. If the run directory is lost, all containers in them are recovered, not only those whose engine names nri-runc as their runtime.", |c, _, v| c.runtime_roots = read_paths(v)?;
     "runtime_name" = "\"nri-runc\"", Reload, "Runtime name reported to plugins.", |c, _, v| c.runtime_name = read_string(v)?;
-    "runtime.*.path" = "", Call, "Real runtime when nri-runc is called by this name (a symbolic link to it); overrides `runtime`.", |c, n, v| { let path = read_string(v)?; c.instances.insert(n.to_owned(), path) };
+    "instance.*.path" = "", Call, "Real runtime when nri-runc is called by this name (a symbolic link to it); overrides `runtime`.", |c, n, v| { let path = read_string(v)?; c.instances.insert(n.to_owned(), path) };
     "nri.disable" = "false", Call, "Disable plugins: every command goes straight to the runtime.", |c, _, v| c.disable = read_bool(v)?;
     "nri.socket_path" = "\"/var/run/nri/nri.sock\"", Reload, "Socket that plugins connect to.", |c, _, v| c.socket_path = read_path(v)?;
     "nri.plugin_path" = "\"/opt/nri/plugins\"", Reload, "Directory of pre-installed plugins: executables named `NN-name`.", |c, _, v| c.plugin_path = read_path(v)?;
@@ -273,7 +273,7 @@ keys! {
     "nri.plugin_registration_timeout" = "\"5s\"", Reload, "Time limit for a plugin to register; also the time that creates wait for expected plugins after the daemon has started.", |c, _, v| c.registration_timeout = read_duration(v)?;
     "nri.plugin_request_timeout" = "\"2s\"", Reload, "Time limit for a plugin to respond to a request.", |c, _, v| c.request_timeout = read_duration(v)?;
     "nri.disable_connections" = "false", Reload, "Do not open the plugin socket: only pre-installed plugins run.", |c, _, v| c.disable_connections = read_bool(v)?;
-    "nri.wait_for" = "[]", Reload, "Plugins (`NN-name`) that creates wait for after the daemon has started, at most for the registration time-out.", |c, _, v| c.wait_for = read_strings(v)?;
+    "nri.wait_for" = "[]", Reload, "Plugins (`NN-name`) that creates wait for after the daemon has started or a reload has added them, at most for the registration time-out.", |c, _, v| c.wait_for = read_strings(v)?;
     "nri.socket_mode" = "\"0600\"", Reload, "Mode of the plugin socket.", |c, _, v| c.socket_mode = read_mode(v)?;
     "nri.socket_gid" = "", Reload, "Group of the plugin socket.", |c, _, v| c.socket_gid = Some(read_number(v)?);
     "nri.allowed_uids" = "[0]", Reload, "Users whose processes may connect as plugins.", |c, _, v| c.allowed_uids = read_numbers(v)?;
@@ -311,15 +311,16 @@ keys! {
     "audit.path" = "\"/var/log/nri-runc/audit.log\"", Reload, "The file of the audit log. It is readable by root only.", |c, _, v| c.audit_path = read_path(v)?;
     "audit.max_size" = "\"64Mi\"", Reload, "Size at which this file is set aside as `PATH.1`, at least `256Ki`.", |c, _, v| c.audit_max_size = read_audit_size(v)?;
     "audit.max_files" = "4", Reload, "Files of the audit log that are kept, the present one included (1 to 1000); the oldest is removed.", |c, _, v| c.audit_max_files = read_audit_files(v)?;
-    "log.target" = "\"auto\"", Reload, "`auto`, `journal`, `syslog`, `file` (RUN_DIR/daemon.log, size-limited) or `stderr`.", |c, _, v| c.log_target = read_one_of(v, &["auto", "journal", "syslog", "file", "stderr"])?;
+    "log.target" = "\"auto\"", Reload, "`auto`, `journal`, `syslog`, `file` (RUN_DIR/daemon.log, size-limited) or `stderr` (in the foreground, else `file`).", |c, _, v| c.log_target = read_one_of(v, &["auto", "journal", "syslog", "file", "stderr"])?;
     "log.level" = "\"info\"", Reload, "`error`, `warn`, `info`, `debug` or `trace`.", |c, _, v| c.log_level = read_one_of(v, &["error", "warn", "info", "debug", "trace"])?;
     "log.format" = "\"text\"", Reload, "`text` or `json`.", |c, _, v| c.log_format = read_one_of(v, &["text", "json"])?;
     "debug.host_root" = "\"\"", Restart, "For tests: prefix of every host path that is read.", |c, _, v| c.debug_host_root = read_string(v)?;
     "debug.node_root" = "\"\"", Restart, "For tests: prefix of the host paths from which node capabilities are read.", |c, _, v| c.debug_node_root = read_string(v)?;
-    "debug.fault" = "\"\"", Restart, "For tests: `POINT:kill`, `POINT:fail`, `POINT:stall`, or `@FILE` that contains one of these.", |c, _, v| c.debug_fault = read_string(v)?;
+    "debug.fault" = "\"\"", Restart, "For tests: `POINT:kill`, `POINT:fail`, `POINT:stall`, `POINT:panic`, or `@FILE` that contains one of these.", |c, _, v| c.debug_fault = read_string(v)?;
     "debug.state_version" = "", Restart, "For tests: the form of the state that a re-executed daemon leaves, as if another version had written it.", |c, _, v| c.debug_state_version = Some(read_number(v)?);
     "debug.protocol" = "", Call, "For tests: the version of the protocol between wrapper and daemon that this process speaks.", |c, _, v| c.debug_protocol = Some(read_number(v)?);
     "debug.create_cap" = "\"90s\"", Reload, "For tests: the longest that create, run and restore wait for the daemon.", |c, _, v| c.debug_create_cap = read_duration(v)?;
+    "debug.look_every" = "\"60s\"", Reload, "For tests: how often records are compared with the files behind them.", |c, _, v| c.debug_look_every = read_duration(v)?;
 }
 
 /// The known key that is most like `dotted`.
@@ -337,14 +338,14 @@ pub fn markdown() -> String {
         let effect = key.effect.name();
         page.push_str(&format!("| `{}` | {default} | {effect} | {} |\n", key.path, key.meaning));
     }
-    page.push_str(&super::rules::markdown());
+    LISTS.iter().for_each(|list| page.push_str(&(list.markdown)()));
     page
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::reader::apply;
-    use super::super::settings::{Problem, Validator};
+    use super::super::settings::{Consequence, Problem, Validator};
     use super::*;
 
     #[test]
@@ -361,7 +362,8 @@ mod tests {
     fn a_file_that_is_no_toml_is_fatal_and_names_its_line() {
         let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
         apply(&mut config, "f", "a = 1\nb = = 2\n", &mut problems);
-        assert!(problems[0].is_fatal && problems[0].text.starts_with("f:2:"), "{problems:?}");
+        assert_eq!(problems[0].consequence, Consequence::UsesNoFile);
+        assert!(problems[0].text.starts_with("f:2:"), "{problems:?}");
     }
 
     #[test]
@@ -427,20 +429,18 @@ mod tests {
             let text = format!("[plugin.a]\nfrom = [\"{wrong}\"]\n");
             apply(&mut config, "f", &text, &mut problems);
             let [problem] = &problems[..] else { panic!("{wrong}: {problems:?}") };
-            assert!(
-                problem.protects && problem.text.starts_with("f:2:8: plugin.a.from: "),
-                "{wrong}"
-            );
+            assert_eq!(problem.consequence, Consequence::RefusesCreates, "{wrong}");
+            assert!(problem.text.starts_with("f:2:8: plugin.a.from: "), "{wrong}");
         }
     }
 
     #[test]
-    fn a_wrong_key_of_an_instance_is_named_as_it_is_written() {
+    fn a_wrong_key_of_an_instance_never_leaves_it_another_runtime() {
         let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
-        apply(&mut config, "f", "[runtime.nri-crun]\npth = \"/x\"\n", &mut problems);
+        apply(&mut config, "f", "[instance.nri-crun]\npth = \"/x\"\n", &mut problems);
         let text = &problems[0].text;
-        assert!(text.starts_with("f:2:1: unknown key runtime.nri-crun.pth"), "{text}");
-        assert!(!problems[0].is_fatal);
+        assert!(text.starts_with("f:2:1: unknown key instance.nri-crun.pth"), "{text}");
+        assert_eq!(problems[0].consequence, Consequence::UsesNoFile);
     }
 
     /// What one line in `[nri.default_validator]` comes to, and what is wrong with it.

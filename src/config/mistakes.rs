@@ -1,28 +1,64 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which keys protect containers. An operator who mistyped `deny` believes that something is forbidden, so
-//! an error in such a key refuses creates until the file is fixed (`Config::protection_error`). An
-//! error in any other key is a warning. Nothing here reads a file.
+//! What an error in a key does. An operator who mistyped `deny` believes that something is forbidden, so
+//! an error in a key that protects refuses creates until the file is fixed
+//! (`Config::protection_error`), and one in a key that names a runtime never leads to another runtime
+//! (decision D7). Nothing here reads a file.
 
-use super::keys::nearest_key;
+use super::keys::{Key, nearest_key};
+use super::lists;
+use super::settings::Consequence;
 use super::spelling::distance_to_key;
 
 /// Sections and keys that protect.
-const SECTIONS: [&str; 3] = ["plugin", "nri.default_validator", "rule"];
+const SECTIONS: [&str; 2] = ["plugin", "nri.default_validator"];
 const KEYS: [&str; 2] = ["exempt_namespaces", "on_daemon_failure"];
+/// Keys that say which runtime is used.
+const RUNTIMES: [&str; 2] = ["runtime", "instance.*.path"];
 /// Keys that protect nowhere but in those sections.
 const MISPLACED: [&str; 7] =
     ["required", "allow", "deny", "on_failure", "required_plugins", "hide", "from"];
 /// So many letters may be wrong in a key that was meant for a section that protects.
 const TYPO_LETTERS: usize = 4;
+/// The same of a key that names a runtime: the word is short.
+const RUNTIME_TYPO_LETTERS: usize = 2;
+
+/// What a value that the key cannot have does.
+pub(super) fn of_value(key: &Key, dotted: &str) -> Consequence {
+    // The default may be another runtime, or another word on a daemon that is away, than the operator
+    // has had so far.
+    if RUNTIMES.contains(&key.path) || key.path == "on_daemon_failure" {
+        return Consequence::UsesNoFile;
+    }
+    of_unknown_key(dotted).max(Consequence::KeepsLast)
+}
+
+/// What the key `dotted` does, which does not exist, in a section that does.
+pub(super) fn of_unknown_key(dotted: &str) -> Consequence {
+    let lower = dotted.to_lowercase();
+    let near = nearest_key(&lower);
+    let is_near_runtime =
+        RUNTIMES.contains(&near) && distance_to_key(&lower, near) <= RUNTIME_TYPO_LETTERS;
+    if is_near_runtime || lower.starts_with("instance.") {
+        return Consequence::UsesNoFile;
+    }
+    if is_protecting(dotted) { Consequence::RefusesCreates } else { Consequence::Ignored }
+}
+
+/// What a section or a list of tables does that does not exist, or a key in it: any of them may have
+/// been meant to protect.
+pub(super) fn of_unknown_table(dotted: &str) -> Consequence {
+    of_unknown_key(dotted).max(Consequence::RefusesCreates)
+}
 
 /// Whether a mistake in the key `dotted` may leave open what was meant to be closed: it is in a
 /// section that protects, or would be if it were not mistyped.
-pub(super) fn is_protecting(dotted: &str) -> bool {
+fn is_protecting(dotted: &str) -> bool {
     let is_ours = |key: &str| {
         let is_below = |section: &str| {
             key.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        SECTIONS.into_iter().any(is_below) || KEYS.contains(&key)
+        let mut sections = SECTIONS.into_iter().chain(lists::LISTS.iter().map(|list| list.name));
+        sections.any(is_below) || KEYS.contains(&key)
     };
     let lower = dotted.to_lowercase().replace('-', "_");
     let last = lower.rsplit('.').next().unwrap_or_default();

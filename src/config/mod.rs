@@ -2,14 +2,19 @@
 //! Loads the configuration. The table in `keys.rs` names each key with its default, its meaning and its
 //! parser; `docs/config.md` is generated from it.
 //!
-//! A broken file must never change which runtime is used (decision D7): if a file is not valid TOML, or
-//! names runtimes in a wrong way, the last valid snapshot in the run directory applies, else the
-//! defaults. `check` reports unknown keys; they never fail a container.
+//! Every process reads the files here, and only here: a wrapper, the daemon at its start and at a reload,
+//! `check`. With an error for which a reload changes nothing, none of them uses the files while the
+//! run directory has the last valid configuration, so that all agree, and no broken file changes which
+//! runtime is used (decisions D7, D64).
 
+mod advice;
+#[cfg(test)]
+mod agreement;
 mod changes;
 mod duration;
 pub(crate) mod fields;
 mod keys;
+mod lists;
 mod mistakes;
 mod plain;
 mod plugins;
@@ -18,8 +23,11 @@ mod reader;
 mod rules;
 mod settings;
 mod size;
+mod snapshot;
 mod spelling;
 
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 pub(crate) use changes::{ChangedKey, changes};
@@ -27,12 +35,17 @@ pub(crate) use duration::{parse as parse_duration, show as show_duration};
 pub(crate) use keys::Effect;
 pub use keys::markdown;
 pub use plugins::PluginSettings;
+pub(crate) use plugins::bare_name;
 pub(crate) use protection::Protection;
 pub(crate) use rules::{EVERY_FIELD, EVICTION, RuleMode, RuleSection};
 pub use settings::OnFailure;
 pub(crate) use settings::{
-    AuditTarget, Config, DaemonPolicy, Evict, MetricsListener, PluginOrigin, Problem, Validator,
+    AuditTarget, Config, Consequence, DaemonPolicy, Evict, MetricsListener, PluginOrigin, Problem,
+    Validator,
 };
+pub(crate) use snapshot::text as snapshot_text;
+
+use snapshot::Snapshot;
 
 /// The main configuration file.
 pub(crate) const DEFAULT_FILE: &str = "/etc/nri-runc/config.toml";
@@ -43,6 +56,9 @@ pub(crate) const FILE_VARIABLE: &str = "NRI_RUNC_CONFIG";
 /// The daemon's copy of the configuration it could read last, in the run directory.
 pub(crate) const SNAPSHOT: &str = "config.good.toml";
 
+/// Configuration files with their text, in the order in which they are read.
+pub(crate) type Files = Vec<(PathBuf, String)>;
+
 /// What [`load`] found.
 #[derive(Debug, Clone, Default)]
 pub struct Loaded {
@@ -51,7 +67,12 @@ pub struct Loaded {
     /// What was wrong with the files, if anything.
     pub problems: Vec<Problem>,
     /// The files that were read, in order, with their text.
-    pub files: Vec<(PathBuf, String)>,
+    pub files: Files,
+    /// The files whose values `config` has, where these are not the ones that were read: the last
+    /// valid configuration.
+    last_good: Option<Files>,
+    /// Files in the folder of further files that have another name than `*.toml`.
+    unread: Vec<PathBuf>,
     /// The file that was named to be read alone, absolute.
     pub only: Option<PathBuf>,
     /// Why the file that was named could not be read.
@@ -59,40 +80,132 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// The first error with which a reload changes nothing.
-    pub(crate) fn stops_reload(&self) -> Option<&Problem> {
-        self.problems.iter().find(|problem| problem.stops_reload)
+    /// The first error with which a reload changes nothing. With one, nobody uses these files as
+    /// long as a daemon lives that has read valid ones.
+    pub(crate) fn refusal(&self) -> Option<&Problem> {
+        self.problems.iter().find(|problem| problem.consequence >= Consequence::KeepsLast)
     }
 
-    /// Whether a file could not be used, so that the last good snapshot or the defaults hold.
-    pub fn is_broken(&self) -> bool {
-        self.problems.iter().any(|problem| problem.is_fatal)
+    /// The files whose values [`Loaded::config`] has.
+    pub(crate) fn in_force(&self) -> &Files {
+        self.last_good.as_ref().unwrap_or(&self.files)
+    }
+
+    /// Whether the settings are those of the last valid configuration.
+    pub(crate) fn is_last_good(&self) -> bool {
+        self.last_good.is_some()
+    }
+
+    /// The errors that no reload is refused for, and the advice, one line each.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let problems = self.problems.iter().map(|problem| problem.text.clone());
+        problems.chain(self.advice()).collect()
+    }
+
+    /// What is no error and yet hardly meant, one line each.
+    pub(crate) fn advice(&self) -> Vec<String> {
+        let unread = self
+            .unread
+            .iter()
+            .map(|path| format!("{} is not read: its name does not end in .toml", path.display()));
+        unread.chain(advice::unreached(&self.config.rules)).collect()
+    }
+
+    /// `FILE:LINE:COLUMN` of the key with this path, where the files set it last.
+    pub(crate) fn place_of(&self, path: &[&str]) -> Option<String> {
+        reader::place_of(&self.files, path)
+    }
+
+    /// Adds an error that the files alone do not show.
+    pub(crate) fn add_problem(&mut self, problem: Problem) {
+        let was_refused = self.refusal().is_some();
+        self.problems.push(problem);
+        if !was_refused {
+            let read = std::mem::take(&mut self.config);
+            self.settle(read);
+        }
+    }
+
+    /// The settings of a daemon that goes on as another program: it has read a valid configuration,
+    /// which stays in force, whatever the files are by now.
+    pub(crate) fn for_next_program(mut self) -> Self {
+        if self.is_last_good() {
+            self.config.protection_error = None;
+        }
+        self
+    }
+
+    /// Decides by the errors which settings hold; `read` is what could be read of the files.
+    fn settle(&mut self, read: Config) {
+        let worst = self.problems.iter().map(|problem| problem.consequence).max();
+        self.config = match worst {
+            None | Some(Consequence::Ignored) => read,
+            Some(
+                worst @ (Consequence::KeepsLast
+                | Consequence::RefusesCreates
+                | Consequence::UsesNoFile),
+            ) => {
+                let mut run_dir = read.run_dir.clone();
+                if worst == Consequence::UsesNoFile {
+                    run_dir = run_dir_of(&self.files, &run_dir);
+                }
+                match snapshot::read(&run_dir) {
+                    Some(Snapshot { config, files }) => {
+                        self.last_good = Some(files);
+                        config
+                    }
+                    None if worst == Consequence::UsesNoFile => defaults(&self.files, run_dir),
+                    None => read,
+                }
+            }
+        };
+        let refuses = |problem: &&Problem| problem.consequence >= Consequence::RefusesCreates;
+        let first = self.problems.iter().find(refuses);
+        self.config.protection_error = first.map(|problem| problem.text.clone());
     }
 }
 
 /// Reads the configuration: `only` (of `--config` or the environment) alone, else the default
-/// files. Never fails: a broken file leaves the last good snapshot, or the defaults, with
-/// `Config::protection_error` set.
+/// files. Never fails: files with an error leave the last valid configuration or, where there is
+/// none, what could be read of them, with `Config::protection_error` set where that refuses creates.
 pub fn load(only: Option<&Path>) -> Loaded {
     let only = only.map(|only| std::path::absolute(only).unwrap_or_else(|_| only.to_owned()));
-    read_all(candidates(only.as_deref(), Path::new("/")), only)
+    read_all(only, Path::new("/"))
 }
 
 /// The configuration of a host whose root is the folder `root` of this one.
 pub(crate) fn load_below(root: &Path) -> Loaded {
-    read_all(candidates(None, root), None)
+    read_all(None, root)
 }
 
-fn read_all(paths: Vec<PathBuf>, only: Option<PathBuf>) -> Loaded {
+fn read_all(only: Option<PathBuf>, root: &Path) -> Loaded {
     let mut loaded = Loaded { only: only.clone(), ..Loaded::default() };
+    let unreadable = |path: &Path, error: &std::io::Error| {
+        format!("{}: {}", path.display(), crate::error::in_our_words(error))
+    };
+    let no_file = |text: String| Problem { text, consequence: Consequence::UsesNoFile };
+    let folder = root.join(DEFAULT_DROP_INS.trim_start_matches('/'));
+    let paths = match &only {
+        Some(only) => vec![only.clone()],
+        None => {
+            let further = drop_ins(&folder).unwrap_or_else(|error| {
+                // A file that protects may be in it.
+                loaded.problems.push(no_file(unreadable(&folder, &error)));
+                Vec::new()
+            });
+            let (read, unread) = further.into_iter().partition(|path| has_toml_name(path));
+            loaded.unread = unread;
+            [vec![root.join(DEFAULT_FILE.trim_start_matches('/'))], read].concat()
+        }
+    };
     for path in paths {
         match read_text(&path) {
             Ok(text) => loaded.files.push((path, text)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && only.is_none() => {}
+            Err(error) if error.kind() == ErrorKind::NotFound && only.is_none() => {}
             Err(error) => {
-                let text = format!("{}: {}", path.display(), crate::error::in_our_words(&error));
+                let text = unreadable(&path, &error);
                 loaded.unreadable = only.is_some().then(|| text.clone());
-                loaded.problems.push(Problem::fatal(text));
+                loaded.problems.push(no_file(text));
             }
         }
     }
@@ -100,9 +213,7 @@ fn read_all(paths: Vec<PathBuf>, only: Option<PathBuf>) -> Loaded {
     for (path, text) in &loaded.files {
         reader::apply(&mut config, &path.display().to_string(), text, &mut loaded.problems);
     }
-    loaded.config = if loaded.is_broken() { last_good(&loaded.files) } else { config };
-    let protecting = loaded.problems.iter().find(|problem| problem.protects);
-    loaded.config.protection_error = protecting.map(|problem| problem.text.clone());
+    loaded.settle(config);
     loaded
 }
 
@@ -131,61 +242,51 @@ fn beside_the_executable() -> Option<PathBuf> {
 
 fn read_text(path: &Path) -> std::io::Result<String> {
     let bytes = crate::files::read_small(path)?;
-    String::from_utf8(bytes)
-        .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))
+    String::from_utf8(bytes).map_err(|error| std::io::Error::new(ErrorKind::InvalidData, error))
 }
 
-/// The file that is read alone, or the default ones below `root`.
-fn candidates(only: Option<&Path>, root: &Path) -> Vec<PathBuf> {
-    if let Some(only) = only {
-        return vec![only.to_owned()];
+/// What the folder of further files has, in name order, hidden files left out.
+fn drop_ins(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut paths = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if has_toml_name(&entry.path()) || !entry.file_name().as_bytes().starts_with(b".") {
+            paths.push(entry.path());
+        }
     }
-    let below = |path: &str| root.join(path.trim_start_matches('/'));
-    let mut paths = vec![below(DEFAULT_FILE)];
-    if let Ok(entries) = std::fs::read_dir(below(DEFAULT_DROP_INS)) {
-        let mut more: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-        more.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
-        more.sort();
-        paths.extend(more);
-    }
-    paths
+    paths.sort();
+    Ok(paths)
 }
 
-/// The snapshot in the run directory that even a broken file still names on a line of its own,
-/// else the defaults.
-fn last_good(files: &[(PathBuf, String)]) -> Config {
-    let mut config = Config::default();
+fn has_toml_name(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "toml")
+}
+
+/// The run directory that even a broken file still names on a line of its own, else `read`.
+fn run_dir_of(files: &Files, read: &Path) -> PathBuf {
+    let mut run_dir = read.to_owned();
     for (_, text) in files {
         for line in text.lines().take_while(|line| !line.trim_start().starts_with('[')) {
             let value = line.trim().strip_prefix("run_dir").map(str::trim_start);
             if let Some(value) = value.and_then(|rest| rest.strip_prefix('=')) {
-                config.run_dir = PathBuf::from(value.trim().trim_matches(['"', '\'']));
+                run_dir = PathBuf::from(value.trim().trim_matches(['"', '\'']));
             }
         }
     }
-    let snapshot = config.run_dir.join(SNAPSHOT);
-    match std::fs::read_to_string(&snapshot) {
-        Ok(text) => {
-            let mut ignored = Vec::new();
-            for part in text.split(SNAPSHOT_SEPARATOR) {
-                reader::apply(&mut config, SNAPSHOT, part, &mut ignored);
-            }
-        }
-        Err(_none) if files.iter().any(|(_, text)| text.contains("[[rule")) => {
-            rules::close(&mut config);
-        }
-        Err(_none) => {}
-    }
-    config
+    run_dir
 }
 
-/// Stands between the files that make up a snapshot; a TOML comment.
-const SNAPSHOT_SEPARATOR: &str = "#---- next file ----#\n";
-
-/// The text that the daemon keeps as the last good configuration.
-pub(crate) fn snapshot_text(files: &[(PathBuf, String)]) -> String {
-    let parts: Vec<String> = files.iter().map(|(_, text)| format!("{text}\n")).collect();
-    parts.join(SNAPSHOT_SEPARATOR)
+/// The defaults; no plugin has any right where the files have rules, of which none can be read.
+fn defaults(files: &Files, run_dir: PathBuf) -> Config {
+    let mut config = Config { run_dir, ..Config::default() };
+    if files.iter().any(|(_, text)| text.contains("[[rule")) {
+        rules::close(&mut config);
+    }
+    config
 }
 
 #[cfg(test)]
@@ -204,7 +305,7 @@ mod tests {
     #[test]
     fn the_documented_example_is_understood() {
         let (_temp, path) = file(
-            "runtime = [\"/usr/bin/runc\"]\non_daemon_failure = \"fail\"\n[runtime.nri-crun]\n\
+            "runtime = [\"/usr/bin/runc\"]\non_daemon_failure = \"fail\"\n[instance.nri-crun]\n\
              path = \"/usr/bin/crun\"\n[nri]\nplugin_request_timeout = \"1m30s\"\n\
              [plugin.balloons]\non_failure = \"refuse\"\nstrikes = 3\n",
         );
@@ -228,7 +329,7 @@ mod tests {
     fn an_unknown_key_names_file_line_and_the_nearest_key() {
         let (_temp, path) = file("autostart = true\n[nri]\nsocket_pat = \"/x\"\n");
         let loaded = load(Some(&path));
-        assert!(!loaded.is_broken());
+        assert!(loaded.refusal().is_none());
         let text = &loaded.problems[0].text;
         assert!(text.contains("config.toml:3") && text.contains("nri.socket_path"), "{text}");
     }
@@ -248,7 +349,7 @@ mod tests {
         crate::files::replace(&temp.path().join(SNAPSHOT), good.as_bytes()).unwrap();
         let (_keep, path) = file(&format!("run_dir = \"{run_dir}\"\nruntime = [\n[[[\n"));
         let loaded = load(Some(&path));
-        assert!(loaded.is_broken());
+        assert!(loaded.refusal().is_some());
         assert_eq!(loaded.config.runtime, ["/bin/special"]);
     }
 
@@ -258,23 +359,23 @@ mod tests {
         let run_dir = format!("run_dir = \"{}\"\n", temp.path().display());
         let good = format!("{run_dir}runtime = [\"/bin/special\"]\n");
         crate::files::replace(&temp.path().join(SNAPSHOT), good.as_bytes()).unwrap();
-        for wrong in ["runtime = 5\n", "[runtime.nri-crun]\npath = 1\n"] {
+        for wrong in ["runtime = 5\n", "[instance.nri-crun]\npath = 1\n"] {
             let (_keep, path) = file(&format!("{run_dir}{wrong}"));
             let loaded = load(Some(&path));
-            assert!(loaded.is_broken(), "{wrong}");
+            assert!(loaded.refusal().is_some(), "{wrong}");
             assert_eq!(loaded.config.runtime, ["/bin/special"]);
         }
         let (_keep, path) = file(&format!("{run_dir}autostart = 1\n"));
         let loaded = load(Some(&path));
-        assert!(!loaded.is_broken(), "no other key sends a verb elsewhere");
-        assert_eq!(loaded.config.protection_error, None, "and this one protects nothing");
+        assert_eq!(loaded.problems[0].consequence, Consequence::KeepsLast);
+        assert_eq!(loaded.config.protection_error, None, "this one protects nothing");
     }
 
     #[test]
     fn a_broken_file_without_snapshot_leaves_the_defaults() {
         let (_temp, path) = file("run_dir = \"/nowhere/x\"\n= = =\n");
         let loaded = load(Some(&path));
-        assert!(loaded.is_broken());
+        assert!(loaded.refusal().is_some());
         assert_eq!(loaded.config.runtime, Config::default().runtime);
         assert!(loaded.config.protection_error.is_some_and(|error| error.contains(":2:")));
     }
@@ -306,9 +407,61 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_another_name_than_toml_is_named_and_not_read() {
+        let temp = tempfile::tempdir().unwrap();
+        let folder = temp.path().join("etc/nri-runc/config.d");
+        std::fs::create_dir_all(&folder).unwrap();
+        for name in ["10-a.toml", "20-b.toml.bak", "30-c", ".hidden"] {
+            crate::files::replace(&folder.join(name), b"autostart = false\n").unwrap();
+        }
+        let loaded = load_below(temp.path());
+        assert_eq!((loaded.problems.len(), loaded.files.len()), (0, 1));
+        let lines = ["20-b.toml.bak", "30-c"].map(|name| {
+            format!("{} is not read: its name does not end in .toml", folder.join(name).display())
+        });
+        assert_eq!(loaded.advice(), lines);
+    }
+
+    #[test]
+    fn a_folder_of_files_that_cannot_be_listed_refuses_creates() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(temp.path().join("etc/nri-runc")).unwrap();
+        crate::files::replace(&temp.path().join("etc/nri-runc/config.d"), b"").unwrap();
+        let loaded = load_below(temp.path());
+        let error = loaded.config.protection_error.unwrap_or_default();
+        assert!(error.contains("config.d: a part of the path is no folder"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_a_reload_refuses_leaves_the_last_valid_configuration() {
+        let temp = tempfile::tempdir().unwrap();
+        let run_dir = format!("run_dir = \"{}\"\n", temp.path().display());
+        let good = format!("{run_dir}runtime = [\"/bin/special\"]\n[nri]\nallowed_uids = [7]\n");
+        let files = vec![(PathBuf::from("/x"), good)];
+        crate::files::replace(&temp.path().join(SNAPSHOT), snapshot_text(&files).as_bytes())
+            .unwrap();
+        for (wrong, refuses) in [
+            ("[log]\nformat = \"xml\"\n", false),
+            ("[[rules]]\nhide = true\n", true),
+            ("[foo]\nx = 1\n", true),
+            ("[plugin.a]\nrequird = true\n", true),
+            ("= =\n", true),
+        ] {
+            let text = format!("{run_dir}runtime = [\"/bin/other\"]\nautostart = false\n{wrong}");
+            let (_keep, path) = file(&text);
+            let loaded = load(Some(&path));
+            assert_eq!(loaded.config.runtime, ["/bin/special"], "{wrong}");
+            assert!(loaded.config.autostart && loaded.config.allowed_uids == [7], "{wrong}");
+            assert_eq!(loaded.config.protection_error.is_some(), refuses, "{wrong}");
+            assert_eq!(loaded.in_force(), &files, "{wrong}");
+            assert_eq!(loaded.for_next_program().config.protection_error, None, "{wrong}");
+        }
+    }
+
+    #[test]
     fn a_named_file_that_is_missing_is_a_problem() {
         let loaded = load(Some(Path::new("/nowhere/config.toml")));
-        assert!(loaded.is_broken() && loaded.config.protection_error.is_some());
+        assert!(loaded.refusal().is_some() && loaded.config.protection_error.is_some());
         assert!(loaded.unreadable.is_some_and(|why| why.contains("/nowhere/config.toml: it is")));
     }
 }

@@ -95,9 +95,6 @@ fn read(text: &str) -> Option<PlainFile> {
         }
         let section = sections.last().into_iter().flat_map(|name| name.split('.')).map(unquoted);
         let path: Vec<String> = section.chain([key]).map(str::to_owned).collect();
-        if path.first().is_some_and(|word| word == "instance") {
-            return None;
-        }
         let known = KEYS.iter().find(|known| known.name_in(&path).is_some())?;
         if !is_bare(key) || settings.iter().any(|(_, other, _)| *other == path) {
             return None;
@@ -126,8 +123,7 @@ fn is_bare(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(is_plain)
 }
 
-/// A section that holds keys of ours. `runtime` is also a key, and `instance` is what the parser
-/// is shown in its place.
+/// A section that holds keys of ours.
 fn is_section(name: &str) -> bool {
     let words = || name.split('.');
     let is_word = |word: &str| is_bare(word) || unquoted(word) != word;
@@ -136,7 +132,7 @@ fn is_section(name: &str) -> bool {
         words().all(|word| parts.next().is_some_and(|part| part == "*" || part == word))
             && parts.next().is_some()
     };
-    name != "runtime" && words().all(is_word) && KEYS.iter().any(holds)
+    words().all(is_word) && KEYS.iter().any(holds)
 }
 
 /// The one name of a section that needs quotes and is plain all the same: every plugin.
@@ -211,7 +207,7 @@ mod tests {
     #[test]
     fn what_people_write_needs_no_parser() {
         let text = "# ours\nruntime = [\"/usr/bin/runc\", 'crun',]  # first wins\nautostart = false\n\
-                    \n[runtime.nri-crun]\npath=\"/usr/bin/crun\"\n[nri]\n\twait_for = [ ]\n\
+                    \n[instance.nri-crun]\npath=\"/usr/bin/crun\"\n[nri]\n\twait_for = [ ]\n\
                     allowed_uids = [0, 1000]\nplugin_request_timeout = \"1m30s\"\n\
                     [nri.default_validator]\nenable = true\n[plugin.10-a]\nstrikes = 3\n\
                     [plugin.\"*\"]\ndeny = [\"OciHooks\"]\n  [[rule]]  # first\n\
@@ -229,7 +225,8 @@ mod tests {
             "[nri]\n[log]\n[nri]\n",
             "[log]\ntarget = \"file\"\n[log.target]\n",
             "runtime = [\"a\"]\n[runtime]\n",
-            "[instance.a]\npath = \"/b\"\n",
+            "[runtime.a]\npath = \"/b\"\n",
+            "[instance]\na.path = \"/b\"\n",
             "nri.disable = true\n",
             "run_dir = \"/a\\u0041\"\n",
             "run_dir = \"\"\"/a\"\"\"\n",

@@ -60,12 +60,20 @@ impl Config {
     /// How long a create or a pod waits for the required plugin `name` (or `NN-name`) while it is
     /// not connected.
     pub(crate) fn required_wait(&self, name: &str) -> Duration {
-        let is_index = |index: &str| index.len() == 2 && index.bytes().all(|b| b.is_ascii_digit());
-        let named = name.split_once('-').filter(|(index, _)| is_index(index));
-        let bare = named.map_or(name, |(_index, bare)| bare);
-        let sections: Vec<&PluginSection> =
-            [name, bare, ANY_PLUGIN].iter().filter_map(|name| self.plugins.get(*name)).collect();
+        let sections: Vec<&PluginSection> = [name, bare_name(name), ANY_PLUGIN]
+            .iter()
+            .filter_map(|name| self.plugins.get(*name))
+            .collect();
         first(&sections, |section| section.wait.as_ref()).unwrap_or_default()
+    }
+}
+
+/// The name in `NN-name`.
+pub(crate) fn bare_name(plugin: &str) -> &str {
+    let is_index = |index: &str| index.len() == 2 && index.bytes().all(|b| b.is_ascii_digit());
+    match plugin.split_once('-') {
+        Some((index, name)) if is_index(index) => name,
+        Some(_) | None => plugin,
     }
 }
 

@@ -8,6 +8,8 @@
 
 use std::path::PathBuf;
 
+use crate::presence::{self, IfThere};
+
 use super::settings::{Config, OnFailure};
 
 /// The longest list of plugins that is read.
@@ -61,7 +63,13 @@ impl Config {
     /// The same, and the plugins that the last daemon had connected when it went.
     pub fn protections_without_daemon(&self) -> Vec<Protection> {
         let mut found = self.protections();
-        let list = crate::files::read_small(&self.protecting_plugins()).unwrap_or_default();
+        let path = self.protecting_plugins();
+        let list = presence::insist(|| crate::files::read_small(&path).if_there());
+        if list.is_err() {
+            let what = "the list of plugins that protect containers cannot be read";
+            found.push(Protection::other(what));
+        }
+        let list = list.or_absent().flatten().unwrap_or_default();
         let list = String::from_utf8_lossy(&list);
         let lines = list.lines().filter(|line| !line.is_empty()).take(LISTED_PLUGINS_LIMIT);
         found.extend(lines.map(|line| Protection::other(format!("plugin {line}"))));

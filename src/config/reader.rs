@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use toml_edit::{ArrayOfTables, Document, Item, TableLike, Value};
 
 use super::keys::{KEYS, nearest_key};
-use super::settings::{Config, Problem};
-use super::{mistakes, plain, rules};
+use super::settings::{Config, Consequence, Problem};
+use super::{Files, lists, mistakes, plain};
 use crate::error::quoted;
 
 /// Takes over what the TOML `text` of `file` sets; what is wrong with it goes to `problems`.
@@ -24,34 +24,39 @@ pub(super) fn apply(config: &mut Config, file: &str, text: &str, problems: &mut 
 
 /// The same by the TOML parser.
 pub(super) fn parse(config: &mut Config, file: &str, text: &str, problems: &mut Vec<Problem>) {
-    let parseable = with_instances_apart(text);
-    let document = match Document::parse(parseable.as_str()) {
-        Ok(document) => document,
-        Err(error) => {
-            let place = place(&parseable, error.span().map_or(0, |span| span.start));
-            let text = format!("{file}:{place}: {}", quoted(error.message()));
-            problems.push(Problem::fatal(text));
-            return;
+    match Document::parse(text) {
+        Ok(document) => {
+            let mut reader = Reader { config, file, text, problems };
+            reader.table(document.as_table(), &mut Vec::new());
         }
-    };
-    let mut reader = Reader { config, file, text: &parseable, problems };
-    reader.table(document.as_table(), &mut Vec::new());
-}
-
-/// TOML forbids `runtime = [...]` beside `[runtime.NAME]`, which is how our configuration is
-/// documented: the headers get another word of the same meaning, line by line.
-fn with_instances_apart(text: &str) -> String {
-    let mut parseable = String::with_capacity(text.len() + 64);
-    for line in text.split_inclusive('\n') {
-        match line.trim_start().strip_prefix("[runtime.") {
-            Some(rest) => {
-                parseable.push_str("[instance.");
-                parseable.push_str(rest);
-            }
-            None => parseable.push_str(line),
+        Err(error) => {
+            // `runtime = […]` beside `[runtime.NAME]` is no TOML: the parser's words do not help.
+            let old = old_instance(text).map(|(at, name)| (at, in_new_spelling(name)));
+            let at = error.span().map_or(0, |span| span.start);
+            let (at, what) = old.unwrap_or_else(|| (at, error.message().to_owned()));
+            let text = format!("{file}:{}: {}", place(text, at), quoted(&what));
+            problems.push(Problem { text, consequence: Consequence::UsesNoFile });
         }
     }
-    parseable
+}
+
+/// The first header `[runtime.NAME]`, the spelling of `[instance.NAME]` in earlier versions: its
+/// offset, and the name.
+fn old_instance(text: &str) -> Option<(usize, &str)> {
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        let header = line.trim_start();
+        let name = header.strip_prefix("[runtime.").and_then(|rest| rest.split(']').next());
+        if let Some(name) = name {
+            return Some((at + line.len() - header.len(), name));
+        }
+        at += line.len();
+    }
+    None
+}
+
+fn in_new_spelling(name: &str) -> String {
+    format!("the section [runtime.{name}] has another name now: write [instance.{name}]")
 }
 
 struct Reader<'a> {
@@ -72,88 +77,82 @@ impl Reader<'_> {
                 Item::Value(Value::InlineTable(inner)) => self.inner(inner, at, above),
                 Item::Value(value) => self.value(above, value, at, item),
                 Item::Table(inner) => self.inner(inner, at, above),
-                Item::ArrayOfTables(tables) if *above == [rules::LIST] => self.rules(tables, above),
-                Item::ArrayOfTables(_) => {
-                    let what = format!("unknown list of tables [[{}]]", as_written(above));
-                    let at = item.span().map_or(at, |span| span.start);
-                    self.problem(above, at, &format!("{what} (did you mean [[rule]]?)"));
-                    // The only lists of tables that exist protect.
-                    self.problems
-                        .last_mut()
-                        .into_iter()
-                        .for_each(|problem| problem.protects = true);
+                Item::ArrayOfTables(tables) => {
+                    self.list(tables, item.span().map_or(at, |span| span.start), above);
                 }
             }
             above.pop();
         }
     }
 
-    fn rules(&mut self, tables: &ArrayOfTables, path: &[String]) {
+    fn list(&mut self, tables: &ArrayOfTables, at: usize, path: &[String]) {
+        let dotted = path.join(".");
+        let Some(list) = lists::named(&dotted) else {
+            let near = lists::nearest_list(&dotted);
+            let what = format!("unknown list of tables [[{dotted}]] (did you mean [[{near}]]?)");
+            return self.problem(at, &what, mistakes::of_unknown_table(&dotted));
+        };
         let (file, text) = (self.file, self.text);
-        let tables = tables.iter().map(|table| {
-            let at = table.span().map_or(0, |span| span.start);
-            (table as &dyn TableLike, at)
-        });
         let line = |at| format!("{file}:{}", place(text, at).split(':').next().unwrap_or_default());
-        for mistake in rules::read_list(self.config, tables, line) {
-            self.problem(path, mistake.at, &mistake.what);
+        for mistake in (list.read)(self.config, tables, &line) {
+            self.problem(mistake.at, &mistake.what, Consequence::RefusesCreates);
         }
     }
 
     /// A table: one without anything in it sets nothing, but its name may be a mistake.
     fn inner(&mut self, inner: &dyn TableLike, at: usize, above: &mut Vec<String>) {
+        if *above == ["runtime"] {
+            let (name, _) = inner.iter().next().unwrap_or(("NAME", &Item::None));
+            let (at, name) = old_instance(self.text).unwrap_or((at, name));
+            return self.problem(at, &in_new_spelling(name), Consequence::UsesNoFile);
+        }
         if inner.is_empty() && !is_section(above) {
-            let what = format!("unknown section [{}]", as_written(above));
-            self.problem(above, at, &what);
+            let dotted = above.join(".");
+            let what = format!("unknown section [{dotted}]");
+            self.problem(at, &what, mistakes::of_unknown_table(&dotted));
         }
         self.table(inner, above);
     }
 
     fn value(&mut self, path: &[String], value: &Value, at: usize, item: &Item) {
         let Some((key, name)) = KEYS.iter().find_map(|key| Some((key, key.name_in(path)?))) else {
-            let dotted = as_written(path);
-            let is_rule = path.first().is_some_and(|word| word == rules::LIST);
-            let hint = if is_rule { "[[rule]]" } else { nearest_key(&dotted) };
-            return self.problem(path, at, &format!("unknown key {dotted} (did you mean {hint}?)"));
+            return self.unknown_key(path, at);
         };
         if let Err(wrong) = (key.set)(self.config, name, value) {
             let at = item.span().map_or(at, |span| span.start);
-            self.problem(path, at, &format!("{}: {wrong}", as_written(path)));
-            // Its default may be another runtime, or another word on a daemon that is away, than
-            // the operator has had so far (D7).
-            let is_fatal = ["runtime", "runtime.*.path", "on_daemon_failure"].contains(&key.path);
-            if let Some(problem) = self.problems.last_mut() {
-                problem.stops_reload = true;
-                problem.is_fatal |= is_fatal;
-                problem.protects |= is_fatal;
-            }
+            let dotted = path.join(".");
+            let consequence = mistakes::of_value(key, &dotted);
+            self.problem(at, &format!("{dotted}: {wrong}"), consequence);
         }
     }
 
-    fn problem(&mut self, path: &[String], at: usize, what: &str) {
+    fn unknown_key(&mut self, path: &[String], at: usize) {
+        let dotted = path.join(".");
+        let list = path.first().and_then(|word| lists::named(word));
+        let hint = list.map(|list| format!("[[{}]]", list.name));
+        let hint = hint.unwrap_or_else(|| nearest_key(&dotted).to_owned());
+        let is_in_section =
+            path.split_last().is_some_and(|(_, above)| above.is_empty() || is_section(above));
+        let consequence = match is_in_section {
+            true => mistakes::of_unknown_key(&dotted),
+            false => mistakes::of_unknown_table(&dotted),
+        };
+        self.problem(at, &format!("unknown key {dotted} (did you mean {hint}?)"), consequence);
+    }
+
+    fn problem(&mut self, at: usize, what: &str, consequence: Consequence) {
         let text = format!("{}:{}: {}", self.file, place(self.text, at), quoted(what));
-        let protects = mistakes::is_protecting(&as_written(path));
-        self.problems.push(Problem { text, is_fatal: false, protects, stops_reload: protects });
+        self.problems.push(Problem { text, consequence });
     }
 }
 
 /// Whether a table of that name may hold keys.
 fn is_section(path: &[String]) -> bool {
-    let dotted = as_written(path);
     KEYS.iter().any(|key| {
         let mut parts = key.path.split('.');
-        dotted.split('.').all(|word| parts.next().is_some_and(|part| part == "*" || part == word))
+        path.iter().all(|word| parts.next().is_some_and(|part| part == "*" || part == word))
             && parts.next().is_some()
     })
-}
-
-/// The key as the operator wrote it, dotted.
-fn as_written(path: &[String]) -> String {
-    let dotted = path.join(".");
-    match dotted.strip_prefix("instance.") {
-        Some(rest) => format!("runtime.{rest}"),
-        None => dotted,
-    }
 }
 
 /// Line and column of `offset`, both from 1, the column in characters.
@@ -161,12 +160,22 @@ fn place(text: &str, offset: usize) -> String {
     let before = text.get(..offset).unwrap_or(text);
     let line = before.matches('\n').count() + 1;
     let start = before.rfind('\n').map_or(0, |end| end + 1);
-    let mut column = before[start..].chars().count() + 1;
-    // The operator wrote a word that is one letter shorter.
-    if text[start..].trim_start().starts_with("[instance.") && column > "[instance.".len() {
-        column -= 1;
-    }
+    let column = before[start..].chars().count() + 1;
     format!("{line}:{column}")
+}
+
+/// `FILE:LINE:COLUMN` of the key with this path, in the last of these files that has it.
+pub(super) fn place_of(files: &Files, path: &[&str]) -> Option<String> {
+    files.iter().rev().find_map(|(file, text)| {
+        let document = Document::parse(text.as_str()).ok()?;
+        let mut table: &dyn TableLike = document.as_table();
+        let (last, above) = path.split_last()?;
+        for name in above {
+            table = table.get(name)?.as_table_like()?;
+        }
+        let at = table.get_key_value(last)?.0.span()?.start;
+        Some(format!("{}:{}", file.display(), place(text, at)))
+    })
 }
 
 /// The keys that these files set, dotted, each with its last value in one way of writing.
@@ -195,15 +204,11 @@ pub(super) fn settings(files: &[(PathBuf, String)]) -> BTreeMap<String, String> 
     }
     let mut all = BTreeMap::new();
     for (_, text) in files {
-        if let Ok(document) = Document::parse(with_instances_apart(text)) {
+        if let Ok(document) = Document::parse(text.as_str()) {
             collect(document.as_table(), "", &mut all);
         }
     }
-    let as_written = |(key, value): (String, String)| match key.strip_prefix("instance.") {
-        Some(rest) => (format!("runtime.{rest}"), value),
-        None => (key, value),
-    };
-    all.into_iter().map(as_written).collect()
+    all
 }
 
 fn written(value: &Value) -> String {
@@ -227,65 +232,83 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_names_its_line_and_column() {
-        for (text, wanted, protects) in [
-            (
-                "[plugin.a]\ndeny = \"Env\"\n",
-                "f:2:8: plugin.a.deny: expected a list of strings",
-                true,
-            ),
+    fn every_mistake_names_its_place_and_has_its_consequence() {
+        use Consequence::{Ignored, KeepsLast, RefusesCreates, UsesNoFile};
+        for (text, wanted, consequence) in [
+            ("[plugin.a]\ndeny = \"Env\"\n", "2:8: plugin.a.deny: expected a list", RefusesCreates),
             (
                 "[plugin.a]\n  Deny = [\"Env\"]\n",
-                "f:2:3: unknown key plugin.a.Deny (did you mean plugin.*.deny?)",
-                true,
+                "2:3: unknown key plugin.a.Deny (did you mean plugin.*.deny?)",
+                RefusesCreates,
             ),
-            ("[plugin.a]\nrequired = \"true\"\n", "f:2:12: plugin.a.required: expected true", true),
+            ("[plugin.a]\nrequired = \"true\"\n", "2:12: plugin.a.required: ex", RefusesCreates),
             (
                 "[plugin.a]\nrequird = true\n",
-                "f:2:1: unknown key plugin.a.requird (did you mean plugin.*.required?)",
-                true,
+                "2:1: unknown key plugin.a.requird (did you mean plugin.*.required?)",
+                RefusesCreates,
             ),
-            (
-                "[plugin.a]\ndeny = [\"Enw\"]\n",
-                "f:2:8: plugin.a.deny: \"Enw\" is not a field",
-                true,
-            ),
-            (
-                "[plugin.\"*\"]\nrequired = true\n",
-                "f:2:12: plugin.*.required: name the plugin",
-                true,
-            ),
-            ("plugin = { a = { deny = 1 } }\n", "f:1:25: plugin.a.deny", true),
-            ("[Plugin.a]\n", "f:1:9: unknown section [Plugin.a]", true),
-            ("[[plugin]]\ndeny = [\"Env\"]\n", "f:1:1: unknown list of tables [[plugin]]", true),
-            ("[nri]\nsocket_pat = \"/x\"\n", "f:2:1: unknown key nri.socket_pat", false),
-            (
-                "[nri]\nsocket_path = \"x\"\n",
-                "f:2:15: nri.socket_path: expected an absolute",
-                false,
-            ),
-            ("a = 1\nb = = 2\n", "f:2:5: ", true),
-            ("# ä\nä = 1\n", "f:2:", true),
-            ("[runtime.x.y]\n", "f:1:12: unknown section [runtime.x.y]", false),
+            ("[plugin.a]\ndeny = [\"Enw\"]\n", "2:8: plugin.a.deny: \"Enw\" is n", RefusesCreates),
+            ("[plugin.\"*\"]\nrequired = true\n", "2:12: plugin.*.required: ", RefusesCreates),
+            ("plugin = { a = { deny = 1 } }\n", "1:25: plugin.a.deny", RefusesCreates),
+            ("[Plugin.a]\n", "1:9: unknown section [Plugin.a]", RefusesCreates),
+            ("[[plugin]]\na = 1\n", "1:1: unknown list of tables [[plugin]]", RefusesCreates),
+            ("[[rules]]\nhide = true\n", "1:1: unknown list of tables [[rules]]", RefusesCreates),
+            ("[[foo]]\n", "1:1: unknown list of tables [[foo]] (did you m", RefusesCreates),
+            ("[rules]\nhide = true\n", "2:1: unknown key rules.hide", RefusesCreates),
+            ("[foo]\n", "1:2: unknown section [foo]", RefusesCreates),
+            ("foo.x = 1\n", "1:5: unknown key foo.x", RefusesCreates),
+            ("[log.foo]\nx = 1\n", "2:1: unknown key log.foo.x", RefusesCreates),
+            ("foo = 1\n", "1:1: unknown key foo", Ignored),
+            ("[nri]\nsocket_pat = \"/x\"\n", "2:1: unknown key nri.socket_pat", Ignored),
+            ("[nri]\nsocket_path = \"x\"\n", "2:15: nri.socket_path: expected an", KeepsLast),
+            ("a = 1\nb = = 2\n", "2:5: ", UsesNoFile),
+            ("# ä\nä = 1\n", "2:", UsesNoFile),
+            ("on_daemon_failure = 1\n", "1:21: on_daemon_failure: must be", UsesNoFile),
+            ("runtime = 5\n", "1:11: runtime: expected a list", UsesNoFile),
+            ("runtme = \"crun\"\n", "1:1: unknown key runtme (did you mean runt", UsesNoFile),
+            ("[instance.x]\npath = 5\n", "2:8: instance.x.path: expected", UsesNoFile),
+            ("[instance.x]\npth = \"/x\"\n", "2:1: unknown key instance.x.pth", UsesNoFile),
+            ("[instances.x]\npath = \"/\"\n", "2:1: unknown key instances.x.path", UsesNoFile),
+            ("[instance.x.y]\n", "1:13: unknown section [instance.x.y]", UsesNoFile),
         ] {
             let problems = problems(text);
             let [problem] = &problems[..] else { panic!("{text}: {problems:?}") };
-            assert!(problem.text.starts_with(wanted), "{text}: {}", problem.text);
-            assert_eq!(problem.protects, protects, "{text}");
+            assert!(problem.text.starts_with(&format!("f:{wanted}")), "{text}: {}", problem.text);
+            assert_eq!(problem.consequence, consequence, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_earlier_spelling_of_an_instance_names_the_new_one() {
+        for (text, place) in [
+            ("[runtime.nri-crun]\npath = \"/usr/bin/crun\"\n", "1:1"),
+            ("runtime = [\"runc\"]\n  [runtime.nri-crun] # x\npath = \"/usr/bin/crun\"\n", "2:3"),
+            ("runtime.nri-crun.path = \"/usr/bin/crun\"\n", "1:1"),
+            ("runtime = { nri-crun = { path = \"/usr/bin/crun\" } }\n", "1:1"),
+            ("[runtime]\nnri-crun.path = \"/usr/bin/crun\"\n", "1:2"),
+        ] {
+            let problems = problems(text);
+            let [problem] = &problems[..] else { panic!("{text}: {problems:?}") };
+            let wanted = format!(
+                "f:{place}: the section [runtime.nri-crun] has another name now: write \
+                 [instance.nri-crun]"
+            );
+            assert_eq!(problem.text, wanted, "{text}");
+            assert_eq!(problem.consequence, Consequence::UsesNoFile, "{text}");
         }
     }
 
     #[test]
     fn an_empty_section_that_is_known_is_no_mistake() {
-        assert_eq!(problems("[plugin.a]\n[nri]\n[runtime.nri-crun]\n[plugin.\"*\"]\n"), []);
+        assert_eq!(problems("[plugin.a]\n[nri]\n[instance.nri-crun]\n[plugin.\"*\"]\n"), []);
     }
 
     #[test]
     fn the_value_of_a_key_reads_the_same_however_it_is_written() {
         let files = |text: &str| vec![(PathBuf::from("f"), text.to_owned())];
-        let one = settings(&files("nri.wait_for = ['a',\n 'b'] # x\n[runtime.x]\npath = '/y'\n"));
-        let other = settings(&files("[nri]\nwait_for=[\"a\",\"b\"]\n[runtime.x]\npath=\"/y\"\n"));
+        let one = settings(&files("nri.wait_for = ['a',\n 'b'] # x\n[instance.x]\npath = '/y'\n"));
+        let other = settings(&files("[nri]\nwait_for=[\"a\",\"b\"]\n[instance.x]\npath=\"/y\"\n"));
         assert_eq!(one, other);
-        assert_eq!(one["runtime.x.path"], "\"/y\"");
+        assert_eq!(one["instance.x.path"], "\"/y\"");
     }
 }

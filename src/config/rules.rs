@@ -6,16 +6,16 @@
 //! its place in the list leaves to it, from every plugin (D43). Nothing here reads a file, and no
 //! rule is applied here.
 
-use toml_edit::{Item, TableLike, Value};
+use toml_edit::{ArrayOfTables, Item, TableLike, Value};
 
 use super::fields::check_field;
+use super::lists::TableMistake;
 use super::settings::Config;
 use super::spelling::nearest;
+use crate::engine::EngineKind;
 use crate::error::quoted;
 use crate::glob;
 
-/// The name of the list of tables.
-pub(super) const LIST: &str = "rule";
 /// Every field, in `allow` and `deny` of a rule.
 pub(crate) const EVERY_FIELD: &str = "*";
 /// The right to have a container evicted, beside the fields.
@@ -92,7 +92,7 @@ rule_keys! {
     "name" = "", "Name of the rule in messages, `explain`, the audit log and metrics. No two rules share one. Without it: `FILE:LINE`.", |r, v| r.name = read_name(v)?;
     "namespaces" = "[]", "Pods in one of these namespaces. Empty = any.", |r, v| r.namespaces = read_patterns(v)?;
     "labels" = "[]", "Pods that have all of these labels, each as `\"KEY=VALUE\"`, or as a table `{ KEY = \"VALUE\" }`. `\"KEY=*\"` = any value. Pod authors write labels (on Docker image authors too): use them to restrict, not to permit.", |r, v| r.labels = read_labels(v)?;
-    "engines" = "[]", "Pods of one of these engines, by the name that `nri-runc nri pods --json` shows. Empty = any.", |r, v| r.engines = read_patterns(v)?;
+    "engines" = "[]", "Pods of one of these engines: `containerd-cri`, `containerd`, `nerdctl`, `docker`, `cri-o`, `podman`, `isulad`, `kubernetes` or `plain`, as `nri-runc nri pods --json` shows it. Empty = any.", |r, v| r.engines = read_engines(v)?;
     "handlers" = "[]", "Pods with one of these runtime handlers; the default handler is `\"\"`. Empty = any.", |r, v| r.handlers = read_patterns(v)?;
     "plugins" = "[]", "Plugins by `name` or `NN-name`. Empty = any.", |r, v| r.plugins = read_patterns(v)?;
     "allow" = "", "Fields that the plugin may set, by NRI name, and `Eviction`; `[\"*\"]` = all. Without it: all.", |r, v| r.allow = Some(read_rights(v)?);
@@ -135,6 +135,20 @@ fn read_patterns(value: &Value) -> Result<Vec<String>, Mistake> {
     let patterns = read_texts(value)?;
     patterns.iter().try_for_each(|pattern| check_pattern(pattern))?;
     Ok(patterns.into_iter().map(ToOwned::to_owned).collect())
+}
+
+/// Patterns of engines' names: one that matches none of them would make a rule hold nowhere.
+fn read_engines(value: &Value) -> Result<Vec<String>, Mistake> {
+    let patterns = read_patterns(value)?;
+    let names = || EngineKind::ALL.into_iter().map(EngineKind::name);
+    for pattern in &patterns {
+        if !names().any(|name| glob::matches(pattern, name)) {
+            let near = nearest(pattern, names());
+            let what = format!("{pattern:?} is not the name of an engine (did you mean {near:?}?)");
+            return Err(what.into());
+        }
+    }
+    Ok(patterns)
 }
 
 fn read_labels(value: &Value) -> Result<Vec<(String, String)>, Mistake> {
@@ -188,25 +202,20 @@ fn read_mode(value: &Value) -> Result<RuleMode, Mistake> {
     }
 }
 
-/// Something wrong in a rule, with the offset of its place.
-pub(super) struct RuleMistake {
-    pub(super) at: usize,
-    pub(super) what: String,
-}
-
 /// Reads the rules of one file into the configuration; `place` is `FILE:LINE` of an offset.
-pub(super) fn read_list<'t>(
+pub(super) fn read_list(
     config: &mut Config,
-    tables: impl Iterator<Item = (&'t dyn TableLike, usize)>,
-    place: impl Fn(usize) -> String,
-) -> Vec<RuleMistake> {
+    tables: &ArrayOfTables,
+    place: &dyn Fn(usize) -> String,
+) -> Vec<TableMistake> {
     let mut mistakes = Vec::new();
-    for (table, at) in tables {
+    for table in tables {
+        let at = table.span().map_or(0, |span| span.start);
         let (rule, mut wrong) = read_rule(table, at);
         let name = place(at);
         if wrong.is_empty() {
             let added = add(config, rule, &name);
-            wrong.extend(added.err().map(|what| RuleMistake { at, what: what.into_owned() }));
+            wrong.extend(added.err().map(|what| TableMistake { at, what: what.into_owned() }));
         }
         if !wrong.is_empty() {
             config.rules.push(RuleSection::closed(&name));
@@ -216,15 +225,15 @@ pub(super) fn read_list<'t>(
     mistakes
 }
 
-fn read_rule(table: &dyn TableLike, at: usize) -> (RuleSection, Vec<RuleMistake>) {
+fn read_rule(table: &dyn TableLike, at: usize) -> (RuleSection, Vec<TableMistake>) {
     let (mut rule, mut mistakes) = (RuleSection::default(), Vec::new());
     for (name, item) in table.iter() {
         let key = table.get_key_value(name).and_then(|(key, _)| key.span());
         let at_key = key.map_or(at, |span| span.start);
         let Some(key) = RULE_KEYS.iter().find(|key| key.name == name) else {
             let hint = nearest(name, RULE_KEYS.iter().map(|key| key.name));
-            let what = format!("unknown key {LIST}.{name} (did you mean {hint}?)");
-            mistakes.push(RuleMistake { at: at_key, what });
+            let what = format!("unknown key rule.{name} (did you mean {hint}?)");
+            mistakes.push(TableMistake { at: at_key, what });
             continue;
         };
         let set = match item {
@@ -238,7 +247,7 @@ fn read_rule(table: &dyn TableLike, at: usize) -> (RuleSection, Vec<RuleMistake>
         };
         if let Err(what) = set {
             let at = item.span().map_or(at_key, |span| span.start);
-            mistakes.push(RuleMistake { at, what: format!("{LIST}.{name}: {what}") });
+            mistakes.push(TableMistake { at, what: format!("rule.{name}: {what}") });
         }
     }
     (rule, mistakes)
@@ -281,12 +290,14 @@ pub(super) fn markdown() -> String {
 #[cfg(test)]
 mod tests {
     use super::super::reader::apply;
+    use super::super::settings::{Consequence, Problem};
     use super::*;
 
     fn read(text: &str) -> (Vec<RuleSection>, Vec<String>) {
         let (mut config, mut problems) = (Config::default(), Vec::new());
         apply(&mut config, "f", text, &mut problems);
-        assert!(problems.iter().all(|problem| problem.protects), "{problems:?}");
+        let is_refused = |problem: &Problem| problem.consequence == Consequence::RefusesCreates;
+        assert!(problems.iter().all(is_refused), "{problems:?}");
         (config.rules, problems.into_iter().map(|problem| problem.text).collect())
     }
 
@@ -349,6 +360,11 @@ mod tests {
             ("hide = true\ndeny = [\"Env\"]", "f:1:1: a rule with hide = true leaves nothing"),
             ("namespaces = [\"a[\"]", "f:2:14: rule.namespaces: the pattern \"a[\" has a ["),
             ("namespaces = \"a\"", "f:2:14: rule.namespaces: expected a list of strings"),
+            (
+                "engines = [\"crio\"]",
+                "f:2:11: rule.engines: \"crio\" is not the name of an engine (did you mean \"cri-o\"?)",
+            ),
+            ("engines = [\"*crio*\"]", "f:2:11: rule.engines: \"*crio*\" is not the name of an"),
             ("plugins = [1]", "f:2:11: rule.plugins: expected a string in quotes"),
             ("labels = [\"app\"]", "f:2:10: rule.labels: expected \"KEY=VALUE\" in place of"),
             ("labels = [\"=a\"]", "f:2:10: rule.labels: expected \"KEY=VALUE\" in place of"),

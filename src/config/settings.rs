@@ -125,6 +125,8 @@ pub struct Config {
     /// Creates are refused then, but in exempt namespaces.
     pub protection_error: Option<String>,
     pub debug_create_cap: Duration,
+    /// How often records are compared with the files behind them.
+    pub debug_look_every: Duration,
 }
 
 /// Settings of the built-in default validator; same keys as containerd's.
@@ -208,6 +210,7 @@ impl Default for Config {
             debug_protocol: None,
             protection_error: None,
             debug_create_cap: Duration::from_secs(90),
+            debug_look_every: Duration::from_secs(60),
         }
     }
 }
@@ -268,12 +271,15 @@ impl Config {
     pub fn disabled_file(&self) -> PathBuf {
         self.run_dir.join("disabled")
     }
-}
 
-impl Problem {
-    /// A file that cannot be used at all.
-    pub(super) fn fatal(text: String) -> Self {
-        Self { text, is_fatal: true, protects: true, stops_reload: true }
+    /// Whether every verb is passed through, by the configuration or the kill switch.
+    pub fn is_disabled(&self) -> bool {
+        self.disable || self.disabled_file().exists()
+    }
+
+    /// There from the moment when verbs are passed through until a daemon has found out what they did.
+    pub fn was_disabled_file(&self) -> PathBuf {
+        self.run_dir.join("was_disabled")
     }
 }
 
@@ -282,11 +288,23 @@ impl Problem {
 pub struct Problem {
     /// `FILE:LINE:COLUMN: what is wrong`, one line.
     pub text: String,
-    /// The file could not be used at all.
-    pub is_fatal: bool,
-    /// Something that the operator meant to forbid may be allowed.
-    pub protects: bool,
-    /// A reload that meets it changes nothing: all but a key that does not exist and protects
+    /// What becomes of a reload and of a start with it.
+    pub consequence: Consequence,
+}
+
+/// What an error in the configuration files does to a reload and to a start; each does all that
+/// the ones before it do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Consequence {
+    /// The key is ignored, by a reload and by a start: a key that does not exist and protects
     /// nothing.
-    pub stops_reload: bool,
+    Ignored,
+    /// A reload changes nothing. A start uses the last valid configuration; where there is none, it
+    /// leaves out this value alone.
+    KeepsLast,
+    /// A start refuses creates too: something that the operator meant to forbid may be allowed.
+    RefusesCreates,
+    /// A start without a last valid configuration uses no value of the files: they cannot be read,
+    /// or it is not certain which runtime they name.
+    UsesNoFile,
 }

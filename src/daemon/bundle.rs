@@ -14,6 +14,7 @@ use crate::daemon::node::{Node, log_failure};
 use crate::error::{Context, Error, Result};
 use crate::files::{self, Original};
 use crate::host::Point;
+use crate::presence::{self, Backoff};
 use crate::spec::patch::{self, PatchError};
 use crate::state::{Container, ContainerKey, Lifecycle, Patched};
 
@@ -45,11 +46,18 @@ impl Bundle {
             (!original.is_link && known.is_patched_document(&original)).then_some(patched)
         });
         let mut is_patched = false;
-        if let Some(patched) = ours
-            && let Ok(pristine) = store.pristine(&patched.pristine)
-        {
-            original.bytes = pristine;
-            is_patched = true;
+        if let Some(patched) = ours {
+            match store.pristine(&patched.pristine) {
+                Ok(pristine) => {
+                    original.bytes = pristine;
+                    is_patched = true;
+                }
+                // Patched again, it would have everything twice.
+                Err(error) if error.may_pass() => {
+                    return Err(error.hint("nothing was changed or started"));
+                }
+                Err(_lost) => {}
+            }
         }
         Ok(Self { dir, document: document.to_owned(), original, is_patched })
     }
@@ -127,6 +135,9 @@ impl Bundle {
     }
 }
 
+/// How often the engine's document is put back, if that fails: for two thirds of a second.
+const ATTEMPTS: usize = 6;
+
 /// The suffix of a container's temporary file.
 fn temporary_suffix(incarnation: u64) -> String {
     format!(".nri-runc.{incarnation}")
@@ -134,32 +145,44 @@ fn temporary_suffix(incarnation: u64) -> String {
 
 /// Removes the daemon's temporary files, and restores the engine's document where the patched one
 /// is still in place. A missing bundle, or a document that was replaced or edited since, is not
-/// touched.
-pub(crate) fn restore(node: &Node, record: &Container) {
+/// touched. A failure that may pass is waited out for a moment: afterwards the container's record,
+/// and with it the engine's document, may be gone.
+pub(crate) async fn restore(node: &Node, record: &Container) {
     log_failure("restoring a bundle", node.host.point(Point::DaemonRestore));
-    let Ok(dir) = files::open_dir(Path::new(record.folder())) else { return };
+    let mut backoff = Backoff::default();
+    for attempt in 1..=ATTEMPTS {
+        let Err(error) = restore_now(node, record) else { return };
+        if !error.may_pass() || attempt == ATTEMPTS {
+            let folder = record.folder();
+            return warn!("{folder}: the engine's document could not be restored: {error}");
+        }
+        tokio::time::sleep(backoff.next()).await;
+    }
+}
+
+fn restore_now(node: &Node, record: &Container) -> Result<()> {
+    let dir = match files::open_dir(Path::new(record.folder())) {
+        Ok(dir) => dir,
+        Err(error) if error.may_pass() => return Err(error),
+        Err(_gone) => return Ok(()),
+    };
     let Some(patched) = &record.patched else { return sweep(record, &dir) };
-    let is_ours = |name: &str| {
-        files::read_at(&dir, name).is_ok_and(|there| record.is_patched_document(&there))
+    let is_ours = |name: &str| match files::read_at(&dir, name) {
+        Ok(there) => Ok(record.is_patched_document(&there)),
+        Err(error) if error.may_pass() => Err(error),
+        Err(_of_another_kind) => Ok(false),
     };
     files::remove_at(&dir, &files::kept_name(&patched.temporary));
-    if !is_ours(&patched.document) {
-        return files::remove_at(&dir, &patched.temporary);
-    }
-    let restored = write_pristine(node, &dir, patched).and_then(|()| {
+    if is_ours(&patched.document)? {
+        write_pristine(node, &dir, patched)?;
         files::exchange_at(&dir, &patched.temporary, &patched.document)?;
-        if is_ours(&patched.temporary) {
-            return Ok(());
-        }
-        // It was edited right before the exchange: the edit wins.
-        files::exchange_at(&dir, &patched.temporary, &patched.document)
-    });
-    match restored {
-        Ok(()) => files::remove_at(&dir, &patched.temporary),
-        Err(error) => {
-            warn!("{}: the engine's document could not be restored: {error}", record.folder());
+        if !is_ours(&patched.temporary)? {
+            // It was edited right before the exchange: the edit wins.
+            files::exchange_at(&dir, &patched.temporary, &patched.document)?;
         }
     }
+    files::remove_at(&dir, &patched.temporary);
+    Ok(())
 }
 
 /// Writes the engine's document beside the patched one. After an exchange the temporary name may
@@ -168,6 +191,7 @@ fn write_pristine(node: &Node, dir: &OwnedFd, patched: &Patched) -> Result<()> {
     let there = files::read_at(dir, &patched.temporary);
     let pristine = match node.records.read().pristine(&patched.pristine) {
         Ok(pristine) => pristine,
+        Err(error) if error.may_pass() => return Err(error),
         // Lost with a run directory that was wiped.
         Err(lost) => return there.map(drop).map_err(|_missing| lost),
     };
@@ -181,17 +205,18 @@ fn write_pristine(node: &Node, dir: &OwnedFd, patched: &Patched) -> Result<()> {
 
 /// Removes a patched file that the daemon wrote and did not record; no wrapper received its
 /// name.
-fn sweep(record: &Container, dir: &OwnedFd) {
+fn sweep(record: &Container, dir: &OwnedFd) -> Result<()> {
     if record.state != Lifecycle::Creating {
-        return;
+        return Ok(());
     }
     let suffix = temporary_suffix(record.incarnation);
-    for entry in std::fs::read_dir(&record.bundle).into_iter().flatten().flatten() {
+    for entry in presence::entries(Path::new(&record.bundle))? {
         let name = entry.file_name();
         if let Some(name) = name.to_str().filter(|name| name.ends_with(&suffix)) {
             files::remove_at(dir, name);
         }
     }
+    Ok(())
 }
 
 /// The patched document is in use: its temporary name, now the engine's bytes, is not needed.

@@ -29,11 +29,13 @@ use std::io::Write;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::config::{Config, Loaded};
 use crate::error::{Context, Result};
 use crate::host::{Host, Point};
+use crate::last_words;
+use crate::presence::{self, IfThere};
 use crate::state::Store;
 
 use lifecycle::exit;
@@ -45,7 +47,7 @@ use process::sockets::{DaemonLock, WrapperSocket};
 use process::started_with::StartedWith;
 use process::subreaper::StandIn;
 use process::{capabilities, detach, service_manager, sockets, subreaper};
-use recovery::{bypassed, catch_up, rediscover};
+use recovery::{bypassed, catch_up, enabled, lost, rediscover};
 use reexec::Reexec;
 use reexec::resume::{self, Predecessor, SavedState};
 use reload::Reloads;
@@ -54,6 +56,7 @@ use server::drain::Drain;
 use server::http::MetricsServer;
 use server::traced;
 
+pub(crate) use process::other;
 pub(crate) use reexec::abilities;
 pub(crate) use registry::NRI_VERSION;
 
@@ -72,6 +75,8 @@ pub(crate) struct Start {
     pub state_fd: Option<i32>,
     /// The program before logged as a daemon that a wrapper has started.
     pub in_background: bool,
+    /// Does all that needs no run directory, and ends: whether a daemon can start.
+    pub is_trial: bool,
 }
 
 impl Start {
@@ -118,30 +123,37 @@ impl Beginning {
 ///
 /// # Errors
 /// Fails when another daemon runs, or its sockets cannot be made.
-pub(crate) fn run(loaded: Loaded, start: &Start) -> Result<()> {
+pub(crate) fn run(mut loaded: Loaded, start: &Start) -> Result<()> {
     let host = loaded.config.host();
     // Before anything is opened: a state that cannot be used closes every descriptor.
     let before = start.state_fd.map(|number| Predecessor::read(number, &loaded.config));
     detach::ignore_broken_pipes();
+    if start.is_trial {
+        become_independent(&host, start)?;
+        host.point(Point::DaemonStart)?;
+        return event_loop().map(drop);
+    }
     if let Err(error) = become_independent(&host, start) {
         crate::log::start(&loaded.config, start.is_foreground());
         warn!("not started: {error}");
         say_to_starter(start, format!("E{error}").as_bytes());
         return Err(error);
     }
+    host.point(Point::DaemonStart)?;
     let stand_in = start.ready_fd.and_then(|_inherited| subreaper::stand_aside());
     crate::log::start(&loaded.config, start.is_foreground());
+    if matches!(before, Some(Ok(_))) {
+        loaded = loaded.for_next_program();
+    }
     let begun = match before {
         Some(before) => Beginning::resume(before, &loaded.config),
-        None => Beginning::new(&loaded.config),
+        None => other::refuse_beside(&loaded).and_then(|()| Beginning::new(&loaded.config)),
     };
-    let mut beginning = begun?;
+    let mut beginning =
+        begun.inspect_err(|error| say_to_starter(start, format!("E{error}").as_bytes()))?;
     beginning.stand_in = beginning.stand_in.or(stand_in);
     capabilities::give_up();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .doing(|| "starting the event loop")?;
+    let runtime = event_loop()?;
     let local = tokio::task::LocalSet::new();
     let ended = local.block_on(&runtime, serve(loaded, beginning, start));
     if let Err(error) = &ended {
@@ -150,9 +162,14 @@ pub(crate) fn run(loaded: Loaded, start: &Start) -> Result<()> {
     ended
 }
 
+fn event_loop() -> Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().doing(|| "starting the event loop")
+}
+
 /// Drops the attributes that this process inherited from its parent, before anything else.
 fn become_independent(host: &Host, start: &Start) -> Result<()> {
-    let is_inherited = start.ready_fd.is_some();
+    let is_inherited = start.ready_fd.is_some() || start.is_trial;
     if is_inherited {
         detach::shake_off(host);
         detach::refuse_no_new_privs()?;
@@ -164,8 +181,8 @@ fn become_independent(host: &Host, start: &Start) -> Result<()> {
 async fn serve(loaded: Loaded, beginning: Beginning, start: &Start) -> Result<()> {
     let mut signals = Signals::new()?;
     let Beginning { lock, stand_in, wrappers, saved } = beginning;
-    loaded.problems.iter().for_each(|problem| warn!("{}", problem.text));
-    let node = open_node(&loaded, stand_in)?;
+    report(&loaded);
+    let node = open_node(&loaded, stand_in, start)?;
     if saved.is_some() {
         node.host.point(Point::DaemonReexecBegun)?;
     }
@@ -186,11 +203,7 @@ async fn serve(loaded: Loaded, beginning: Beginning, start: &Start) -> Result<()
             None
         }
     };
-    crio_removed::follow_all(&node);
-    resized::follow_all(&node);
-    if !node.is_bystander() {
-        crio_added::look_out(&node);
-    }
+    follow_engines(&node);
     run_dir.open(wrappers)?;
     traced::export(&node);
     let metrics = match waiting {
@@ -213,7 +226,8 @@ async fn serve(loaded: Loaded, beginning: Beginning, start: &Start) -> Result<()
         () = run_dir.keep_complete() => {}
         () = reloads.serve(signals.hangups) => {}
         () = reexec.serve(signals.reexecs) => {}
-        () = service_manager::keep_watchdog_quiet() => {}
+        () = service_manager::keep_informed() => {}
+        () = crate::log::deliver_waiting() => {}
     }
     drain.drain(node, &mut signals.ends).await;
     farewell(node).await;
@@ -222,15 +236,42 @@ async fn serve(loaded: Loaded, beginning: Beginning, start: &Start) -> Result<()
     Ok(())
 }
 
+/// Logs the errors of the configuration, and what becomes of creates with them.
+fn report(loaded: &Loaded) {
+    loaded.warnings().iter().for_each(|warning| warn!("{warning}"));
+    if let Some(why) = &loaded.config.protection_error {
+        error!("creates are refused until the configuration is fixed: {why}");
+    } else if loaded.is_last_good() {
+        warn!("the last valid configuration stays in force");
+    }
+}
+
+/// Follows what engines do without a call that reaches the daemon.
+fn follow_engines(node: &Rc<Node>) {
+    crio_removed::follow_all(node);
+    resized::follow_all(node);
+    enabled::catch_up(node);
+    tokio::task::spawn_local(lost::look_out(Rc::clone(node)));
+    if !node.is_bystander() {
+        crio_added::look_out(node);
+    }
+}
+
 /// The daemon's state, with the records of an earlier daemon of this boot.
-fn open_node(loaded: &Loaded, stand_in: Option<StandIn>) -> Result<Rc<Node>> {
+fn open_node(loaded: &Loaded, stand_in: Option<StandIn>, start: &Start) -> Result<Rc<Node>> {
     let host = loaded.config.host();
-    let boot_id = std::fs::read_to_string(host.path("/proc/sys/kernel/random/boot_id"));
+    let path = host.path("/proc/sys/kernel/random/boot_id");
+    // Where there is none, no boot is told from another; by a wrong one, every record would go.
+    let boot_id = presence::insist(|| std::fs::read_to_string(&path).if_there());
+    let boot_id = boot_id.doing(|| format!("reading {}", path.display()))?;
     let boot_id = boot_id.unwrap_or_default().trim().to_owned();
     let (store, problems) = Store::open(&loaded.config.run_dir.join("state"), &boot_id)?;
     let node = Node::new(loaded.config.clone(), host, store);
     *node.process.stand_in.borrow_mut() = stand_in;
     problems.iter().for_each(|problem| node.report.note_failure(problem, ""));
+    if let Some(words) = last_words::take(&loaded.config.run_dir, !start.is_foreground()) {
+        node.report.note_failure(&format!("the daemon before ended with: {words}"), "");
+    }
     Ok(node)
 }
 
@@ -240,11 +281,11 @@ async fn begin(node: &Rc<Node>) {
     let is_first = !node.records.read().is_stamped();
     bypassed::adopt(node).await;
     rediscover::rediscover(node).await;
-    catch_up::make_true(node).await;
+    let unknown = catch_up::make_true(node).await;
     crio_added::adopt(node, is_first).await;
     socket::open(node);
     tokio::task::spawn_local(admission::record_protecting_plugins_later(Rc::clone(node)));
-    catch_up::recover(node);
+    catch_up::recover(node, &unknown);
 }
 
 /// Reports that the daemon is ready: to the wrapper that started it, and to systemd.

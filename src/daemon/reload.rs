@@ -17,11 +17,13 @@ use tracing::{info, warn};
 
 use crate::config::{ChangedKey, Config, Effect, Loaded};
 use crate::error::{Error, Result};
+use crate::plugin::{PluginFile, discover};
 
 use crate::daemon::node::Node;
-use crate::daemon::plugins::{admission, socket};
+use crate::daemon::plugins::{admission, returning, socket};
 use crate::daemon::process::service_manager;
 use crate::daemon::process::started_with::StartedWith;
+use crate::daemon::recovery::enabled;
 use crate::daemon::run_dir::RunDir;
 use crate::daemon::server::http::{self, MetricsServer};
 
@@ -40,7 +42,7 @@ pub(crate) struct Reloads<'d> {
 struct Reloaded {
     is_dry: bool,
     changed: Vec<ChangedKey>,
-    /// Errors in keys that do not matter.
+    /// Errors in keys that do not matter, and what is hardly meant.
     warnings: Vec<String>,
     how_to_restart: &'static str,
 }
@@ -77,7 +79,7 @@ impl Reloads<'_> {
             *is_reported = false;
             return false;
         }
-        let is_live = !loaded.config.clone().keep_started(&now) && loaded.stops_reload().is_none();
+        let is_live = !loaded.config.clone().keep_started(&now) && loaded.refusal().is_none();
         if is_live && !*is_reported && self.reload(false).await.is_ok() {
             return false;
         }
@@ -114,16 +116,26 @@ impl Reloads<'_> {
     /// What the files have that is not in force.
     fn check(&self, is_dry: bool) -> Result<(Reloaded, Loaded)> {
         let loaded = self.started_with.read();
-        if let Some(problem) = loaded.stops_reload() {
+        if let Some(problem) = loaded.refusal() {
             return Err(not_reloaded(&problem.text));
         }
         let reloaded = Reloaded {
             is_dry,
             changed: self.started_with.changes(&loaded),
-            warnings: loaded.problems.iter().map(|problem| problem.text.clone()).collect(),
+            warnings: self.warnings(&loaded),
             how_to_restart: self.started_with.how_to_restart(),
         };
         Ok((reloaded, loaded))
+    }
+
+    fn warnings(&self, loaded: &Loaded) -> Vec<String> {
+        let mut warnings = loaded.warnings();
+        let config = &loaded.config;
+        let (found, _) = discover(&config.plugin_path, &config.plugin_config_path);
+        let mut known = self.node.registry.known_plugins();
+        known.extend(found.iter().map(PluginFile::id));
+        warnings.extend(config.unseen_plugins(&known));
+        warnings
     }
 
     async fn apply(&self) -> Result<Reloaded> {
@@ -166,7 +178,10 @@ impl Reloads<'_> {
             warn!("the log could not be changed");
         }
         self.node.report.audit.apply(&next);
-        self.node.replace_config(next);
+        let shown_more = self.node.replace_config(next);
+        returning::expect_added(self.node, before);
+        returning::synchronize_anew(self.node, &shown_more);
+        enabled::catch_up(self.node);
         self.started_with.put_in_force(loaded);
         self.run_dir.note_configuration(loaded);
         // A plugin's declaration may count now, or not any more.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The run directory while the daemon runs: an administrator or a cleaner may wipe it; wrappers
 //! would then find no socket and start a second daemon, while the plugins stay with the first. So
-//! the daemon restores missing files at once, from its records. It polls only where the kernel has
-//! no inotify watch left.
+//! the daemon restores missing files at once, from its records. A file system that is mounted over
+//! the directory sends no event, so it is looked at every other second too.
 //!
 //! It never looks into a record. It imports `node`, `plugins`, `process`, `recovery`, `server` and
 //! `watch`.
@@ -19,8 +19,9 @@ use tracing::{info, warn};
 use crate::config::{self, Loaded, SNAPSHOT};
 use crate::error::Result;
 use crate::files;
-use crate::link::REFUSED_DIR;
+use crate::link::{BYPASSED_DIR, REFUSED_DIR};
 use crate::plugin::socket::SocketFile;
+use crate::presence::{self, IfThere};
 
 use crate::daemon::node::{Node, log_failure};
 use crate::daemon::plugins::admission;
@@ -30,8 +31,9 @@ use crate::daemon::server::drain::Drain;
 use crate::daemon::server::session;
 use crate::daemon::watch::folders::WatchedFolder;
 
-/// How often the directory is checked when the kernel has no watch left.
-const UNWATCHED_CHECK: Duration = Duration::from_secs(5);
+/// How often the directory is checked without an event: a mount over it sends none, and the kernel
+/// may have no watch left. A daemon that is started meanwhile waits longer than this.
+const CHECK: Duration = Duration::from_secs(2);
 
 /// The pause before a failed restore is tried again: the first and the longest.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
@@ -68,15 +70,15 @@ impl RunDir {
             snapshot: RefCell::default(),
             following: RefCell::default(),
         };
-        if !loaded.is_broken() && loaded.config.protection_error.is_none() {
+        if loaded.config.protection_error.is_none() {
             run_dir.note_configuration(loaded);
         }
         run_dir
     }
 
-    /// Keeps these files as the last readable configuration.
+    /// Keeps the files in force as the last valid configuration.
     pub(crate) fn note_configuration(&self, loaded: &Loaded) {
-        self.snapshot.replace(Some(config::snapshot_text(&loaded.files)));
+        self.snapshot.replace(Some(config::snapshot_text(loaded.in_force())));
         self.keep_snapshot();
     }
 
@@ -120,7 +122,7 @@ impl RunDir {
     }
 
     fn follow(&self) {
-        let before = self.following.replace(bypassed::follow(&self.node));
+        let before = self.following.replace(Some(bypassed::follow(&self.node)));
         before.iter().for_each(JoinHandle::abort);
     }
 
@@ -137,10 +139,17 @@ impl RunDir {
         loop {
             // Watched before it is checked: a removal in between is not missed.
             let events = self.watch();
-            if self.is_whole() {
-                (pause, is_reported) = (RETRY_PAUSES[0], false);
-                wait(events).await;
-                continue;
+            match self.is_whole() {
+                Ok(true) => {
+                    (pause, is_reported) = (RETRY_PAUSES[0], false);
+                    wait(events).await;
+                    continue;
+                }
+                Ok(false) => {}
+                Err(_unknown) => {
+                    tokio::time::sleep(CHECK).await;
+                    continue;
+                }
             }
             let outcome = match self.restore() {
                 Ok(()) => "its files and records were written again".to_owned(),
@@ -150,9 +159,10 @@ impl RunDir {
                 Err(error) => error.to_string(),
             };
             if !std::mem::replace(&mut is_reported, true) {
-                self.node
-                    .report
-                    .note_failure(&format!("the run directory was deleted; {outcome}"), "");
+                self.node.report.note_failure(
+                    &format!("the run directory was deleted or mounted over; {outcome}"),
+                    "",
+                );
             }
             // The process that wipes the directory may not have finished.
             tokio::time::sleep(pause).await;
@@ -168,44 +178,48 @@ impl RunDir {
         Some([folders.watch(run)?, folders.watch(&run.join("state"))?])
     }
 
-    fn has_lock(&self) -> bool {
-        let ours = self.lock.borrow().metadata().ok();
-        let there = std::fs::symlink_metadata(self.node.config().daemon_lock()).ok();
+    fn has_lock(&self) -> Result<bool> {
+        let ours = self.lock.borrow().metadata()?;
+        let there = std::fs::symlink_metadata(self.node.config().daemon_lock()).if_there()?;
         let file = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
-        ours.map(file).is_some_and(|ours| there.map(file) == Some(ours))
+        Ok(there.map(file) == Some(file(ours)))
     }
 
-    fn has_socket(&self) -> bool {
+    fn has_socket(&self) -> Result<bool> {
         let path = self.node.config().daemon_socket();
         // The service manager looks after its own socket, as long as there is one.
-        self.socket.get().map_or_else(|| path.exists(), |file| file.is_at(&path))
+        Ok(match self.socket.get() {
+            None => presence::exists(&path)?,
+            Some(file) => file.is_at(&path)?,
+        })
     }
 
-    fn is_whole(&self) -> bool {
+    /// Whether nothing of it is missing.
+    fn is_whole(&self) -> Result<bool> {
         let config = self.node.config();
         let run = &config.run_dir;
-        self.has_lock()
-            && self.has_socket()
-            && self.node.records.read().is_in_place()
-            && run.join("bypassed").is_dir()
-            && run.join(REFUSED_DIR).is_dir()
+        Ok(self.has_lock()?
+            && self.has_socket()?
+            && self.node.records.read().is_in_place()?
+            && presence::is_dir(&run.join(BYPASSED_DIR))?
+            && presence::is_dir(&run.join(REFUSED_DIR))?)
     }
 
     /// Whether a wrapper found no daemon and has started another one before this one noticed.
     fn has_another(&self) -> bool {
-        !self.has_lock() && sockets::is_locked(&self.node.config())
+        matches!(self.has_lock(), Ok(false)) && sockets::is_locked(&self.node.config())
     }
 
     fn restore(&self) -> Result<()> {
         let config = &self.node.config();
-        if !self.has_lock() {
+        if !self.has_lock()? {
             // It may be the lock of a folder that is about to vanish: then it is taken once more.
             self.lock.replace(sockets::lock(config)?);
         }
-        if !self.has_socket() {
+        if !self.has_socket()? {
             self.open(sockets::bound(config)?)?;
         }
-        if !self.node.records.read().is_in_place() {
+        if !self.node.records.read().is_in_place()? {
             self.node.records.rebuild()?;
             admission::remember_who_is_here(&self.node);
         }
@@ -221,7 +235,8 @@ async fn wait(watched: Option<[WatchedFolder; 2]>) {
         Some([mut run, mut state]) => tokio::select! {
             () = run.next_departure() => {}
             () = state.next_departure() => {}
+            () = tokio::time::sleep(CHECK) => {}
         },
-        None => tokio::time::sleep(UNWATCHED_CHECK).await,
+        None => tokio::time::sleep(CHECK).await,
     }
 }

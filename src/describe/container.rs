@@ -4,15 +4,46 @@
 
 use protobuf::MessageField;
 
-use crate::engine::{ContainerFacts, Facts, Image, SeccompProfile};
+use crate::engine::{Facts, Image, SeccompProfile};
 use crate::plugin::api;
 
 use super::view::{Device, Hook, Hooks, Mount, Namespace, Rdt, Scheduler, Seccomp, Spec};
 
 /// Describes a container.
 pub fn container(facts: &Facts, spec: &Spec) -> api::Container {
-    let (told, process) = (&facts.container, &spec.process);
+    let told = &facts.container;
     let annotations = spec.annotations.iter().chain(&told.annotations);
+    let class = |name: &Option<String>| {
+        let value = name.clone()?;
+        Some(api::OptionalString { value, special_fields: Default::default() })
+    };
+    let resources = api::LinuxResources {
+        rdt_class: class(&told.rdt_class).into(),
+        blockio_class: class(&told.blockio_class).into(),
+        ..Default::default()
+    };
+    let linux = api::LinuxContainer {
+        resources: Some(resources).into(),
+        seccomp_profile: told.seccomp.as_ref().map(seccomp_profile).into(),
+        ..Default::default()
+    };
+    let of_engine = api::Container {
+        id: told.id.clone(),
+        pod_sandbox_id: facts.pod.id.clone(),
+        name: told.name.clone(),
+        labels: told.labels.clone().into_iter().collect(),
+        annotations: annotations.map(|(key, value)| (key.clone(), value.clone())).collect(),
+        linux: Some(linux).into(),
+        CDI_devices: told.cdi_devices.iter().map(|name| cdi_device(name)).collect(),
+        image: told.image.as_ref().map(image).into(),
+        ..Default::default()
+    };
+    in_document(of_engine, spec)
+}
+
+/// Describes a container by its document; what no document has, or not all of, is as in `known`.
+pub(crate) fn in_document(known: api::Container, spec: &Spec) -> api::Container {
+    let process = &spec.process;
     let rlimits = process.rlimits.iter().map(|limit| api::POSIXRlimit {
         type_: limit.kind.clone(),
         hard: limit.hard,
@@ -20,28 +51,28 @@ pub fn container(facts: &Facts, spec: &Spec) -> api::Container {
         special_fields: Default::default(),
     });
     api::Container {
-        id: told.id.clone(),
-        pod_sandbox_id: facts.pod.id.clone(),
-        name: told.name.clone(),
-        state: api::ContainerState::CONTAINER_UNKNOWN.into(),
-        labels: told.labels.clone().into_iter().collect(),
-        annotations: annotations.map(|(key, value)| (key.clone(), value.clone())).collect(),
+        id: known.id,
+        pod_sandbox_id: known.pod_sandbox_id,
+        name: known.name,
+        state: known.state,
+        labels: known.labels,
+        annotations: known.annotations,
         args: owned(&process.args),
         env: owned(&process.env),
         mounts: spec.mounts.iter().map(mount).collect(),
         hooks: hooks(&spec.hooks).into(),
-        linux: Some(linux(spec, told)).into(),
-        pid: 0,
+        linux: Some(linux(known.linux.into_option().unwrap_or_default(), spec)).into(),
+        pid: known.pid,
         rlimits: rlimits.collect(),
-        created_at: 0,
-        started_at: 0,
-        finished_at: 0,
-        exit_code: 0,
-        status_reason: String::new(),
-        status_message: String::new(),
-        CDI_devices: told.cdi_devices.iter().map(|name| cdi_device(name)).collect(),
+        created_at: known.created_at,
+        started_at: known.started_at,
+        finished_at: known.finished_at,
+        exit_code: known.exit_code,
+        status_reason: known.status_reason,
+        status_message: known.status_message,
+        CDI_devices: known.CDI_devices,
         user: Some(user(spec)).into(),
-        image: told.image.as_ref().map(image).into(),
+        image: known.image,
         special_fields: Default::default(),
     }
 }
@@ -122,15 +153,12 @@ fn hook(hook: &Hook) -> api::Hook {
     }
 }
 
-fn linux(spec: &Spec, told: &ContainerFacts) -> api::LinuxContainer {
+fn linux(known: api::LinuxContainer, spec: &Spec) -> api::LinuxContainer {
     let linux = &spec.linux;
-    let class = |name: &Option<String>| {
-        let value = name.clone()?;
-        Some(api::OptionalString { value, special_fields: Default::default() })
-    };
+    let classes = known.resources.into_option().unwrap_or_default();
     let resources = api::LinuxResources {
-        rdt_class: class(&told.rdt_class).into(),
-        blockio_class: class(&told.blockio_class).into(),
+        rdt_class: classes.rdt_class,
+        blockio_class: classes.blockio_class,
         ..super::resources(spec)
     };
     let net_devices = linux.net_devices.iter().map(|(host, device)| {
@@ -145,7 +173,7 @@ fn linux(spec: &Spec, told: &ContainerFacts) -> api::LinuxContainer {
         oom_score_adj: spec.process.oom_score_adj.map(adj).into(),
         cgroups_path: linux.cgroups_path.clone(),
         io_priority: io_priority(spec),
-        seccomp_profile: told.seccomp.as_ref().map(seccomp_profile).into(),
+        seccomp_profile: known.seccomp_profile,
         seccomp_policy: linux.seccomp.as_ref().map(seccomp).into(),
         sysctl: linux.sysctl.clone().into_iter().collect(),
         net_devices: net_devices.collect(),

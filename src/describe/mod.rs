@@ -11,6 +11,7 @@ mod resources;
 mod view;
 
 pub use container::container;
+pub(crate) use container::in_document;
 pub use pod::pod;
 pub use resources::from_json as resources_from_json;
 pub(crate) use resources::resources;

@@ -17,7 +17,7 @@ use crate::engine::Role;
 use crate::error::{Context, Error, Result, quoted};
 use crate::host::Host;
 use crate::plugin::{Event, Settings, api};
-use crate::resolve;
+use crate::resolve::{self, ResourceWriter};
 use crate::runtime;
 use crate::spec::patch::{PatchError, PatchedSpec, Resolved, patch_anyway, propagating_sources};
 use crate::text::printable_page;
@@ -103,7 +103,7 @@ fn verdict(merged: &Merged, id: &str) -> Value {
 fn apply(config: &Config, host: &Host, document: &[u8], merged: &Merged) -> Result<PatchedSpec> {
     let adjust = &merged.adjust;
     let blamed = |error: PatchError| blame(merged, &error);
-    let (names, lacking) = resolve::resolve_anyway(adjust, config, host).map_err(blamed)?;
+    let (names, lacking) = resolve::resolve(adjust, config, host).map_err(blamed)?;
     for note in &names.notes {
         tracing::warn!("{note}");
     }
@@ -115,7 +115,8 @@ fn apply(config: &Config, host: &Host, document: &[u8], merged: &Merged) -> Resu
     for doubt in lacking.into_iter().chain(doubts) {
         tracing::warn!("a container would be refused: {}", named(merged, &doubt));
     }
-    let lack = resolve::check_node(adjust, &facts.names, &config.resctrl_path, &config.node());
+    let new = patched.bytes.as_deref().unwrap_or(document);
+    let lack = resolve::check_node(adjust, &facts.names, &config.resctrl_path, new, &config.node());
     if let Err(lack) = lack {
         tracing::warn!("a container would be refused here: {}", named(merged, &lack));
     }
@@ -128,9 +129,15 @@ fn doubt(config: &Config, adjust: &api::ContainerAdjustment, names: &Resolved) {
     if !resolve::needs_runtime(adjust, names) {
         return;
     }
-    let Ok(runtime) = runtime::resolve(config, None) else { return };
-    let features = runtime::features::KnownRuntimes::default().features(&runtime);
-    if let Err(error) = resolve::check_runtime(adjust, names, &features) {
+    let features = runtime::resolve(config, None)
+        .map(|runtime| runtime::features::KnownRuntimes::default().features(&runtime))
+        .unwrap_or_default();
+    if *features == runtime::features::Features::default() {
+        tracing::warn!(
+            "no runtime here reports its features: every field is assumed to be supported"
+        );
+    }
+    if let Err(error) = resolve::check_runtime(adjust, names, &features, ResourceWriter::Runtime) {
         tracing::warn!("a container would be refused here: {error}");
     }
 }

@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::config::Config;
 use crate::error::{Context, Result};
 use crate::plugin::{Settings, api};
+use crate::presence::IfThere;
 
 use super::calls;
 use super::dry_run::{DryRun, DryRunObserver};
@@ -78,7 +79,8 @@ async fn play(
     let mut lines = script::read(script)?;
     // A recorded script begins with the state that the first plugin is synchronized with. A script
     // on standard input is not waited for: a person may still have to type it.
-    let is_at_hand = file.is_some_and(|path| path.is_file());
+    let is_at_hand = file
+        .is_some_and(|path| std::fs::metadata(path).or_absent().is_some_and(|meta| meta.is_file()));
     let first = if is_at_hand { lines.recv().await } else { None };
     if let Some(Ok(bytes)) = &first
         && let Ok(ScriptLine { command: Command::State { snapshot, .. }, .. }) =

@@ -12,6 +12,8 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 
+use crate::gojson;
+
 /// Every key of a document of the image with all texts that stand under it.
 #[derive(Debug, Default)]
 pub(super) struct ImageWords(BTreeMap<String, BTreeSet<String>>);
@@ -71,15 +73,10 @@ impl JsonNode {
     /// The member of this name, in whatever case, if there is just one.
     fn only(&self, name: &str) -> Option<&Self> {
         let Self::Members(members) = self else { return None };
-        let mut found = members.iter().filter(|(key, _)| fold(key) == name);
+        let mut found = members.iter().filter(|(key, _)| gojson::is_field(key, name));
         let (_, node) = found.next()?;
         found.next().is_none().then_some(node)
     }
-}
-
-/// In lower case; letters beyond ASCII that Go takes for one of ASCII's are that one.
-fn fold(name: &str) -> String {
-    name.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
 }
 
 impl<'de> Deserialize<'de> for JsonNode {
@@ -173,6 +170,10 @@ mod tests {
         let one = Some("sha256:a".to_owned());
         assert_eq!(named(r#"{"config":{"digest":"sha256:a"},"layers":[]}"#), one);
         assert_eq!(named(r#"{"Config":{"DIGEST":"sha256:a"}}"#), one);
+        // Members that Go does not take for one of these.
+        let others =
+            "{\"con\u{fb01}g\":{},\"conf\u{131}g\":1,\"config\":{\"digest\":\"sha256:a\"}}";
+        assert_eq!(named(others), one);
         for two in [
             r#"{"config":{"digest":"sha256:a"},"Config":{"digest":"sha256:b"}}"#,
             r#"{"config":{"digest":"sha256:a"},"config":{"digest":"sha256:a"}}"#,

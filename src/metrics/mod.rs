@@ -77,6 +77,10 @@ pub(crate) struct Holdings {
     pub(crate) plugins: usize,
     /// Required plugins that are not.
     pub(crate) missing_plugins: usize,
+    /// Launched plugins that are older than their files.
+    pub(crate) outdated_plugins: usize,
+    /// Plugins that took part before the daemon started, and did not return.
+    pub(crate) absent_plugins: usize,
     /// Known pods.
     pub(crate) pods: usize,
     /// Known containers by state.
@@ -105,6 +109,8 @@ pub(crate) struct Metrics {
     reexec_pause: Gauge<f64, AtomicU64>,
     active_plugins: Gauge,
     missing_plugins: Gauge,
+    outdated_plugins: Gauge,
+    absent_plugins: Gauge,
     pods: Gauge,
     containers: Family<StateLabel, Gauge>,
     problems: Family<ProblemLabel, Gauge>,
@@ -126,6 +132,8 @@ impl Default for Metrics {
             reexec_pause: Gauge::default(),
             active_plugins: Gauge::default(),
             missing_plugins: Gauge::default(),
+            outdated_plugins: Gauge::default(),
+            absent_plugins: Gauge::default(),
             pods: Gauge::default(),
             containers: Family::default(),
             problems: Family::default(),
@@ -162,6 +170,16 @@ impl Metrics {
         registry.register("nri_runc_reexec_pause_seconds", help, pause);
         let gauges = [
             ("nri_runc_missing_plugins", "Required plugins that are absent", &self.missing_plugins),
+            (
+                "nri_runc_outdated_plugins",
+                "Launched plugins that are older than their files",
+                &self.outdated_plugins,
+            ),
+            (
+                "nri_runc_absent_plugins",
+                "Plugins that took part before and did not return",
+                &self.absent_plugins,
+            ),
             ("nri_runc_pods", "Known pods", &self.pods),
             (
                 "nri_runc_passes_through",
@@ -229,6 +247,8 @@ impl Metrics {
     pub(crate) fn text(&self, holdings: &Holdings) -> String {
         set(&self.active_plugins, holdings.plugins);
         set(&self.missing_plugins, holdings.missing_plugins);
+        set(&self.outdated_plugins, holdings.outdated_plugins);
+        set(&self.absent_plugins, holdings.absent_plugins);
         set(&self.pods, holdings.pods);
         set(&self.passes_through, usize::from(holdings.passes_through));
         set(&self.is_disabled, usize::from(holdings.is_disabled));

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Error, Result, in_our_words};
+use crate::presence;
 
 use super::identity::PluginIdentity;
 
@@ -56,7 +57,11 @@ impl std::fmt::Display for Unusable {
 /// second value is what was skipped.
 pub(crate) fn discover(dir: &Path, config_dir: &Path) -> (Vec<PluginFile>, Vec<Unusable>) {
     let (mut found, mut problems) = (Vec::new(), Vec::new());
-    let mut entries: Vec<_> = std::fs::read_dir(dir).into_iter().flatten().flatten().collect();
+    let mut entries = presence::insist(|| presence::entries(dir)).unwrap_or_else(|error| {
+        let (path, why) = (dir.to_owned(), in_our_words(&error));
+        problems.push(Unusable { path, why, is_plugin: true });
+        Vec::new()
+    });
     entries.sort_by_key(std::fs::DirEntry::file_name);
     for entry in entries {
         let path = entry.path();

@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use crate::limits;
+
 /// Index, name and NRI version of a plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginIdentity {
@@ -25,14 +27,19 @@ impl PluginIdentity {
     /// Checks a claimed identity.
     ///
     /// # Errors
-    /// Fails on an index that is no two digits, and on a name with other characters than
-    /// letters, digits, `_`, `.`, `+`, `-`.
+    /// Fails on an index that is not two digits, and on a name that is empty, too long, or has
+    /// other characters than letters, digits, `_`, `.`, `+`, `-`.
     pub fn checked(index: &str, name: &str, nri_version: &str) -> Result<Self, String> {
         if index.len() != 2 || !index.bytes().all(|byte| byte.is_ascii_digit()) {
+            let index = limits::cut(index, limits::PLUGIN_NAME);
             return Err(format!("invalid plugin index {index:?}, must be 2 digits"));
         }
         if name.is_empty() {
             return Err("invalid plugin name: name is empty".to_owned());
+        }
+        if name.len() > limits::PLUGIN_NAME {
+            let (name, most) = (limits::cut(name, limits::PLUGIN_NAME), limits::PLUGIN_NAME);
+            return Err(format!("invalid plugin name {name:?}: longer than {most} bytes"));
         }
         let is_fine = |c: char| c.is_ascii_alphanumeric() || "_.+-".contains(c);
         if let Some(odd) = name.chars().find(|c| !is_fine(*c)) {
@@ -40,8 +47,13 @@ impl PluginIdentity {
                 "invalid plugin name {name:?}: contains invalid character {odd:?}"
             ));
         }
-        let (index, name) = (index.to_owned(), name.to_owned());
-        Ok(Self { index, name, nri_version: nri_version.to_owned() })
+        Ok(Self::launched(index, name, nri_version))
+    }
+
+    /// The identity of a launched plugin, which was checked with its file's name.
+    pub(super) fn launched(index: &str, name: &str, nri_version: &str) -> Self {
+        let nri_version = limits::cut(nri_version, limits::NRI_VERSION).into_owned();
+        Self { index: index.to_owned(), name: name.to_owned(), nri_version }
     }
 }
 
@@ -56,8 +68,28 @@ mod tests {
     }
 
     #[test]
+    fn a_long_claim_is_neither_kept_nor_repeated() {
+        let long = "1".repeat(1 << 20);
+        for refused in [("10", long.as_str()), (long.as_str(), "a")] {
+            let why = PluginIdentity::checked(refused.0, refused.1, "").unwrap_err();
+            assert!(why.len() < 200 && why.contains("(1048576 bytes)"), "{why}");
+        }
+        let identity = PluginIdentity::checked("10", "a", &long).unwrap();
+        assert!(identity.nri_version.len() < 100);
+    }
+
+    #[test]
     fn odd_identities_are_refused() {
-        for (index, name) in [("1", "a"), ("100", "a"), ("1a", "a"), ("10", ""), ("10", "a b")] {
+        let long = "a".repeat(limits::PLUGIN_NAME + 1);
+        assert!(PluginIdentity::checked("10", &long[1..], "").is_ok());
+        for (index, name) in [
+            ("10", long.as_str()),
+            ("1", "a"),
+            ("100", "a"),
+            ("1a", "a"),
+            ("10", ""),
+            ("10", "a b"),
+        ] {
             assert!(PluginIdentity::checked(index, name, "").is_err(), "{index}-{name}");
         }
     }

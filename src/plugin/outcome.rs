@@ -3,6 +3,8 @@
 
 use ttrpc::Code;
 
+use crate::limits;
+
 /// The result of one call to a plugin.
 #[derive(Debug)]
 pub enum Outcome<T> {
@@ -39,9 +41,10 @@ impl<T> Outcome<T> {
 
 /// What a status other than OK means.
 pub(super) fn from_status<T>(status: &ttrpc::Status) -> Outcome<T> {
-    let words = status.message().to_owned();
+    let message = status.message();
+    let words = limits::cut(message, limits::QUOTED).into_owned();
     // ttrpc-rust's synchronous server answers with code 3 and this text instead of code 12.
-    if status.code() == Code::UNIMPLEMENTED || words.ends_with("does not exist") {
+    if status.code() == Code::UNIMPLEMENTED || message.ends_with("does not exist") {
         Outcome::Unimplemented(words)
     } else {
         Outcome::Refused(words)

@@ -113,7 +113,7 @@ impl api::Runtime for RuntimeService {
         let claimed = self.launched_as.clone();
         let identity = match claimed {
             Some((index, name)) => {
-                Ok(PluginIdentity { index, name, nri_version: request.NRI_version })
+                Ok(PluginIdentity::launched(&index, &name, &request.NRI_version))
             }
             None => PluginIdentity::checked(
                 &request.plugin_idx,

@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::error::{Context, Result, in_our_words};
 use crate::files;
 use crate::host::Host;
+use crate::presence::IfThere;
 
 /// Programs that bring an NRI of their own, by the name of their process, and their engine.
 const ENGINES: [(&str, &str); 6] = [
@@ -40,6 +41,27 @@ pub(crate) enum NoPlugins {
     Taken(SocketListener),
     /// It could not be made.
     Failed(String),
+}
+
+impl NoPlugins {
+    /// What is at `path`.
+    pub(crate) fn of(&self, path: &Path) -> String {
+        match self {
+            Self::Taken(listener) => format!("{listener} listens on {}", path.display()),
+            Self::SwitchedOff | Self::Failed(_) => self.to_string(),
+        }
+    }
+
+    /// What an operator can do about it.
+    pub(crate) fn remedy(&self, path: &Path) -> String {
+        match self {
+            Self::Taken(listener) => listener.remedy(),
+            Self::SwitchedOff => "remove it from the configuration".to_owned(),
+            Self::Failed(_) => {
+                format!("remove {}, or set another nri.socket_path", path.display())
+            }
+        }
+    }
 }
 
 impl std::fmt::Display for NoPlugins {
@@ -141,7 +163,7 @@ pub(crate) fn is_listed(path: &Path, pid: i32, host: &Host) -> bool {
 
 /// The path with the links of its folder resolved: `/var/run` is `/run`.
 fn canonical(path: &Path) -> PathBuf {
-    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+    let folder = path.parent().and_then(|folder| folder.canonicalize().or_absent());
     match (folder, path.file_name()) {
         (Some(folder), Some(name)) => folder.join(name),
         _ => path.to_owned(),
@@ -175,13 +197,16 @@ impl SocketFile {
     }
 
     /// Whether `path` still means this one.
-    pub(crate) fn is_at(self, path: &Path) -> bool {
-        Self::of(path).is_ok_and(|now| now == self)
+    ///
+    /// # Errors
+    /// Fails when that cannot be known.
+    pub(crate) fn is_at(self, path: &Path) -> std::io::Result<bool> {
+        Ok(Self::of(path).if_there()? == Some(self))
     }
 
     /// Removes the file, if `path` still means this one.
     pub(crate) fn remove(self, path: &Path) {
-        if self.is_at(path) {
+        if matches!(self.is_at(path), Ok(true)) {
             let _gone = std::fs::remove_file(path);
         }
     }
@@ -217,11 +242,16 @@ pub(crate) fn for_plugins(config: &Config) -> std::result::Result<Bound, NoPlugi
     }
 }
 
+/// What keeps a daemon from opening the socket for plugins, where none runs.
+pub(crate) fn obstacle(path: &Path, host: &Host) -> Option<NoPlugins> {
+    unused(path, host).err()
+}
+
 /// The socket at `path` on which no process listens any more, if one is there. Whatever else is
 /// found there belongs to another process and stays.
 fn unused(path: &Path, host: &Host) -> std::result::Result<Option<SocketFile>, NoPlugins> {
     let failed = |why: &str| Err(NoPlugins::Failed(format!("{}: {why}", path.display())));
-    let before = SocketFile::of(path).ok();
+    let before = SocketFile::of(path).or_absent();
     match dial(path) {
         Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
         Err(Errno::ECONNREFUSED) => {
@@ -253,8 +283,11 @@ fn put_in_place(temporary: &Path, path: &Path, stale: Option<SocketFile>) -> std
     let rename = |flags| renameat_with(CWD, temporary, CWD, path, flags);
     let flags = if stale.is_some() { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
     match rename(flags) {
-        Ok(()) if stale.is_none_or(|stale| stale.is_at(temporary)) => Ok(true),
-        Ok(()) => rename(RenameFlags::EXCHANGE).map(|()| false).map_err(Into::into),
+        Ok(()) => match stale.map_or(Ok(true), |stale| stale.is_at(temporary)) {
+            Ok(true) => Ok(true),
+            // Whose the other one is, is not known: it gets its place again.
+            is_ours => rename(RenameFlags::EXCHANGE).map_err(Into::into).and(is_ours),
+        },
         Err(Errno::EXIST | Errno::NOENT) => Ok(false),
         // The file system does not know these flags.
         Err(Errno::INVAL | Errno::NOSYS) => std::fs::rename(temporary, path).map(|()| true),
@@ -339,7 +372,7 @@ mod tests {
         let theirs = SocketFile::of(&path).unwrap();
         for stale in [None, Some(stale)] {
             assert!(!put_in_place(&ours, &path, stale).unwrap());
-            assert!(theirs.is_at(&path) && ours.exists(), "{stale:?}");
+            assert!(theirs.is_at(&path).unwrap() && ours.exists(), "{stale:?}");
         }
         assert!(put_in_place(&ours, &path, Some(theirs)).unwrap());
     }

@@ -14,7 +14,9 @@ use serde_json::{Map, Value, json};
 
 use super::glob;
 use crate::error::{in_our_words, quoted};
+use crate::gojson;
 use crate::host::Host;
+use crate::presence::IfThere;
 use crate::spec::patch::Class;
 
 /// What the kernel takes for a weight.
@@ -69,7 +71,7 @@ pub(super) fn class(
 /// The other readers match keys without regard to case, since theirs go through JSON.
 pub(super) fn member<'y>(mapping: &'y Yaml<'y>, name: &str) -> Option<&'y Yaml<'y>> {
     let mapping = mapping.as_mapping()?;
-    let is_it = |key: &Yaml<'_>| key.as_str().is_some_and(|key| key.eq_ignore_ascii_case(name));
+    let is_it = |key: &Yaml<'_>| key.as_str().is_some_and(|key| gojson::is_field(key, name));
     mapping.iter().find(|(key, _)| is_it(key)).map(|(_, value)| value)
 }
 
@@ -84,7 +86,7 @@ impl BlockIoSection {
         for key in keys.keys() {
             let key = key.as_str().unwrap_or_default();
             let known = ["Weight", "Devices"].into_iter().chain(LIMITS.iter().map(|(key, _)| *key));
-            if !known.into_iter().any(|known| known.eq_ignore_ascii_case(key)) {
+            if !known.into_iter().any(|known| gojson::is_field(key, known)) {
                 return Err(format!("\"{}\" is not a setting of a class", quoted(key)));
             }
         }
@@ -155,12 +157,12 @@ fn devices(
 
 /// The numbers of a whole disk; the kernel limits no partitions, and `/sys/block` has none.
 fn disk(path: &Path, host: &Host) -> Option<(u64, u64)> {
-    let real = std::fs::canonicalize(host.path(path)).ok()?;
-    let dev = std::fs::canonicalize(host.path("/dev")).ok()?;
+    let real = std::fs::canonicalize(host.path(path)).or_absent()?;
+    let dev = std::fs::canonicalize(host.path("/dev")).or_absent()?;
     // sysfs writes `!` where a device's name has `/`.
     let name = real.strip_prefix(dev).ok()?.to_str()?.replace('/', "!");
     let numbers: PathBuf = ["/sys/block", &name, "dev"].iter().collect();
-    let numbers = std::fs::read_to_string(host.path(numbers)).ok()?;
+    let numbers = std::fs::read_to_string(host.path(numbers)).or_absent()?;
     let (major, minor) = numbers.trim().split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }

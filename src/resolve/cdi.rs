@@ -4,7 +4,8 @@
 //! The crate `container-device-interface` reads the files and makes the edits; it can do so to a
 //! typed spec only, so each device goes into an empty one, and what is in there afterwards is
 //! taken over as plain data (decision D26). Which file counts is decided here: a broken file
-//! does not keep devices of other files from being found, and is named when one is missing.
+//! does not keep devices of other files from being found, and is named when one is missing. So is
+//! what a file leaves open of a device node (`device_nodes.rs`): the crate fills in no mode.
 //! Reference: CDI specification 1.1, `SPEC.md`; BUG-G10 (docs/nri-differences.md).
 
 use std::collections::{HashMap, HashSet};
@@ -15,9 +16,11 @@ use container_device_interface::device::Device;
 use container_device_interface::spec::read_spec;
 use oci_spec::runtime::{self as oci, Linux, LinuxResources, Process, Spec};
 
+use super::device_nodes;
 use crate::error::quoted;
 use crate::host::Host;
 use crate::plugin::api;
+use crate::presence::{self, IfThere};
 use crate::spec::patch::{CdiDevice, PatchError, is_plain_path};
 
 /// What the spec files of this host say.
@@ -53,7 +56,7 @@ pub(super) fn devices(
         let entry = registry.find(name, spec_dirs).map_err(failed)?;
         // What a file says for all its devices comes once.
         let is_first = files_seen.insert(&entry.file);
-        let device = edits(name, entry, is_first)
+        let device = edits(name, entry, is_first, host)
             .map_err(|problem| failed(format!("{}: {problem}", entry.file.display())))?;
         found.push(device);
     }
@@ -64,7 +67,7 @@ impl CdiRegistry {
     fn read(spec_dirs: &[PathBuf], host: &Host) -> Self {
         let mut registry = Self::default();
         for (priority, dir) in spec_dirs.iter().enumerate() {
-            let entries = std::fs::read_dir(host.path(dir)).into_iter().flatten().flatten();
+            let entries = presence::entries(&host.path(dir)).or_absent().into_iter().flatten();
             let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
             names.sort();
             for name in names {
@@ -80,7 +83,7 @@ impl CdiRegistry {
 
     fn read_file(&mut self, priority: usize, file: PathBuf, host: &Host) {
         let path = host.path(&file);
-        if path.is_dir() {
+        if presence::is_dir(&path).or_absent() == Some(true) {
             return;
         }
         let spec = match read_spec(&path, i32::try_from(priority).unwrap_or(i32::MAX)) {
@@ -134,15 +137,18 @@ impl CdiRegistry {
 }
 
 /// The edits of one device, with those of its file when it is the first one from there.
-fn edits(name: &str, entry: &Entry, with_file: bool) -> Result<CdiDevice, String> {
+fn edits(name: &str, entry: &Entry, with_file: bool, host: &Host) -> Result<CdiDevice, String> {
     let mut spec = empty_spec();
     let mut edits = ContainerEdits::new();
     let of_file = entry.device.get_spec().edits().filter(|_| with_file);
     let all = of_file.into_iter().chain([entry.device.edits()]);
     all.into_iter()
         .try_for_each(|more| edits.append(more))
-        .and_then(|()| edits.apply(&mut spec))
         .map_err(|error| error.root_cause().to_string())?;
+    for node in edits.container_edits.device_nodes.iter_mut().flatten() {
+        device_nodes::fill_in(node, host)?;
+    }
+    edits.apply(&mut spec).map_err(|error| error.root_cause().to_string())?;
     let mut device = CdiDevice { name: name.to_owned(), ..CdiDevice::default() };
     if let Some(process) = spec.process() {
         for entry in process.env().iter().flatten() {

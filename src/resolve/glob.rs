@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use crate::glob::matches;
 use crate::host::Host;
+use crate::presence::{self, IfThere};
 
 /// The host paths that match the absolute `pattern`, in name order.
 pub(super) fn expand(pattern: &str, host: &Host) -> Vec<PathBuf> {
@@ -15,12 +16,12 @@ pub(super) fn expand(pattern: &str, host: &Host) -> Vec<PathBuf> {
         for dir in found {
             if !part.contains(['*', '?', '[', '\\']) {
                 let path = dir.join(part);
-                if std::fs::symlink_metadata(host.path(&path)).is_ok() {
+                if std::fs::symlink_metadata(host.path(&path)).or_absent().is_some() {
                     next.push(path);
                 }
                 continue;
             }
-            let entries = std::fs::read_dir(host.path(&dir)).into_iter().flatten().flatten();
+            let entries = presence::entries(&host.path(&dir)).or_absent().into_iter().flatten();
             let mut names: Vec<String> =
                 entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
             names.sort();

@@ -14,6 +14,9 @@ use crate::error::quoted;
 use crate::plugin::api;
 use crate::runtime::RuntimeKind;
 use crate::runtime::features::{Features, IntelRdt, Linux, Seccomp};
+use crate::runtime::ignored::is_always_ignored;
+use crate::spec::overlay::overlay_of;
+use crate::spec::owned;
 use crate::spec::patch::{Class, PatchError, Resolved, mount_field};
 
 /// Mount options that runtimes act on. Others belong to file systems, and no runtime lists them.
@@ -46,6 +49,57 @@ const GENERIC_OPTIONS: [&str; 26] = [
     "iversion",
 ];
 
+/// Options that a bind mount can have; it has no data of a file system, which runtimes before
+/// runc 1.2 drop. Others are known by the runtime's own list.
+const BIND_OPTIONS: [&str; 46] = [
+    "acl",
+    "async",
+    "atime",
+    "bind",
+    "copy-symlink",
+    "defaults",
+    "dest-nofollow",
+    "dev",
+    "diratime",
+    "dirsync",
+    "exec",
+    "loud",
+    "mand",
+    "noacl",
+    "noatime",
+    "nodev",
+    "nodiratime",
+    "noexec",
+    "nomand",
+    "norelatime",
+    "nostrictatime",
+    "nosuid",
+    "private",
+    "rbind",
+    "relatime",
+    "remount",
+    "ro",
+    "rprivate",
+    "rshared",
+    "rslave",
+    "runbindable",
+    "rw",
+    "shared",
+    "silent",
+    "slave",
+    "src-nofollow",
+    "strictatime",
+    "suid",
+    "sync",
+    "unbindable",
+    "rnosymfollow",
+    "rsymfollow",
+    "rdiratime",
+    "rnodiratime",
+    "rro",
+    "rrw",
+];
+
 /// Something that a runtime may lack.
 #[derive(Debug)]
 struct Need {
@@ -56,15 +110,22 @@ struct Need {
 #[derive(Debug)]
 enum What {
     MountOption(String),
+    /// An option of a bind mount that is not known to be one.
+    BindOption(String),
     Namespace(String),
     Seccomp(Filter),
     IntelRdt,
     RdtSchemata,
     RdtMonitoring,
     NetDevices,
-    MemoryPolicy { mode: String, flags: Vec<String> },
+    MemoryPolicy {
+        mode: String,
+        flags: Vec<String>,
+    },
     Scheduler,
     IoPriority,
+    /// A member of `linux.resources` that runc ignores.
+    IgnoredByRunc(String),
 }
 
 /// The words of a seccomp policy.
@@ -81,6 +142,15 @@ pub fn needs_runtime(adjustment: &api::ContainerAdjustment, resolved: &Resolved)
     !needs(adjustment, resolved).is_empty()
 }
 
+/// Which program writes the resources of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResourceWriter {
+    /// The runtime, from its document.
+    Runtime,
+    /// The daemon: the runtime has read its document already.
+    Daemon,
+}
+
 /// Refuses what the runtime is known to lack.
 ///
 /// # Errors
@@ -89,8 +159,12 @@ pub fn check_runtime(
     adjustment: &api::ContainerAdjustment,
     resolved: &Resolved,
     runtime: &Features,
+    writer: ResourceWriter,
 ) -> Result<(), PatchError> {
-    for Need { field, what } in needs(adjustment, resolved) {
+    let is_runtimes = |need: &Need| {
+        writer == ResourceWriter::Runtime || !matches!(need.what, What::IgnoredByRunc(_))
+    };
+    for Need { field, what } in needs(adjustment, resolved).into_iter().filter(is_runtimes) {
         if let Some(lack) = what.lacking(runtime) {
             let problem = quoted(&format!("{runtime} has no {lack}"));
             return Err(PatchError::Invalid { field, problem });
@@ -103,9 +177,16 @@ fn needs(adjustment: &api::ContainerAdjustment, resolved: &Resolved) -> Vec<Need
     let mut needs = Vec::new();
     let mut add = |field: &str, what| needs.push(Need { field: field.to_owned(), what });
     let options = |mount: &api::Mount| {
-        let generic =
-            mount.options.iter().filter(|option| GENERIC_OPTIONS.contains(&option.as_str()));
-        generic.map(|option| What::MountOption(option.clone())).collect::<Vec<What>>()
+        let is_bind = |option: &String| matches!(option.as_str(), "bind" | "rbind");
+        let is_bind = mount.type_ == "bind" || mount.options.iter().any(is_bind);
+        let what = mount.options.iter().filter_map(|option| match option.as_str() {
+            known if GENERIC_OPTIONS.contains(&known) => Some(What::MountOption(option.clone())),
+            known if !is_bind || BIND_OPTIONS.contains(&known) || known.starts_with("idmap=") => {
+                None
+            }
+            _ => Some(What::BindOption(option.clone())),
+        });
+        what.collect::<Vec<What>>()
     };
     for mount in adjustment.mounts.iter().filter(|mount| !mount.destination.starts_with('-')) {
         let field = mount_field(&mount.destination);
@@ -132,8 +213,28 @@ fn needs(adjustment: &api::ContainerAdjustment, resolved: &Resolved) -> Vec<Need
     }
     if let Some(linux) = adjustment.linux.as_ref() {
         needs_of_linux(linux, &mut add);
+        if let Some(resources) = linux.resources.as_ref() {
+            needs_of_resources(resources, resolved, &mut add);
+        }
     }
     needs
+}
+
+fn needs_of_resources(
+    resources: &api::LinuxResources,
+    resolved: &Resolved,
+    add: &mut impl FnMut(&str, What),
+) {
+    // What no runtime would take is refused by the patch.
+    let overlay = overlay_of(resources, resolved).unwrap_or_default();
+    for (section, members) in &overlay {
+        for (key, value) in members.as_object().into_iter().flatten() {
+            if is_always_ignored(section, key) && !owned::holds_anyway(section, key, value) {
+                let what = What::IgnoredByRunc(format!("linux.resources.{section}.{key}"));
+                add(&owned::name(section, key), what);
+            }
+        }
+    }
 }
 
 fn needs_of_linux(linux: &api::LinuxContainerAdjustment, add: &mut impl FnMut(&str, What)) {
@@ -223,11 +324,23 @@ impl What {
                 lacks_option(option, is_listed, linux, runtime)
                     .then(|| format!("mount option {option}"))
             }
+            Self::BindOption(option) => {
+                let known = said.and_then(|said| said.mount_options.as_ref());
+                let is_listed = known.is_some_and(|known| known.contains(option));
+                let is_known = known.is_some() || runtime.kind() != RuntimeKind::Other;
+                (is_known && !is_listed).then(|| format!("option {option} of bind mounts"))
+            }
             Self::Namespace(kind) => {
                 let known = linux.and_then(|linux| linux.namespaces.as_ref());
                 let is_unlisted = known.is_some_and(|known| !known.contains(kind));
                 let is_young = kind == "time" && before(runtime, (1, 2, 0), (1, 8, 4));
                 (is_unlisted || is_young).then(|| format!("{kind} namespaces"))
+            }
+            // runc refuses them all, and has no word for it.
+            Self::Seccomp(filter)
+                if !filter.flags.is_empty() && runtime.is_before(RuntimeKind::Runc, (1, 2, 0)) =>
+            {
+                Some("seccomp flags".to_owned())
             }
             Self::Seccomp(filter) => match linux.map(|linux| linux.seccomp.as_ref()) {
                 Some(Some(seccomp)) => filter.lacking(seccomp),
@@ -252,6 +365,9 @@ impl What {
             Self::MemoryPolicy { mode, flags } => lacks_policy(mode, flags, linux, runtime),
             Self::Scheduler => {
                 before(runtime, (1, 2, 0), (1, 8, 5)).then(|| "process.scheduler".into())
+            }
+            Self::IgnoredByRunc(member) => {
+                (runtime.kind() == RuntimeKind::Runc).then(|| member.clone())
             }
             Self::IoPriority => {
                 before(runtime, (1, 2, 0), (1, 8, 6)).then(|| "process.ioPriority".into())

@@ -9,18 +9,20 @@
 
 mod blockio;
 mod cdi;
+mod device_nodes;
 mod glob;
 mod honoured;
 mod mounts;
 mod node;
 mod rdt;
+mod settings;
 
 #[cfg(test)]
 mod tests;
 
-pub use honoured::{check_runtime, needs_runtime};
+pub use honoured::{ResourceWriter, check_runtime, needs_runtime};
 pub(crate) use mounts::host_facts;
-pub(crate) use node::check_node;
+pub(crate) use node::{check_node, is_cgroup_v2};
 pub(crate) use rdt::rdt_group;
 
 use rdt::RdtPlaces;
@@ -33,25 +35,13 @@ use crate::spec::patch::{PatchError, Resolved};
 
 const RDT_CLASS: &str = "RdtClass";
 
-/// Finds out what the names in `adjustment` stand for.
-///
-/// # Errors
-/// The NRI field at fault and what is wrong with it on this host.
-pub(crate) fn resolve(
-    adjustment: &api::ContainerAdjustment,
-    config: &Config,
-    host: &Host,
-) -> Result<Resolved, PatchError> {
-    let (resolved, doubts) = resolve_anyway(adjustment, config, host)?;
-    doubts.into_iter().next().map_or(Ok(resolved), Err)
-}
-
-/// The same for a container that may be meant for another host: the second value is what only
-/// this one lacks.
+/// Finds out what the names in `adjustment` stand for. The second value is what only this host
+/// lacks for them: the container may be meant for another one, or has to be described before it is
+/// refused.
 ///
 /// # Errors
 /// The NRI field at fault and what is wrong with it on any host.
-pub(crate) fn resolve_anyway(
+pub(crate) fn resolve(
     adjustment: &api::ContainerAdjustment,
     config: &Config,
     host: &Host,

@@ -7,12 +7,14 @@
 
 use std::path::Path;
 
+use super::settings;
+use crate::cgroup::Layout;
 use crate::error::quoted;
 use crate::host::Host;
 use crate::plugin::api;
 use crate::spec::patch::{PatchError, Resolved};
 
-/// Refuses what this node is known to lack.
+/// Refuses what this node is known to lack; `document` is the container's.
 ///
 /// # Errors
 /// The NRI field, and what the node lacks.
@@ -20,6 +22,7 @@ pub(crate) fn check_node(
     adjustment: &api::ContainerAdjustment,
     resolved: &Resolved,
     resctrl: &Path,
+    document: &[u8],
     host: &Host,
 ) -> Result<(), PatchError> {
     let no_resctrl = |field: &str| match host.path(resctrl.join("info")).is_dir() {
@@ -48,7 +51,20 @@ pub(crate) fn check_node(
     if linux.memory_policy.is_some() && node("cpu") && !node("node") {
         return Err(lacks("MemoryPolicy", "the kernel has no NUMA"));
     }
-    linux.resources.as_ref().map_or(Ok(()), |resources| check_cgroups(resources, host))
+    let Some(resources) = linux.resources.as_ref() else { return Ok(()) };
+    let root = host.path("/sys/fs/cgroup");
+    if !root.is_dir() {
+        return Ok(());
+    }
+    let v2 = std::fs::read_to_string(root.join("cgroup.controllers")).ok();
+    check_cgroups(resources, (&root, v2.as_deref()), host)?;
+    let layout = if v2.is_some() { Layout::V2 } else { Layout::V1 };
+    settings::check(resources, resolved, (root, layout), document, host)
+}
+
+/// Whether cgroup v2 alone is in use.
+pub(crate) fn is_cgroup_v2(host: &Host) -> bool {
+    host.path("/sys/fs/cgroup/cgroup.controllers").exists()
 }
 
 fn lacks(field: &str, problem: &str) -> PatchError {
@@ -76,17 +92,16 @@ fn check_namespace(kind: &str, host: &Host) -> Result<(), PatchError> {
     Ok(())
 }
 
-fn check_cgroups(resources: &api::LinuxResources, host: &Host) -> Result<(), PatchError> {
-    let root = host.path("/sys/fs/cgroup");
-    if !root.is_dir() {
-        return Ok(());
-    }
-    let v2 = std::fs::read_to_string(root.join("cgroup.controllers")).ok();
+fn check_cgroups(
+    resources: &api::LinuxResources,
+    (root, v2): (&Path, Option<&str>),
+    host: &Host,
+) -> Result<(), PatchError> {
     let mut unified: Vec<&String> = resources.unified.keys().collect();
     unified.sort_unstable();
     for key in unified {
         let field = format!("CgroupsUnified[{key}]");
-        let Some(controllers) = v2.as_deref() else {
+        let Some(controllers) = v2 else {
             return Err(lacks(&field, "cgroup v1 is in use, and only cgroup v2 has unified files"));
         };
         let controller = key.split('.').next().unwrap_or_default();
@@ -94,7 +109,7 @@ fn check_cgroups(resources: &api::LinuxResources, host: &Host) -> Result<(), Pat
             return Err(lacks(&field, &format!("there is no {controller} controller")));
         }
     }
-    let has_hugetlb = match &v2 {
+    let has_hugetlb = match v2 {
         Some(controllers) => has_word(controllers, "hugetlb"),
         None => root.join("hugetlb").is_dir(),
     };

@@ -15,6 +15,7 @@ use serde_json::json;
 use super::blockio::member;
 use crate::error::{in_our_words, quoted};
 use crate::host::Host;
+use crate::presence::{self, IfThere};
 use crate::spec::patch::Class;
 
 /// The class whose group is resctrl itself, in which every process is that has no other.
@@ -65,12 +66,12 @@ pub(super) fn class_anywhere(
     }
     let resctrl = places.resctrl;
     let (class, place) = (Class::Set(json!({ "closID": group })), resctrl.display());
-    if !host.path(resctrl.join("info")).is_dir() {
+    if matches!(presence::is_dir(&host.path(resctrl.join("info"))), Ok(false)) {
         let missing = format!("class \"{shown}\" needs resctrl, which is not mounted at {place}");
         return Ok((class, Some(missing)));
     }
     let dir = host.path(resctrl.join(group));
-    let is_dir = std::fs::symlink_metadata(dir).is_ok_and(|meta| meta.is_dir());
+    let is_dir = std::fs::symlink_metadata(dir).or_absent().is_some_and(|meta| meta.is_dir());
     if NO_CLASSES.contains(&group) || !is_dir {
         return Err(match places.config_file {
             None => format!("there is no class \"{shown}\" in {place}"),

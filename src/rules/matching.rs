@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::RuledPod;
-use crate::config::RuleSection;
+use crate::config::{RuleSection, bare_name};
 use crate::error::quoted;
 use crate::glob;
 
@@ -55,18 +55,6 @@ impl fmt::Display for Reason {
             }
         }
     }
-}
-
-/// The name in `NN-name`.
-pub(super) fn bare_name(plugin: &str) -> &str {
-    match plugin.split_once('-') {
-        Some((index, name)) if is_index(index) => name,
-        Some(_) | None => plugin,
-    }
-}
-
-fn is_index(text: &str) -> bool {
-    text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Tries one rule.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Fit, RuledPod, Rules, matching};
+use super::{Fit, RuledPod, Rules};
 use crate::adaptation::{FieldSet, NriField, RuleDecision};
 use crate::config::{Config, EVERY_FIELD, EVICTION};
 
@@ -38,7 +38,7 @@ pub(crate) fn report(
 }
 
 fn bare(id: &str) -> String {
-    matching::bare_name(id).to_owned()
+    crate::config::bare_name(id).to_owned()
 }
 
 fn row(config: &Config, rules: &Rules, pod: &RuledPod, id: &str) -> Value {

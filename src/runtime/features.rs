@@ -6,25 +6,17 @@
 //! Reference: OCI runtime-spec `features.md`, `features-linux.md`.
 
 use std::collections::HashMap;
-use std::io::Read;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
 use serde::Deserialize;
 
-use super::RuntimeKind;
+use super::{RuntimeKind, bounded};
 
 /// How long a runtime may take for both answers.
 const ANSWERS_WAIT: Duration = Duration::from_secs(2);
-
-/// More than any runtime has to say.
-const ANSWER_LIMIT: u64 = 1 << 20;
 
 /// What is known about a runtime.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -185,26 +177,9 @@ pub(crate) fn version(path: &Path) -> Option<(u32, u32, u32)> {
     Features::from_answers(&said, "").version
 }
 
-#[expect(clippy::disallowed_methods, reason = "the runtime is asked what it can do")]
 fn output(path: &Path, word: &str, deadline: Instant) -> Option<String> {
-    let mut command = std::process::Command::new(path);
-    command.arg(word).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.current_dir("/").process_group(0).spawn().ok()?;
-    let mut stdout = child.stdout.take()?;
-    let (sender, receiver) = mpsc::channel();
-    // A thread, since a pipe cannot be read with a deadline otherwise; it ends with the pipe.
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let read = stdout.by_ref().take(ANSWER_LIMIT).read_to_end(&mut bytes);
-        let _nobody_waits = sender.send(read.map(|_| bytes));
-    });
-    let answer = receiver.recv_timeout(deadline.saturating_duration_since(Instant::now()));
-    if let Ok(group) = i32::try_from(child.id()) {
-        // Harmless to one that ended, since nobody has reaped it; ends what it left behind.
-        let _already_gone = killpg(Pid::from_raw(group), Signal::SIGKILL);
-    }
-    let _reaped = child.wait();
-    Some(String::from_utf8_lossy(&answer.ok()?.ok()?).into_owned())
+    let left = deadline.saturating_duration_since(Instant::now());
+    bounded::run(path, &[word], left).ok().map(|answer| answer.stdout)
 }
 
 #[cfg(test)]

@@ -4,10 +4,14 @@
 //! The name we are called by selects an instance; else the first candidate that exists and is
 //! not ourselves is taken. It never changes what the runtime inherits:
 //! descriptors, environment, signal mask and dispositions, working directory. A child is started
-//! only to ask what a runtime can do (`features.rs`), and never by the wrapper.
+//! only to ask what a runtime can do (`features.rs`, `bounded.rs`), and never by the wrapper.
 
+/// Programs that answer and end.
+pub(crate) mod bounded;
 /// What a runtime can do.
 pub(crate) mod features;
+/// What runc takes without applying it.
+pub(crate) mod ignored;
 
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr, OsString};
@@ -15,10 +19,14 @@ use std::fs::Metadata;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use crate::config::Config;
+use crate::config::{Config, Consequence, Loaded, Problem};
 use crate::error::{Error, Result};
+use crate::presence::IfThere;
+use crate::procfs;
 
 /// Where runtimes are looked for when PATH does not have them: engines scrub the environment,
 /// Podman's `kill` and `delete` come without any PATH.
@@ -27,6 +35,9 @@ const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/
 /// Where CRI-O's packages have their runtimes. It is searched last, so that a node on which another
 /// runtime was found keeps that one.
 const CRIO_PATH: &str = "/usr/libexec/crio";
+
+/// How the names of the processes begin that look for a runtime in their PATH.
+const ENGINES: [&str; 7] = ["containerd", "k3s", "rke2", "k0s", "dockerd", "crio", "conmon"];
 
 /// The runtimes whose differences matter here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,6 +110,30 @@ pub(crate) fn resolve(config: &Config, called_as: Option<&OsString>) -> Result<P
     resolve_in(config, called_as, &std::env::var_os("PATH").unwrap_or_default())
 }
 
+/// How long a runtime may take to print its version.
+const VERSION_WAIT: Duration = Duration::from_secs(5);
+
+/// Finds the real runtime as [`resolve`] does, and executes it.
+///
+/// # Errors
+/// Fails when there is none, or it does not run on this machine.
+pub(crate) fn resolve_and_try(config: &Config, called_as: Option<&OsString>) -> Result<PathBuf> {
+    let path = resolve(config, called_as)?;
+    execute(&path).map(|()| path)
+}
+
+/// Has a runtime print its version. What it prints, and its exit code, are its own affair.
+///
+/// # Errors
+/// Fails when it cannot be executed, is killed by a signal, or does not end.
+pub(crate) fn execute(path: &Path) -> Result<()> {
+    let said = bounded::run(path, &["--version"], VERSION_WAIT)?;
+    match said.status.signal() {
+        None => Ok(()),
+        Some(_) => Err(Error::new(format!("{} ended with {}", path.display(), said.status))),
+    }
+}
+
 /// The same for a process whose PATH is `paths`.
 ///
 /// # Errors
@@ -134,6 +169,75 @@ fn nothing_found(config: &Config, tried: &[String]) -> Error {
         Some(why) => error.hint(format!("fix the configuration: {why}")),
         None => error.hint("set runtime in /etc/nri-runc/config.toml"),
     }
+}
+
+/// The configuration to go by and the real runtime for a process that was called as `called_as`: files
+/// whose runtime is not there leave the last valid configuration.
+///
+/// # Errors
+/// Fails when there is none, naming what was tried.
+pub(crate) fn resolve_loaded(
+    loaded: Loaded,
+    called_as: Option<&OsString>,
+) -> Result<(Config, PathBuf)> {
+    if loaded.config.instances.is_empty()
+        && let Ok(runtime) = resolve(&loaded.config, called_as)
+    {
+        return Ok((loaded.config, runtime));
+    }
+    let loaded = verify(loaded);
+    let runtime = resolve(&loaded.config, called_as)?;
+    Ok((loaded.config, runtime))
+}
+
+/// What was read, with an error added where a runtime that the files name is not there: with these
+/// files no container could be created.
+pub(crate) fn verify(mut loaded: Loaded) -> Loaded {
+    if let Some((path, error)) = missing(&loaded.config) {
+        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        let place = loaded.place_of(&path).map_or(String::new(), |place| format!("{place}: "));
+        let text = format!("{place}{}: {}", path.join("."), error.why());
+        loaded.add_problem(Problem { text, consequence: Consequence::KeepsLast });
+    }
+    loaded
+}
+
+/// The first key whose runtime is not there.
+fn missing(config: &Config) -> Option<(Vec<String>, Error)> {
+    let names = config.instances.keys();
+    let mut all: Vec<(Vec<String>, Option<OsString>)> = names
+        .map(|name| {
+            let path = ["instance", name, "path"].map(str::to_owned);
+            (path.to_vec(), Some(OsString::from(name)))
+        })
+        .collect();
+    if config.runtime != Config::default().runtime {
+        all.push((vec!["runtime".to_owned()], None));
+    }
+    all.into_iter().find_map(|(path, called_as)| {
+        let Err(_) = resolve(config, called_as.as_ref()) else { return None };
+        // An engine may have a folder of runtimes in its PATH that no other process has.
+        let error = resolve_in(config, called_as.as_ref(), &paths_of_engines(config)).err()?;
+        Some((path, error))
+    })
+}
+
+/// The PATHs of the engines that run on this host, and of the processes that they start.
+fn paths_of_engines(config: &Config) -> OsString {
+    let host = config.host();
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(host.path("/proc")).into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let name = std::fs::read(entry.path().join("comm")).unwrap_or_default();
+        if ENGINES.iter().any(|engine| name.starts_with(engine.as_bytes())) {
+            paths.extend(procfs::variable(&host, pid, "PATH").or_absent().flatten());
+        }
+    }
+    paths.sort();
+    paths.dedup();
+    paths.join(OsStr::new(":"))
 }
 
 /// Finds one candidate, by absolute path or by name.
@@ -177,7 +281,9 @@ pub(crate) fn is_usable(path: &str) -> bool {
 /// Whether an engine that calls `program`, by path or by name, calls us.
 pub(crate) fn is_ourselves(program: &str) -> bool {
     let ourselves = Ourselves::open();
-    let is = |path: &Path| std::fs::metadata(path).is_ok_and(|meta| ourselves.is(path, &meta));
+    let is = |path: &Path| {
+        std::fs::metadata(path).or_absent().is_some_and(|meta| ourselves.is(path, &meta))
+    };
     if program.contains('/') {
         return is(Path::new(program));
     }
@@ -194,7 +300,8 @@ struct Ourselves(Option<Metadata>);
 
 impl Ourselves {
     fn open() -> Self {
-        Self(std::fs::metadata("/proc/self/exe").ok())
+        // Without it a copy of this program passes for the runtime, and looks again.
+        Self(std::fs::metadata("/proc/self/exe").or_absent())
     }
 
     fn is(&self, path: &Path, meta: &Metadata) -> bool {

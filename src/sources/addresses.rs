@@ -23,6 +23,7 @@ use tokio::sync::oneshot;
 
 use crate::formats::netlink::{FoundAddress, address_request, read_addresses};
 use crate::host::Host;
+use crate::presence::IfThere;
 use crate::procfs;
 
 /// How long the events of a container wait for its addresses.
@@ -81,11 +82,11 @@ impl Drop for Place {
 
 /// The network namespace of this very process, unless it is the host's or the daemon's.
 fn foreign_namespace(host: &Host, pid: u32, start: Option<u64>) -> Option<File> {
-    let open = |pid: &str| File::open(host.path(format!("/proc/{pid}/ns/net"))).ok();
-    let identity = |file: &File| file.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
+    let open = |pid: &str| File::open(host.path(format!("/proc/{pid}/ns/net"))).or_absent();
+    let identity = |file: &File| file.metadata().or_absent().map(|meta| (meta.dev(), meta.ino()));
     let namespace = open(&pid.to_string())?;
     // Checked after opening: had the process ended before, the number might be another's.
-    procfs::open_same(host, pid, start)?;
+    procfs::open_same(host, pid, start).or_absent()??;
     let theirs = identity(&namespace)?;
     let mut ours = ["self", "1"].iter().filter_map(|pid| identity(&open(pid)?));
     (!ours.any(|own| own == theirs)).then_some(namespace)

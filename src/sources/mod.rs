@@ -26,6 +26,7 @@ use crate::engine::{
 };
 use crate::files;
 use crate::host::Host;
+use crate::presence::IfThere;
 
 pub(crate) use addresses::addresses;
 pub(crate) use docker_api::docker_runtimes;
@@ -216,8 +217,8 @@ fn read_all(host: &Host, paths: Vec<String>) -> FetchedFiles {
 /// Reads a regular file; a link in its place is not followed.
 fn read(host: &Host, path: &str) -> Option<Vec<u8>> {
     let path = host.path(path);
-    let dir = files::open_dir(path.parent()?).ok()?;
-    files::read_at(&dir, path.file_name()?.to_str()?).ok().map(|original| original.bytes)
+    let dir = files::open_dir(path.parent()?).or_absent()?;
+    files::read_at(&dir, path.file_name()?.to_str()?).or_absent().map(|original| original.bytes)
 }
 
 #[cfg(test)]

@@ -3,12 +3,14 @@
 //! call itself anything, so that only root's in our own process namespace count.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::engine::Dockerd;
 use crate::files;
 use crate::host::Host;
+use crate::presence::{self, IfThere};
 use crate::procfs::{command_line, parent_of};
 
 /// A process.
@@ -32,37 +34,44 @@ impl Process {
 /// The command lines of the process `parent` that called `pid`, and of its parent. Whoever ended
 /// meanwhile is nobody: its number may be another process's by now, a container's maybe, and that
 /// may call itself anything.
-pub(crate) fn callers(host: &Host, pid: u32, parent: u32) -> [Vec<Vec<u8>>; 2] {
-    let grandparent = parent_of(host, parent);
-    let lines = [Some(parent), grandparent]
-        .map(|pid| pid.map(|pid| command_line(host, pid)).unwrap_or_default());
-    let is_still = |child: u32, caller: Option<u32>| {
-        let now = parent_of(host, child);
-        now.is_none() || now == caller
+///
+/// # Errors
+/// Fails when they cannot be read: a caller that is not known is not the absence of one.
+pub(crate) fn callers(host: &Host, pid: u32, parent: u32) -> io::Result<[Vec<Vec<u8>>; 2]> {
+    let grandparent = parent_of(host, parent)?;
+    let above = command_line(host, parent)?;
+    let further = match grandparent {
+        Some(grandparent) => command_line(host, grandparent)?,
+        None => Vec::new(),
     };
-    let [above, further] = lines;
-    match (is_still(pid, Some(parent)), is_still(parent, grandparent)) {
+    let is_still = |child: u32, caller: Option<u32>| {
+        let now = parent_of(host, child)?;
+        io::Result::Ok(now.is_none() || now == caller)
+    };
+    Ok(match (is_still(pid, Some(parent))?, is_still(parent, grandparent)?) {
         (false, _) => Default::default(),
         (true, false) => [above, Vec::new()],
         (true, true) => [above, further],
-    }
+    })
 }
 
 /// The processes whose program has one of these names, oldest id first.
 pub(crate) fn processes(host: &Host, names: &[&str]) -> Vec<Process> {
-    let namespace = |pid: &str| std::fs::read_link(host.path(format!("/proc/{pid}/ns/pid"))).ok();
+    let namespace =
+        |pid: &str| std::fs::read_link(host.path(format!("/proc/{pid}/ns/pid"))).or_absent();
     let ours = namespace("self");
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(host.path("/proc")).into_iter().flatten().flatten() {
+    for entry in presence::entries(&host.path("/proc")).or_absent().into_iter().flatten() {
         let name = entry.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        let process = Process { pid, words: command_line(host, pid) };
+        let Some(words) = command_line(host, pid).or_absent() else { continue };
+        let process = Process { pid, words };
         if !names.contains(&process.program().as_str()) {
             continue;
         }
         let is_ours = |meta: &std::fs::Metadata| meta.uid() == nix::unistd::geteuid().as_raw();
         let is_the_hosts = namespace(&pid.to_string()) == ours;
-        if is_the_hosts && entry.metadata().is_ok_and(|meta| is_ours(&meta)) {
+        if is_the_hosts && entry.metadata().or_absent().is_some_and(|meta| is_ours(&meta)) {
             found.push(process);
         }
     }
@@ -99,9 +108,9 @@ pub(super) fn docker_files(host: &Host) -> BTreeMap<String, Vec<u8>> {
 
 /// A regular file, through links: an administrator's, or the kernel's.
 fn read(path: &Path) -> Option<Vec<u8>> {
-    let path: PathBuf = std::fs::canonicalize(path).ok()?;
-    let dir = files::open_dir(path.parent()?).ok()?;
-    files::read_at(&dir, path.file_name()?.to_str()?).ok().map(|original| original.bytes)
+    let path: PathBuf = std::fs::canonicalize(path).or_absent()?;
+    let dir = files::open_dir(path.parent()?).or_absent()?;
+    files::read_at(&dir, path.file_name()?.to_str()?).or_absent().map(|original| original.bytes)
 }
 
 #[cfg(test)]
@@ -142,12 +151,12 @@ mod tests {
                 let file = temp.path().join(format!("proc/{pid}/stat"));
                 files::replace(&file, stat.as_bytes()).unwrap();
             }
-            callers(&host, 9, 7).map(|words| words.join(&b' '))
+            callers(&host, 9, 7).unwrap().map(|words| words.join(&b' '))
         };
         assert_eq!(parents(&[(9, 7), (7, 5)]), [b"conmon -n k8s_a".to_vec(), b"crio".to_vec()]);
         assert_eq!(parents(&[(9, 1)]), [b"", b""], "9 has another parent by now");
         let nobody: [Vec<Vec<u8>>; 2] = Default::default();
-        assert_eq!(callers(&host, 9, 8), nobody, "nobody has this number");
+        assert_eq!(callers(&host, 9, 8).unwrap(), nobody, "nobody has this number");
     }
 
     #[test]

@@ -5,14 +5,16 @@
 use serde_json::Value;
 
 use crate::host::Host;
+use crate::presence::{self, IfThere};
 
 /// The folder of the records, one file `ENGINE.json` each.
 pub(crate) const FOLDER: &str = "/var/lib/nri-runc/engines";
 
 /// The programs that engines call.
 pub(crate) fn programs(host: &Host) -> Vec<String> {
-    let entries = std::fs::read_dir(host.path(FOLDER)).into_iter().flatten().flatten();
-    let records = entries.filter_map(|entry| std::fs::read(entry.path()).ok());
+    // An engine names us as well, by the program's own name.
+    let entries = presence::entries(&host.path(FOLDER)).or_absent().into_iter().flatten();
+    let records = entries.filter_map(|entry| std::fs::read(entry.path()).or_absent());
     let records = records.filter_map(|text| serde_json::from_slice::<Value>(&text).ok());
     records.filter_map(|record| Some(record["binary"].as_str()?.to_owned())).collect()
 }
@@ -20,7 +22,7 @@ pub(crate) fn programs(host: &Host) -> Vec<String> {
 /// Whether `engine` calls us for pods of this handler (empty: its default); `None` where nothing is
 /// recorded of it.
 pub(crate) fn is_called_for(host: &Host, engine: &str, handler: &str) -> Option<bool> {
-    let text = std::fs::read(host.path(format!("{FOLDER}/{engine}.json"))).ok()?;
+    let text = std::fs::read(host.path(format!("{FOLDER}/{engine}.json"))).or_absent()?;
     let record: Value = serde_json::from_slice(&text).ok()?;
     let name = record["name"].as_str()?;
     Some(handler == name || (handler.is_empty() && record["default"] == true))

@@ -13,9 +13,10 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-use super::document::{DocumentError, fold};
+use super::document::DocumentError;
 use super::scan;
 use crate::error::quoted;
+use crate::gojson::fold;
 
 /// Members of the specification, as far as anything of the program reads them.
 const NAMES: &str = "process user uid gid additionalGids args env cwd rlimits type hard soft \

@@ -17,6 +17,7 @@ use serde_json::Value;
 use super::array::Array;
 use super::scan::{self, MemberSpan};
 use crate::error::quoted;
+use crate::gojson::{fold, is_field};
 
 /// Larger documents are not looked at: no engine writes one, and reading it costs the node.
 pub(crate) const MAX_BYTES: usize = 16 << 20;
@@ -299,7 +300,7 @@ impl<'t> Object<'t> {
             Some(index) => index.get(&self.folded(key)).cloned().unwrap_or_default(),
             None => {
                 let means_key = |member: &Member<'t>| {
-                    member.name == key || (!self.exact && is_same_name(&member.name, key))
+                    member.name == key || (!self.exact && is_field(&member.name, key))
                 };
                 let members = self.members.iter().enumerate();
                 members.filter(|(_, m)| means_key(m)).map(|(place, _)| place).collect()
@@ -447,20 +448,4 @@ fn name(literal: &[u8]) -> Cow<'_, str> {
         Ok(plain) if !plain.contains('\\') => Cow::Borrowed(plain),
         _ => Cow::Owned(scan::decode(literal).unwrap_or_default()),
     }
-}
-
-/// Whether Go's decoder would take `name` for the field `key`: case is ignored, and two letters
-/// outside ASCII fold into it (U+017F to s, U+212A to k).
-fn is_same_name(name: &str, key: &str) -> bool {
-    name.eq_ignore_ascii_case(key) || (!name.is_ascii() && fold(name) == fold(key))
-}
-
-/// What all spellings have in common that Go's decoder takes for one name.
-pub(super) fn fold(name: &str) -> String {
-    let fold = |c: char| match c {
-        '\u{17f}' => 's',
-        '\u{212a}' => 'k',
-        c => c.to_ascii_lowercase(),
-    };
-    name.chars().map(fold).collect()
 }

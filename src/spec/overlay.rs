@@ -11,6 +11,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
+use super::owned::{self, OwnedMember};
 use super::patch::{PatchError, Resolved, resources};
 use crate::plugin::api;
 
@@ -37,8 +38,9 @@ const ZERO_IS_UNSET: [(&str, &[&str]); 3] = [
 
 /// Which fields of `request` differ from the engine's last word.
 ///
-/// Quota and period travel together; a swap limit that only follows the memory limit is no
-/// request of its own.
+/// A new period takes the quota along, for a quota means nothing without its period; a new quota
+/// leaves the period as it is (D66). A swap limit that only follows the memory limit is no request
+/// of its own.
 pub(crate) fn delta(
     request: &Map<String, Value>,
     engine: &Map<String, Value>,
@@ -71,8 +73,8 @@ pub(crate) fn delta(
             delta.insert(name.clone(), difference);
         }
     }
-    keep_bandwidth_whole(&mut delta, &request);
-    drop_following_swap(&mut delta, engine);
+    take_quota_along(&mut delta, &request);
+    drop_following_swap(&mut delta, &request, engine);
     delta
 }
 
@@ -96,6 +98,29 @@ pub fn merge_update(
         to_runtime.remove("devices");
     }
     UpdateOutcome { to_runtime, engine: new_engine, overlay }
+}
+
+/// What plugins are asked about when an engine only repeats its values: all of them, without the
+/// device rules, which no engine lists in an update.
+pub(crate) fn repeated(engine: &Map<String, Value>) -> Map<String, Value> {
+    let mut repeated = without_unset(engine);
+    repeated.remove("devices");
+    repeated
+}
+
+/// The members of `overlay` for which the request has another value: that value does not come into
+/// force. Device rules are no such value, for no update takes them back.
+pub(crate) fn not_in_force(
+    request: &Map<String, Value>,
+    overlay: &Map<String, Value>,
+) -> Vec<(OwnedMember, Value)> {
+    let requested = owned::values(&without_unset(request));
+    let members = owned::fields(overlay).into_iter().filter(|member| member.path != "devices");
+    let differing = members.filter_map(|member| {
+        let value = requested.get(&member.path).filter(|value| **value != member.value)?;
+        Some((member, value.clone()))
+    });
+    differing.collect()
 }
 
 /// What a plugin's resources, in an adjustment or an update, are as an overlay; `resolved` is what
@@ -181,25 +206,31 @@ fn release_members(owned: &mut Map<String, Value>, asked: &Map<String, Value>) {
     }
 }
 
-fn keep_bandwidth_whole(delta: &mut Map<String, Value>, request: &Map<String, Value>) {
+fn take_quota_along(delta: &mut Map<String, Value>, request: &Map<String, Value>) {
     let Some(Value::Object(cpu)) = delta.get_mut("cpu") else { return };
-    for (one, other) in [("quota", "period"), ("period", "quota")] {
-        let partner = request.get("cpu").and_then(|cpu| cpu.get(other));
-        if cpu.contains_key(one)
-            && let Some(partner) = partner
-        {
-            cpu.insert(other.to_owned(), partner.clone());
-        }
+    let quota = request.get("cpu").and_then(|cpu| cpu.get("quota"));
+    if cpu.contains_key("period")
+        && let Some(quota) = quota
+    {
+        cpu.insert("quota".to_owned(), quota.clone());
     }
 }
 
-fn drop_following_swap(delta: &mut Map<String, Value>, engine: &Map<String, Value>) {
+fn drop_following_swap(
+    delta: &mut Map<String, Value>,
+    request: &Map<String, Value>,
+    engine: &Map<String, Value>,
+) {
     let Some(Value::Object(memory)) = delta.get_mut("memory") else { return };
-    let known = |key| engine.get("memory").and_then(|memory| memory.get(key));
-    let follows = memory.contains_key("limit") && memory.get("limit") == memory.get("swap");
-    let followed = known("swap").is_none_or(Value::is_null) || known("swap") == known("limit");
-    if follows && followed {
+    let value = |block: &Map<String, Value>, key| block.get("memory")?.get(key).cloned();
+    let (limit, swap) = (value(request, "limit"), value(request, "swap"));
+    let known = value(engine, "swap").filter(|swap| !swap.is_null());
+    let followed = known.is_none() || known == value(engine, "limit");
+    if limit.is_some() && limit == swap && followed {
         memory.remove("swap");
+        if memory.is_empty() {
+            delta.remove("memory");
+        }
     }
 }
 
@@ -287,12 +318,37 @@ mod tests {
     }
 
     #[test]
-    fn quota_and_period_travel_together() {
-        let request = map(json!({"cpu": {"quota": 50000, "period": 100_000}}));
-        let wanted = json!({"cpu": {"quota": 50000, "period": 100_000}});
-        assert_eq!(Value::Object(delta(&request, &engine())), wanted);
-        let outcome = update(json!({"cpu": {"period": 5000}}), Value::Object(request));
-        assert_eq!(outcome.overlay, Map::new(), "a plugin's period means nothing to a new quota");
+    fn a_new_period_takes_the_quota_along_and_a_new_quota_leaves_the_period() {
+        let overlay = json!({"cpu": {"quota": 3000, "period": 5000}});
+        let quota = map(json!({"cpu": {"quota": 50000, "period": 100_000}}));
+        assert_eq!(Value::Object(delta(&quota, &engine())), json!({"cpu": {"quota": 50000}}));
+        let outcome = update(overlay.clone(), Value::Object(quota));
+        assert_eq!(Value::Object(outcome.overlay), json!({"cpu": {"period": 5000}}));
+        let cpu = &outcome.to_runtime["cpu"];
+        assert_eq!((&cpu["quota"], &cpu["period"]), (&json!(50000), &json!(5000)));
+        let period = map(json!({"cpu": {"quota": 20000, "period": 50000}}));
+        assert_eq!(Value::Object(delta(&period, &engine())), Value::Object(period.clone()));
+        let outcome = update(overlay, Value::Object(period));
+        assert_eq!(outcome.overlay, Map::new(), "a plugin's quota means nothing to a new period");
+    }
+
+    #[test]
+    fn values_that_do_not_come_into_force_are_those_that_differ_from_the_owners() {
+        let overlay = json!({
+            "memory": {"limit": 50}, "cpu": {"shares": 512, "cpus": "2"},
+            "hugepageLimits": [{"pageSize": "2MB", "limit": 5}],
+            "devices": [{"allow": true, "access": "r"}],
+        });
+        let found = not_in_force(&engine(), &map(overlay.clone()));
+        let found: Vec<_> = found.into_iter().map(|(member, value)| (member.path, value)).collect();
+        let wanted = [
+            ("memory.limit".to_owned(), json!(1000)),
+            ("cpu.cpus".to_owned(), json!("0-3")),
+            ("hugepageLimits[2MB]".to_owned(), json!(0)),
+        ];
+        assert_eq!(found, wanted);
+        let silent = json!({"cpu": {"cpus": ""}, "memory": {"limit": null}, "devices": []});
+        assert_eq!(not_in_force(&map(silent), &map(overlay)), []);
     }
 
     #[test]
@@ -303,6 +359,15 @@ mod tests {
         let outcome = update(json!({"memory": {"limit": 50, "swap": 50}}), request);
         assert_eq!(outcome.to_runtime["memory"], json!({"limit": 2000, "swap": 2000}));
         assert_eq!(outcome.overlay, Map::new());
+    }
+
+    #[test]
+    fn swap_that_comes_to_follow_an_old_limit_is_no_request() {
+        let known = map(json!({"memory": {"limit": 1000}}));
+        let request = map(json!({"memory": {"limit": 1000, "swap": 1000}}));
+        assert_eq!(delta(&request, &known), Map::new(), "CRI-O sends it with every update");
+        let own = map(json!({"memory": {"swap": 1000}}));
+        assert_eq!(delta(&own, &known), own, "alone it is one");
     }
 
     #[test]

@@ -117,6 +117,16 @@ pub fn undone(
     (undone, left)
 }
 
+/// Whether a member says what holds without it: no limit on the kernel's memory, and one hierarchy.
+/// There is nothing to apply, and crun refuses to on cgroup v2.
+pub(crate) fn holds_anyway(section: &str, key: &str, value: &Value) -> bool {
+    match (section, key) {
+        ("memory", "kernel" | "kernelTCP") => value.as_i64().is_some_and(|limit| limit <= 0),
+        ("memory", "useHierarchy") => *value == Value::Bool(true),
+        _ => false,
+    }
+}
+
 /// The owner of a member, if it has one. A swap limit that only follows the memory limit belongs
 /// to the owner of that limit.
 pub(crate) fn owner<'o>(
@@ -232,7 +242,8 @@ fn member_path(section: &str, key: &str) -> String {
     if section == "unified" { format!("unified[{key}]") } else { format!("{section}.{key}") }
 }
 
-fn name(section: &str, key: &str) -> String {
+/// NRI's name of a member, empty where it has none.
+pub(crate) fn name(section: &str, key: &str) -> String {
     if section == "unified" {
         return format!("{UNIFIED}{key}]");
     }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The store's form on disk: one JSON file for each container and pod, replaced in one step,
 //! and the engine's documents beside them. A file that cannot be used is set aside with one
-//! line; it never keeps the daemon from starting.
+//! line; it never keeps the daemon from starting. One that cannot be read now is another thing:
+//! no container is forgotten because a descriptor was missing, and the daemon starts later.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +15,7 @@ use crate::error::{Context, Error, Result};
 use crate::files;
 use crate::fnv::fnv64;
 use crate::mark::{self, MARKS};
+use crate::presence::{self, IfThere};
 
 use super::{Container, ContainerKey, Lifecycle, Pod, SCHEMA};
 
@@ -43,6 +45,8 @@ pub(super) struct RecordFolders {
     marks: OwnedFd,
     /// The marks that are there: file name, and hash of the content.
     marked: RefCell<HashMap<String, u64>>,
+    /// Files that the disk refused to remove: folder and name.
+    unremoved: RefCell<BTreeSet<(&'static str, String)>>,
 }
 
 /// The records of an earlier daemon of this boot.
@@ -74,24 +78,83 @@ impl RecordFolders {
             kept: open(KEPT)?,
             marks: open(MARKS)?,
             marked: RefCell::default(),
+            unremoved: RefCell::default(),
         })
     }
 
+    fn folder(&self, kind: &str) -> &OwnedFd {
+        match kind {
+            PODS => &self.pods,
+            PRISTINE => &self.pristine,
+            KEPT => &self.kept,
+            MARKS => &self.marks,
+            _ => &self.containers,
+        }
+    }
+
+    /// Removes a file, now or later ([`remove_what_is_left`](Self::remove_what_is_left)).
+    fn remove(&self, kind: &'static str, name: &str) {
+        if files::try_remove_at(self.folder(kind), name).is_err() {
+            self.unremoved.borrow_mut().insert((kind, name.to_owned()));
+        }
+    }
+
+    /// Replaces a file, which is not to be removed any more.
+    fn replace(&self, kind: &'static str, name: &str, bytes: &[u8]) -> Result<()> {
+        files::replace_at(self.folder(kind), name, bytes)?;
+        self.unremoved.borrow_mut().remove(&(kind, name.to_owned()));
+        Ok(())
+    }
+
+    fn write(&self, kind: &'static str, name: &str, record: &impl serde::Serialize) -> Result<()> {
+        let bytes = serde_json::to_vec(record).map_err(|error| Error::new(error.to_string()))?;
+        self.replace(kind, name, &bytes)
+    }
+
+    /// Removes the files that the disk refused to remove before.
+    ///
+    /// # Errors
+    /// Fails when it still does.
+    pub(super) fn remove_what_is_left(&self) -> Result<()> {
+        let mut outcome = Ok(());
+        self.unremoved.borrow_mut().retain(|(kind, name)| {
+            let removed = files::try_remove_at(self.folder(kind), name);
+            let stays = removed.is_err();
+            if outcome.is_ok() {
+                outcome = removed;
+            }
+            stays
+        });
+        outcome
+    }
+
+    /// Whether the disk refused to remove a file.
+    pub(super) fn has_leftovers(&self) -> bool {
+        !self.unremoved.borrow().is_empty()
+    }
+
     /// Whether they are the folders at this path.
-    pub(super) fn are_at(&self, dir: &Path) -> bool {
+    ///
+    /// # Errors
+    /// Fails when that cannot be known.
+    pub(super) fn are_at(&self, dir: &Path) -> std::io::Result<bool> {
         use std::os::unix::fs::MetadataExt;
         let ours = [&self.containers, &self.pods, &self.pristine, &self.kept, &self.marks];
         let ours = ours.map(nix::sys::stat::fstat);
         let there = [CONTAINERS, PODS, PRISTINE, KEPT, MARKS].map(|name| dir.join(name).metadata());
-        ours.into_iter().zip(there).all(|(ours, there)| {
-            let there = there.map(|meta| (meta.dev(), meta.ino())).ok();
-            there.is_some() && ours.map(|stat| (stat.st_dev, stat.st_ino)).ok() == there
-        })
+        let ours = ours.into_iter().map(|stat| stat.map(|stat| (stat.st_dev, stat.st_ino)));
+        for (ours, there) in ours.zip(there) {
+            let there = there.if_there()?.map(|meta| (meta.dev(), meta.ino()));
+            if there != Some(ours?) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Writes a container's record.
     pub(super) fn write_container(&self, container: &Container) -> Result<()> {
-        write(&self.containers, &file_name(&container.key), container)
+        self.write(CONTAINERS, &file_name(&container.key), container)
     }
 
     /// Writes the mark of a container as it is now, or removes it.
@@ -107,7 +170,7 @@ impl RecordFolders {
         };
         let hash = fnv64(bytes.iter().copied());
         if self.marked.borrow().get(&name) != Some(&hash) {
-            files::replace_at(&self.marks, &name, &bytes)?;
+            self.replace(MARKS, &name, &bytes)?;
             self.marked.borrow_mut().insert(name, hash);
         }
         Ok(())
@@ -120,14 +183,14 @@ impl RecordFolders {
         }
         let name = mark::file_name(&key.root, &key.id);
         if self.marked.borrow_mut().remove(&name).is_some() {
-            files::remove_at(&self.marks, &name);
+            self.remove(MARKS, &name);
         }
     }
 
     /// Removes the marks of an earlier daemon that no container has.
     pub(super) fn sweep_marks(&self, dir: &Path) {
         let marked = self.marked.borrow();
-        for entry in std::fs::read_dir(dir.join(MARKS)).into_iter().flatten().flatten() {
+        for entry in presence::entries(&dir.join(MARKS)).or_absent().into_iter().flatten() {
             if !entry.file_name().to_str().is_some_and(|name| marked.contains_key(name)) {
                 let _stale = std::fs::remove_file(entry.path());
             }
@@ -137,30 +200,30 @@ impl RecordFolders {
     /// Removes a container's record and the document kept for it.
     pub(super) fn remove_container(&self, container: &Container) {
         self.remove_mark(&container.key);
-        files::remove_at(&self.containers, &file_name(&container.key));
+        self.remove(CONTAINERS, &file_name(&container.key));
         if let Some(patched) = &container.patched {
-            files::remove_at(&self.pristine, &patched.pristine);
+            self.remove(PRISTINE, &patched.pristine);
         }
     }
 
     /// Writes the record of a container that is gone.
     pub(super) fn write_kept(&self, container: &Container) -> Result<()> {
-        write(&self.kept, &file_name(&container.key), container)
+        self.write(KEPT, &file_name(&container.key), container)
     }
 
     /// Removes it.
     pub(super) fn remove_kept(&self, key: &ContainerKey) {
-        files::remove_at(&self.kept, &file_name(key));
+        self.remove(KEPT, &file_name(key));
     }
 
     /// Writes a pod's record.
     pub(super) fn write_pod(&self, pod: &Pod) -> Result<()> {
-        write(&self.pods, &pod_file(&pod.id), pod)
+        self.write(PODS, &pod_file(&pod.id), pod)
     }
 
     /// Removes a pod's record.
     pub(super) fn remove_pod(&self, id: &str) {
-        files::remove_at(&self.pods, &pod_file(id));
+        self.remove(PODS, &pod_file(id));
     }
 
     /// Keeps a document. Nothing refers to it until the container's record does, so it need not
@@ -177,7 +240,7 @@ impl RecordFolders {
 
     /// Removes a kept document.
     pub(super) fn remove_pristine(&self, name: &str) {
-        files::remove_at(&self.pristine, name);
+        self.remove(PRISTINE, name);
     }
 
     /// Reads a kept document.
@@ -187,12 +250,17 @@ impl RecordFolders {
 }
 
 /// Whether the records here are of this boot, and complete.
-pub(super) fn is_stamped(dir: &Path, boot_id: &str) -> bool {
-    stamp_of(dir).is_some_and(|boot| boot == boot_id)
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(super) fn is_stamped(dir: &Path, boot_id: &str) -> Result<bool> {
+    Ok(stamp_of(dir)?.is_some_and(|boot| boot == boot_id))
 }
 
-fn stamp_of(dir: &Path) -> Option<String> {
-    std::fs::read_to_string(dir.join(STAMP)).ok()
+fn stamp_of(dir: &Path) -> Result<Option<String>> {
+    let path = dir.join(STAMP);
+    let read = std::fs::read_to_string(&path).if_there();
+    read.doing(|| format!("reading {}", path.display()))
 }
 
 /// Notes that they are.
@@ -202,30 +270,34 @@ pub(super) fn stamp(dir: &Path, boot_id: &str) -> Result<()> {
 
 /// The records that were set aside, now or earlier.
 pub(super) fn set_aside_before(dir: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(dir.join(ASIDE)).into_iter().flatten().flatten();
+    // For operators to see: nothing is decided by them.
+    let entries = presence::entries(&dir.join(ASIDE)).or_absent().into_iter().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     paths.sort();
     paths
 }
 
 /// Reads every record of this boot.
-pub(super) fn load(dir: &Path, boot_id: &str) -> LoadedRecords {
-    if stamp_of(dir).is_some_and(|boot| boot != boot_id) {
+///
+/// # Errors
+/// Fails when one cannot be read now, or the list of them.
+pub(super) fn load(dir: &Path, boot_id: &str) -> Result<LoadedRecords> {
+    if presence::insist(|| stamp_of(dir))?.is_some_and(|boot| boot != boot_id) {
         // Files of another boot are not repaired, and no create waits for their plugins.
         set_aside_before(dir).iter().for_each(|path| drop(std::fs::remove_file(path)));
         let _stale = std::fs::remove_file(dir.join(CONNECTED));
     }
     let mut problems = Vec::new();
-    let mut containers = load_containers(dir, CONTAINERS, boot_id, &mut problems);
-    let pods = load_all::<Pod>(dir, PODS, &mut problems, |pod| pod_file(&pod.id));
+    let mut containers = load_containers(dir, CONTAINERS, boot_id, &mut problems)?;
+    let pods = load_all::<Pod>(dir, PODS, &mut problems, |pod| pod_file(&pod.id))?;
     let mut pods = keep(dir, pods, &mut problems, |pod| (pod.schema, pod.boot_id == boot_id));
     pods.iter_mut().for_each(|pod| pod.schema = SCHEMA);
     sweep(dir, &containers);
-    let mut gone = load_containers(dir, KEPT, boot_id, &mut problems);
+    let mut gone = load_containers(dir, KEPT, boot_id, &mut problems)?;
     gone.iter_mut().for_each(|container| container.state = Lifecycle::Removed);
     gone.sort_by_key(|container| container.incarnation);
     containers.sort_by_key(|container| container.incarnation);
-    LoadedRecords { containers, pods, gone, problems }
+    Ok(LoadedRecords { containers, pods, gone, problems })
 }
 
 fn load_containers(
@@ -233,27 +305,27 @@ fn load_containers(
     kind: &str,
     boot_id: &str,
     problems: &mut Vec<String>,
-) -> Vec<Container> {
-    let containers = load_all::<Container>(dir, kind, problems, |found| file_name(&found.key));
+) -> Result<Vec<Container>> {
+    let containers = load_all::<Container>(dir, kind, problems, |found| file_name(&found.key))?;
     let is_now = |container: &Container| (container.schema, container.boot_id == boot_id);
     let mut containers = keep(dir, containers, problems, is_now);
     // From here on this version owns them, whichever wrote them.
     containers.iter_mut().for_each(|container| container.schema = SCHEMA);
-    containers
+    Ok(containers)
 }
 
 /// Removes kept documents that no container needs: the daemon was killed in between. They
 /// are kept while a record is set aside, as its needs are not known.
 fn sweep(dir: &Path, containers: &[Container]) {
-    let mut aside = std::fs::read_dir(dir.join(ASIDE)).into_iter().flatten();
-    if aside.next().is_some() {
+    // Also while it cannot be known whether one is.
+    if !matches!(presence::entries(&dir.join(ASIDE)), Ok(aside) if aside.is_empty()) {
         return;
     }
     let wanted: HashSet<&str> = containers
         .iter()
         .filter_map(|container| Some(container.patched.as_ref()?.pristine.as_str()))
         .collect();
-    for entry in std::fs::read_dir(dir.join(PRISTINE)).into_iter().flatten().flatten() {
+    for entry in presence::entries(&dir.join(PRISTINE)).or_absent().into_iter().flatten() {
         if !entry.file_name().to_str().is_some_and(|name| wanted.contains(name)) {
             let _gone = std::fs::remove_file(entry.path());
         }
@@ -265,19 +337,25 @@ fn load_all<T: DeserializeOwned>(
     kind: &str,
     problems: &mut Vec<String>,
     name: impl Fn(&T) -> String,
-) -> Vec<(PathBuf, T)> {
+) -> Result<Vec<(PathBuf, T)>> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir.join(kind)).into_iter().flatten().flatten() {
+    let folder = dir.join(kind);
+    let entries = presence::insist(|| presence::entries(&folder));
+    for entry in entries.doing(|| format!("reading {}", folder.display()))? {
         let path = entry.path();
         if path.extension().is_none_or(|extension| extension != "json") {
             let _leftover_of_a_kill = std::fs::remove_file(&path);
             continue;
         }
-        let read = std::fs::read(&path).map_err(Error::from);
+        let read = presence::insist(|| std::fs::read(&path)).map_err(Error::from);
         let parsed = read.and_then(|bytes| {
             serde_json::from_slice(&bytes).map_err(|error| Error::new(error.to_string()))
         });
         match parsed {
+            // A file that no attempt can read is set aside; a lack of the host's is waited for.
+            Err(error) if error.is_shortage() => {
+                return Err(error.doing(format!("reading {}", path.display())));
+            }
             // It would be written, and removed, under its own name only.
             Ok(record) if !path.ends_with(name(&record)) => {
                 set_aside(dir, &path, "it tells of something else than its name", problems);
@@ -286,7 +364,7 @@ fn load_all<T: DeserializeOwned>(
             Err(error) => set_aside(dir, &path, &error.to_string(), problems),
         }
     }
-    found
+    Ok(found)
 }
 
 fn keep<T>(
@@ -313,7 +391,8 @@ fn set_aside(dir: &Path, path: &Path, why: &str, problems: &mut Vec<String>) {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let names = (1..100).map(|again| format!("{name}.{again}"));
     let free = std::iter::once(name.to_string()).chain(names);
-    let mut free = free.map(|name| dir.join(ASIDE).join(name)).filter(|aside| !aside.exists());
+    let is_free = |aside: &PathBuf| matches!(presence::exists(aside), Ok(false));
+    let mut free = free.map(|name| dir.join(ASIDE).join(name)).filter(is_free);
     if let Some(aside) = free.next() {
         let _or_leave_it = std::fs::rename(path, aside);
     }
@@ -346,11 +425,6 @@ fn escaped(id: &str) -> String {
         }
     }
     name
-}
-
-fn write(folder: &OwnedFd, name: &str, record: &impl serde::Serialize) -> Result<()> {
-    let bytes = serde_json::to_vec(record).map_err(|error| Error::new(error.to_string()))?;
-    files::replace_at(folder, name, &bytes)
 }
 
 #[cfg(test)]
@@ -551,10 +625,10 @@ mod tests {
         let in_the_way = dir.join("containers").join(file_name(&container("a").key));
         std::fs::create_dir_all(in_the_way.join("full")).unwrap();
         assert!(store.rebuild().is_err());
-        assert!(!is_stamped(&dir, "boot"));
+        assert!(!is_stamped(&dir, "boot").unwrap());
         std::fs::remove_dir_all(&in_the_way).unwrap();
         store.rebuild().unwrap();
-        assert!(is_stamped(&dir, "boot"));
+        assert!(is_stamped(&dir, "boot").unwrap());
     }
 
     #[test]

@@ -20,7 +20,8 @@ use crate::files::{self, Original};
 use crate::mark::{self, Mark, ProcessValue};
 
 pub(crate) use notes::{
-    Change, EVICTION, InFlight, Patched, PendingUpdate, RuleHit, Skipped, Updating,
+    Change, EVICTION, HiddenFrom, InFlight, Patched, PendingUpdate, RepeatedValue, RuleHit,
+    Skipped, Updating,
 };
 
 pub use store::Store;
@@ -29,6 +30,9 @@ pub(crate) use wire::Wire;
 /// Version of the records on disk. A record of the next version is read as far as this one
 /// understands it, and what it does not is kept; any other is set aside.
 pub(crate) const SCHEMA: u32 = 1;
+
+/// The verb of a call in flight that starts a created container.
+pub(crate) const START: &str = "start";
 
 /// A container as the runtime knows it: ids are unique only below one runtime root.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -184,6 +188,12 @@ pub struct Container {
     /// What was done although a rule in audit mode would refuse it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub would_refuse: Vec<RuleHit>,
+    /// Values that the engine repeats, and that do not come into force.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub repeated: Vec<RepeatedValue>,
+    /// The plugins from which rules hid it when it was created, or when they connected.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hidden_from: Vec<HiddenFrom>,
     /// The verb that is under way.
     pub in_flight: Option<InFlight>,
     /// Updates that wait until it is created.
@@ -221,6 +231,12 @@ impl Container {
     /// its ID before.
     pub fn was_made(&self) -> bool {
         self.init_pid.is_some() || self.started_at != 0
+    }
+
+    /// Whether plugins are being asked about its start, or its runtime is starting it.
+    pub fn is_starting(&self) -> bool {
+        let starts = |flight: &InFlight| flight.verb == START;
+        self.state == Lifecycle::Created && self.in_flight.as_ref().is_some_and(starts)
     }
 
     /// What `exec` and `kill` have to know of it; `None` where that is nothing, or no process of it
@@ -315,6 +331,9 @@ pub struct Pod {
     /// the pod's cgroup is not kubelet's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<String, String>,
+    /// The plugins from which rules hid it when it was announced, or when they connected.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hidden_from: Vec<HiddenFrom>,
     /// Members that a newer version wrote.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,

@@ -35,6 +35,23 @@ pub struct Skipped {
     pub reason: String,
 }
 
+/// What stands between the verb of a command that bypassed the daemon and why the daemon was away.
+const BYPASSED: &str = " bypassed the daemon: ";
+
+impl Skipped {
+    /// A command that no plugin was asked about, because the daemon was away.
+    pub fn bypassed(verb: &str, why: &str) -> Self {
+        Self { plugin: String::new(), reason: format!("{verb}{BYPASSED}{why}") }
+    }
+
+    /// Whether the container was created by such a command.
+    pub fn is_bypassed_create(&self) -> bool {
+        let verb = self.reason.split_once(BYPASSED).map(|(verb, _)| verb);
+        self.plugin.is_empty()
+            && verb.is_some_and(|verb| ["create", "run", "restore"].contains(&verb))
+    }
+}
+
 /// What a plugin did although a rule in audit mode would refuse it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleHit {
@@ -46,6 +63,28 @@ pub struct RuleHit {
     pub plugin: String,
     /// The field by NRI's name, or `Eviction`.
     pub field: String,
+    /// The rule's name.
+    pub rule: String,
+}
+
+/// A value that the engine repeats with an update, while the one that a plugin set stays in force.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RepeatedValue {
+    /// Unix time in nanoseconds, the first time.
+    pub at: i64,
+    /// Path below `linux.resources`.
+    pub field: String,
+    /// The engine's value.
+    pub engine: Value,
+    /// The plugin that owns the field.
+    pub plugin: String,
+}
+
+/// A plugin that receives nothing of a pod or a container, and the rule that hides it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HiddenFrom {
+    /// `NN-name`.
+    pub plugin: String,
     /// The rule's name.
     pub rule: String,
 }

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use crate::error::{Context, Result};
+use crate::files;
+use crate::presence;
 
 use super::disk::{self, LoadedRecords, RecordFolders};
 use super::index::Index;
@@ -49,11 +51,11 @@ impl Store {
     /// value has the unusable files, one line each.
     ///
     /// # Errors
-    /// Fails when the directory cannot be made.
+    /// Fails when the directory cannot be made, or a record in it cannot be read now.
     pub fn open(dir: &Path, boot_id: &str) -> Result<(Self, Vec<String>)> {
         let folders = RecordFolders::open(dir)?;
-        let is_stamped = disk::is_stamped(dir, boot_id);
-        let LoadedRecords { containers, pods, gone, problems } = disk::load(dir, boot_id);
+        let is_stamped = presence::insist(|| disk::is_stamped(dir, boot_id))?;
+        let LoadedRecords { containers, pods, gone, problems } = disk::load(dir, boot_id)?;
         let known = containers.iter().chain(&gone);
         let incarnations = known.map(|c| c.incarnation).max().unwrap_or(0);
         let mut store = Self {
@@ -103,9 +105,12 @@ impl Store {
     }
 
     /// Whether the folders at their paths are those that this process writes to.
-    pub fn is_in_place(&self) -> bool {
-        let has_stamp = !self.is_stamped || disk::is_stamped(&self.dir, &self.boot_id);
-        has_stamp && self.folders.are_at(&self.dir)
+    ///
+    /// # Errors
+    /// Fails when that cannot be known.
+    pub fn is_in_place(&self) -> Result<bool> {
+        let has_stamp = !self.is_stamped || disk::is_stamped(&self.dir, &self.boot_id)?;
+        Ok(has_stamp && self.folders.are_at(&self.dir)?)
     }
 
     /// Creates missing folders again, and writes every record to them.
@@ -275,7 +280,22 @@ impl Store {
             refusals.len() >= REFUSALS
                 || folders.write_pod(pod).map_err(|why| refusals.push(why)).is_err()
         });
-        refusals.into_iter().next().map_or(Ok(()), Err)
+        let removed = folders.remove_what_is_left();
+        refusals.into_iter().next().map_or(removed, Err)
+    }
+
+    /// Whether the disk refused to remove a file; [`write_what_is_not`](Self::write_what_is_not) tries
+    /// again.
+    pub fn has_leftovers(&self) -> bool {
+        self.folders.has_leftovers()
+    }
+
+    /// Tries whether the disk takes a record, and leaves nothing there.
+    ///
+    /// # Errors
+    /// Fails when it does not.
+    pub fn try_disk(&self) -> Result<()> {
+        files::try_write(&self.dir)
     }
 
     /// The IDs of containers and pods whose records the disk refused.

@@ -74,6 +74,21 @@ fn ask(config: &Config, json: &str, wait: Duration) -> Result<(String, UnixStrea
     }
 }
 
+/// Whether a request failed because the daemon has ended, or had by then.
+pub(crate) fn has_ended(error: &Error) -> bool {
+    let why = error.why();
+    why == ENDED || why.starts_with("the daemon is not running")
+}
+
+/// The protocol of a daemon that does not understand this program's, and that one.
+pub(crate) fn other_protocol(config: &Config) -> Option<(u32, u32)> {
+    let own = link_protocol(config);
+    match ask_in(config, own, "{\"verb\":\"status\"}", ADMIN_RESPONSE_WAIT).ok()? {
+        (Reply::Speaks(theirs), _) => Some((theirs, own)),
+        (Reply::Answer(_), _) => None,
+    }
+}
+
 /// What comes back.
 enum Reply {
     Answer(String),
@@ -105,7 +120,7 @@ fn ask_in(
         admin: json.to_owned(),
         ..WrapperRequest::default()
     };
-    send_whole(&stream, &question.encode(), &[])?;
+    send_whole(&stream, &question.encode(), &[]).map_err(|_refused| Error::new(ENDED))?;
     // Nothing is read ahead: what follows is the caller's.
     let answer = receive(&stream, config, Instant::now() + wait, 1);
     let answer = answer.map_err(|error| match error.why() == SILENT {
@@ -119,7 +134,8 @@ fn ask_in(
         }
         DaemonResponse::Refuse(line) => Err(Error::new(line)),
         DaemonResponse::Incompatible { protocol, .. } => Ok((Reply::Speaks(protocol), stream)),
-        DaemonResponse::Heartbeat | DaemonResponse::Proceed(_) | DaemonResponse::Ending => {
+        DaemonResponse::Ending => Err(Error::new(ENDED)),
+        DaemonResponse::Heartbeat | DaemonResponse::Proceed(_) => {
             Err(Error::new("the daemon sent an unexpected response"))
         }
     }

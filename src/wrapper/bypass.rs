@@ -4,7 +4,8 @@
 //! (`protection.rs`).
 //!
 //! A command that continues leaves a small record in `RUN_DIR/bypassed/`, so that the next daemon takes
-//! the container over and `status` counts it. Nothing is printed: stderr belongs to the real runtime.
+//! the container over and `status` counts it. Where the run directory takes no file, the system's log
+//! gets a line instead. Nothing is printed: stderr belongs to the real runtime.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -15,7 +16,9 @@ use crate::config::{Config, DaemonPolicy};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::host::Point;
-use crate::link::WrapperRequest;
+use crate::link::{BYPASSED_DIR, WrapperRequest};
+use crate::log;
+use crate::presence::IfThere;
 
 use super::invocation::{BundleDocument, Invocation};
 use super::{marked, protection, refusal, request};
@@ -50,7 +53,9 @@ impl Invocation<'_> {
 
     /// The question that has no answer, and the document that it is about.
     fn unasked(&self) -> (WrapperRequest, Option<BundleDocument>) {
-        let document = if self.call.verb.creates() { self.document() } else { None };
+        // A document that cannot be opened belongs to a pod that is not exempt.
+        let document = if self.call.verb.creates() { self.document().or_absent() } else { None };
+        let document = document.flatten();
         let name = document.as_ref().map(|document| document.name.clone()).unwrap_or_default();
         (request::build_question(self, &name, &[]), document)
     }
@@ -65,10 +70,7 @@ pub(super) fn write_record(
     why: &str,
     asks: Option<Vec<u8>>,
 ) {
-    let dir = config.run_dir.join("bypassed");
-    if files::make_private_dir(&dir).is_err() {
-        return; // The record cannot be written; the container matters more.
-    }
+    let dir = config.run_dir.join(BYPASSED_DIR);
     let at = clock::now();
     let lossy = |word: &Option<std::ffi::OsString>| {
         word.as_ref().map(|word| word.to_string_lossy().into_owned())
@@ -86,5 +88,13 @@ pub(super) fn write_record(
     });
     // The name begins with the time, because records are processed in name order.
     let name = format!("{:020}-{}.json", at, std::process::id());
-    let _best_effort = files::replace(&dir.join(name), record.to_string().as_bytes());
+    let written = files::make_private_dir(&dir)
+        .and_then(|()| files::replace(&dir.join(name), record.to_string().as_bytes()));
+    if let Err(error) = written {
+        // The container matters more.
+        let id = call.id.as_deref().unwrap_or_default().to_string_lossy();
+        let unrecorded = format!("no record of it could be written: {}", error.why());
+        let line = format!("{} {id} ran without plugins: {why}; {unrecorded}", call.verb.name());
+        log::warn_system(&config.host(), &line);
+    }
 }

@@ -20,6 +20,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
 use crate::link::{self, DaemonResponse, WrapperRequest};
+use crate::presence::IfThere;
 
 /// The time without a heartbeat after which the daemon counts as unresponsive.
 pub(super) const SILENCE: Duration = Duration::from_secs(3);
@@ -122,7 +123,7 @@ pub(super) fn receive(
 /// Whether the daemon executes another program now, which serves this connection. One that hangs
 /// then is not waited for without end.
 fn is_becoming_another(config: &Config) -> bool {
-    let text = std::fs::read_to_string(config.reexec_file()).unwrap_or_default();
+    let text = std::fs::read_to_string(config.reexec_file()).or_absent().unwrap_or_default();
     // The monotonic clock cannot be set. A file of an earlier boot may have a later time.
     let begun = text.trim().parse().ok();
     let since = begun.and_then(|begun| crate::clock::monotonic().checked_sub(begun));

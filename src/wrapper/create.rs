@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use crate::error::Result;
 use crate::host::Point;
 use crate::link::Attached;
+use crate::presence;
 
 use super::commit;
 use super::invocation::Invocation;
@@ -20,9 +21,11 @@ impl Invocation<'_> {
             // must not lead past the plugins unnoticed.
             return self.bypass("the file name of --config is not UTF-8");
         }
-        let Some(document) = self.document() else {
+        let document = match presence::insist(|| self.document()) {
+            Ok(Some(document)) => document,
             // No such bundle or document: the runtime reports that itself.
-            return self.exec_unchanged();
+            Ok(None) => return self.exec_unchanged(),
+            Err(unknown) => return self.bypass(&unknown.to_string()),
         };
         let bundle = (Attached::Bundle, &document.dir);
         let (proceed, mut session) = match self.ask(&document.name, &[bundle])? {

@@ -4,7 +4,8 @@
 //!
 //! Only containers with a mark come here, and the daemon is not asked. The engine's file is never
 //! written to: the runtime reads an edited copy in memory, by a descriptor that it inherits. A
-//! document that cannot be read or edited is passed on as it is: the runtime reports it.
+//! document that is none, or cannot be edited, is passed on as it is: the runtime reports it. Where
+//! this process lacks something (a descriptor, memory), the command fails.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -20,6 +21,7 @@ use crate::argv::{self, ProcessFlag};
 use crate::error::{Context, Result};
 use crate::files::DOCUMENT_LIMIT;
 use crate::mark::Mark;
+use crate::presence;
 use crate::runtime;
 use crate::spec::patch::patch_later_process;
 
@@ -40,15 +42,13 @@ enum ProcessDocument {
 impl Invocation<'_> {
     /// `exec`: edit a copy of the document, then run it.
     pub(super) fn exec_later_process(&self, flag: &ProcessFlag, mark: &Mark) -> Result<Infallible> {
-        let Some(document) = ProcessDocument::read(flag) else { return self.exec_unchanged() };
+        let Some(document) = ProcessDocument::read(flag)? else { return self.exec_unchanged() };
         let patched = patch_later_process(document.bytes(), &mark.values).ok().flatten();
         let copy = match (&patched, &document) {
-            (Some(bytes), _) | (None, ProcessDocument::Stream(bytes)) => keep_open(bytes),
+            (Some(bytes), _) | (None, ProcessDocument::Stream(bytes)) => {
+                presence::insist(|| keep_open(bytes))?
+            }
             (None, ProcessDocument::File(_)) => return self.exec_unchanged(),
-        };
-        let copy = match copy {
-            Err(_) if matches!(document, ProcessDocument::File(_)) => return self.exec_unchanged(),
-            copy => copy?,
         };
         let name = OsString::from(format!("/proc/self/fd/{}", copy.as_raw_fd()));
         let argv = argv::with_process_file(self.argv, flag, &name);
@@ -58,23 +58,30 @@ impl Invocation<'_> {
 
 impl ProcessDocument {
     /// `None`: the runtime will not be able to read it either, or it is no document.
-    fn read(flag: &ProcessFlag) -> Option<Self> {
+    fn read(flag: &ProcessFlag) -> Result<Option<Self>> {
+        let doing = || "reading the process document";
         // A pipe without a writer blocks here as it would block the runtime.
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        let mut file = File::from(open(flag.value.as_os_str(), flags, Mode::empty()).ok()?);
-        let meta = file.metadata().ok()?;
+        let opened =
+            presence::insist(|| open(flag.value.as_os_str(), flags, Mode::empty()).doing(doing));
+        let mut file = match opened {
+            Err(error) if error.is_shortage() => return Err(error),
+            Err(_the_runtime_reports_it) => return Ok(None),
+            Ok(file) => File::from(file),
+        };
+        let meta = file.metadata().doing(doing)?;
         let mut bytes = Vec::new();
         if meta.is_file() {
-            file.take(DOCUMENT_LIMIT + 1).read_to_end(&mut bytes).ok()?;
+            file.take(DOCUMENT_LIMIT + 1).read_to_end(&mut bytes).doing(doing)?;
             let is_whole = u64::try_from(bytes.len()).is_ok_and(|length| length <= DOCUMENT_LIMIT);
-            return is_whole.then_some(Self::File(bytes));
+            return Ok(is_whole.then_some(Self::File(bytes)));
         }
         if meta.is_dir() {
-            return None;
+            return Ok(None);
         }
         // What was read is gone for the runtime: it has to be all of it.
         let _up_to_an_error = file.read_to_end(&mut bytes);
-        Some(Self::Stream(bytes))
+        Ok(Some(Self::Stream(bytes)))
     }
 
     fn bytes(&self) -> &[u8] {

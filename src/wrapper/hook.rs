@@ -95,6 +95,7 @@ fn notify_daemon(config: &Config, stage: Stage, state: &OciState) -> Result<()> 
     let words = words_for(&caller, stage, state);
     let call = argv::read(&words);
     let process = procfs::open(caller.pid).doing(|| "opening a descriptor of the runtime")?;
+    let process = process.ok_or_else(|| Error::new("the calling runtime is gone"))?;
     let mut descriptors: Vec<(Attached, &OwnedFd)> = vec![(Attached::Process, &process)];
     let document = if stage.may_refuse() { Some(document(&call, &caller, state)?) } else { None };
     if let Some((dir, _)) = &document {
@@ -109,7 +110,8 @@ fn notify_daemon(config: &Config, stage: Stage, state: &OciState) -> Result<()> 
         pid: caller.pid,
         runtime: caller.program.clone().into_os_string(),
         // What the engine gave the runtime: a hook's own environment is scrubbed.
-        variables: procfs::variables(&host, caller.pid, &link::ENGINE_VARIABLES),
+        variables: procfs::variables(&host, caller.pid, &link::ENGINE_VARIABLES)
+            .doing(|| "reading the environment of the runtime")?,
         document: document.as_ref().map(|(_, name)| name.clone()).unwrap_or_default(),
         descriptors: descriptors.iter().map(|(what, _)| *what).collect(),
         admin: String::new(),
@@ -230,21 +232,24 @@ impl CallingRuntime {
     /// The runtime is this process's parent, or an ancestor with the same command line.
     fn find(host: &Host) -> Result<Self> {
         let mut pid = nix::unistd::getppid().as_raw().cast_unsigned();
-        let words = procfs::command_line(host, pid);
+        let doing = || "finding the calling runtime";
+        let words = procfs::command_line(host, pid).doing(doing)?;
         for _older in 0..GENERATIONS {
-            match procfs::parent_of(host, pid) {
-                Some(parent) if parent > 1 && procfs::command_line(host, parent) == words => {
+            match procfs::parent_of(host, pid).doing(doing)? {
+                Some(parent)
+                    if parent > 1 && procfs::command_line(host, parent).doing(doing)? == words =>
+                {
                     pid = parent;
                 }
                 Some(_) | None => break,
             }
         }
         let link = |name: &str| std::fs::read_link(format!("/proc/{pid}/{name}"));
-        let program = link("exe").doing(|| "finding the calling runtime")?;
+        let program = link("exe").doing(doing)?;
         Ok(Self {
             pid,
-            parent: procfs::parent_of(host, pid).unwrap_or(0),
-            cwd: link("cwd").unwrap_or_else(|_| PathBuf::from("/")),
+            parent: procfs::parent_of(host, pid).doing(doing)?.unwrap_or(0),
+            cwd: link("cwd").doing(doing)?,
             program,
             words: words.into_iter().map(OsString::from_vec).collect(),
         })
@@ -300,7 +305,7 @@ fn document(
     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or("config.json").to_owned();
     let dir = file.parent().unwrap_or(&state.bundle);
     let dir = files::open_dir(dir).doing(|| "the state's bundle")?;
-    if files::inode_at(&dir, &name).is_none() {
+    if files::inode_at(&dir, &name)?.is_none() {
         return Err(Error::new(format!("{} is missing", file.display())));
     }
     Ok((dir, name))

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::host::{Host, Point};
 use crate::link::Proceed;
+use crate::presence::{self, IfThere};
 use crate::runtime;
 
 /// All data of a call that the verbs need.
@@ -46,26 +47,33 @@ impl Invocation<'_> {
 
     /// The document that the runtime will read, if it is there: `config.json` in the
     /// bundle, or the file that crun's `--config` names.
-    pub(super) fn document(&self) -> Option<BundleDocument> {
+    ///
+    /// # Errors
+    /// Fails when it cannot be known whether it is there: the runtime may find it.
+    pub(super) fn document(&self) -> Result<Option<BundleDocument>> {
+        let Some((dir, name)) = self.document_path() else { return Ok(None) };
+        let Some(dir) = files::open_dir(&dir).if_there()? else { return Ok(None) };
+        let inode = files::inode_at(&dir, &name)?;
+        Ok(inode.map(|_there| BundleDocument { dir, name }))
+    }
+
+    /// The document's directory and name; `None` for what names no file.
+    fn document_path(&self) -> Option<(PathBuf, String)> {
         let bundle = self.call.bundle.as_deref().unwrap_or_default();
-        let (dir, name) = match &self.call.config {
-            None => (PathBuf::from(bundle), "config.json".to_owned()),
-            Some(file) => {
-                let file = PathBuf::from(file);
-                let name = file.file_name()?.to_str()?.to_owned();
-                (file.parent()?.to_owned(), name)
-            }
+        let Some(file) = &self.call.config else {
+            return Some((PathBuf::from(bundle), "config.json".to_owned()));
         };
-        let dir = files::open_dir(&dir).ok()?;
-        files::inode_at(&dir, &name)?;
-        Some(BundleDocument { dir, name })
+        let file = PathBuf::from(file);
+        let name = file.file_name()?.to_str()?.to_owned();
+        Some((file.parent()?.to_owned(), name))
     }
 
     /// Whether the runtime will read a file whose name is not UTF-8.
     pub(super) fn is_odd_document(&self) -> bool {
         let file = self.call.config.as_deref().map(Path::new);
         let is_odd = |file: &Path| file.file_name().is_some_and(|name| name.to_str().is_none());
-        file.is_some_and(|file| is_odd(file) && file.exists())
+        // One that cannot be looked at may be there.
+        file.is_some_and(|file| is_odd(file) && presence::exists(file).unwrap_or(true))
     }
 
     /// "cannot create 4f1c": the beginning of every failure of the wrapper.

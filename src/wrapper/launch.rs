@@ -3,7 +3,8 @@
 //!
 //! It forks twice and reaps the intermediate process at once, because runc would inherit an unreaped
 //! child and does not expect one. The daemon inherits no descriptor, environment or session; through
-//! a pipe it sends one byte when it listens, or the reason why it cannot.
+//! a pipe it sends one byte when it listens, or the reason why it cannot. What it prints goes to a
+//! file of the run directory (`last_words.rs`): a panic, for instance.
 
 use std::ffi::{CString, OsStr};
 use std::fs::OpenOptions;
@@ -23,6 +24,8 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, setsid};
 use crate::config::{Config, FILE_VARIABLE};
 use crate::error::{Context, Error, Result};
 use crate::files::make_private_dir;
+use crate::last_words;
+use crate::presence::{self, IfThere};
 
 use super::connection::dial;
 
@@ -65,7 +68,8 @@ fn start(config: &Config, deadline: Instant, program: &Path, file: Option<&OsStr
         return Ok(()); // Another wrapper was faster.
     }
     let (ready, announce) = pipe2(OFlag::O_CLOEXEC)?;
-    spawn(announce, program, file)?;
+    let stderr = last_words::open(&config.run_dir).map(OwnedFd::from);
+    spawn(announce, stderr, program, file)?;
     let left = DAEMON_START_WAIT.min(deadline.saturating_duration_since(Instant::now()));
     let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
     let answered = poll(&mut [PollFd::new(ready.as_fd(), PollFlags::POLLIN)], timeout)?;
@@ -73,14 +77,17 @@ fn start(config: &Config, deadline: Instant, program: &Path, file: Option<&OsStr
     let length = if answered == 1 { std::fs::File::from(ready).read(&mut message)? } else { 0 };
     match message.get(..length) {
         Some([b'R', ..]) => return Ok(()),
+        // It may have found one that was restoring the run directory.
+        Some([b'E', ..]) if dial(&config.daemon_socket()).is_ok() => return Ok(()),
         Some([b'E', why @ ..]) => {
             let why = String::from_utf8_lossy(why);
             return Err(Error::new(format!("the daemon refuses to start: {why}")));
         }
         Some(_) | None => {}
     }
-    let log = config.run_dir.join("daemon.log");
-    Err(Error::new("the daemon could not be started").hint(format!("see {}", log.display())))
+    let words = last_words::read(&config.run_dir).map(|words| format!(": {words}"));
+    let why = format!("the daemon could not be started{}", words.unwrap_or_default());
+    Err(Error::new(why).hint("see: nri-runc nri check"))
 }
 
 /// Takes the lock, waiting a bounded time: its holder may itself be waiting for the daemon.
@@ -107,7 +114,12 @@ fn lock(path: &Path, deadline: Instant) -> Result<Flock<std::fs::File>> {
 }
 
 #[expect(unsafe_code, reason = "fork")]
-fn spawn(announce: OwnedFd, program: &Path, file: Option<&OsStr>) -> Result<()> {
+fn spawn(
+    announce: OwnedFd,
+    stderr: Option<OwnedFd>,
+    program: &Path,
+    file: Option<&OsStr>,
+) -> Result<()> {
     // Everything that allocates is done before the fork.
     let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
     let program = CString::new(program.as_os_str().as_bytes())
@@ -132,7 +144,9 @@ fn spawn(announce: OwnedFd, program: &Path, file: Option<&OsStr>) -> Result<()> 
                 while getppid() == middle {
                     std::thread::sleep(REPARENT_PAUSE);
                 }
-                let _never_returns = become_daemon(&null, announce, &program, &words, &environment);
+                let standard = (&null, stderr.as_ref().unwrap_or(&null));
+                let _never_returns =
+                    become_daemon(standard, announce, &program, &words, &environment);
             }
             // SAFETY: ends the child at once, without running the parent's exit handlers.
             unsafe { nix::libc::_exit(0) }
@@ -153,16 +167,16 @@ fn reap(child: Pid) -> Result<()> {
 }
 
 fn become_daemon(
-    null: &OwnedFd,
+    (null, stderr): (&OwnedFd, &OwnedFd),
     announce: OwnedFd,
     program: &CString,
     words: &[CString],
     environment: &[CString],
 ) -> Result<std::convert::Infallible> {
-    // Both may have any number: move them above 3 before 0 to 3 are replaced.
-    let announce = nix::fcntl::fcntl(&announce, nix::fcntl::FcntlArg::F_DUPFD(10))?;
-    let null = nix::fcntl::fcntl(null, nix::fcntl::FcntlArg::F_DUPFD(10))?;
-    for (from, to) in [(null, 0), (null, 1), (null, 2), (announce, 3)] {
+    // They may have any number: move them above 3 before 0 to 3 are replaced.
+    let moved = |fd: &OwnedFd| nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_DUPFD(10));
+    let (announce, null, stderr) = (moved(&announce)?, moved(null)?, moved(stderr)?);
+    for (from, to) in [(null, 0), (null, 1), (stderr, 2), (announce, 3)] {
         duplicate_onto(from, to)?;
     }
     close_from(4);
@@ -184,7 +198,8 @@ fn close_from(first: u32) {
         return;
     }
     // Before Linux 5.9: one by one. An engine waits until the pipes that it passed on are closed.
-    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let open = presence::entries(Path::new("/proc/self/fd")).or_absent().unwrap_or_default();
+    let open = open.into_iter();
     let numbers: Vec<u32> =
         open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for number in numbers.into_iter().filter(|number| *number >= first) {

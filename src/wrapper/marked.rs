@@ -9,12 +9,17 @@ use crate::argv::{self, CommandLine, Verb};
 use crate::config::Config;
 use crate::error::Result;
 use crate::mark::{self, Mark};
+use crate::presence;
 use crate::runtime;
 
 use super::invocation::Invocation;
+use super::pass_through::is_switched_off;
 
 /// The mark of the call's container, where it makes a difference.
-pub(super) fn mark_of(config: &Config, call: &CommandLine, runtime: &Path) -> Option<Mark> {
+///
+/// # Errors
+/// Fails when it cannot be known whether there is one.
+pub(super) fn mark_of(config: &Config, call: &CommandLine, runtime: &Path) -> Result<Option<Mark>> {
     let may_matter = match call.verb {
         Verb::Exec => call.process.is_some(),
         Verb::Kill => argv::ending_signal(call).is_some(),
@@ -22,13 +27,23 @@ pub(super) fn mark_of(config: &Config, call: &CommandLine, runtime: &Path) -> Op
         Verb::Delete | Verb::Pause | Verb::Resume | Verb::State => false,
         Verb::Nri | Verb::Other | Verb::None => false,
     };
-    let id = call.id.as_deref().filter(|id| may_matter && !argv::is_never_an_id(id))?;
-    if call.is_inert {
-        return None;
+    let id = call.id.as_deref().filter(|id| may_matter && !argv::is_never_an_id(id));
+    let Some(id) = id.filter(|_| !call.is_inert) else { return Ok(None) };
+    let (root, id) = (root_of(call, runtime), id.to_string_lossy());
+    let is_for_it = |mark: &Mark| {
+        if call.verb == Verb::Kill { mark.is_sandbox } else { !mark.values.is_empty() }
+    };
+    let find = || mark::find(&config.run_dir, &root, &id);
+    let found = match find() {
+        Err(_unknown) if is_switched_off(config) => return Ok(None),
+        Err(_unknown) => presence::insist(find),
+        found => found,
+    };
+    match found {
+        // A `kill` never fails because of the mark.
+        Err(_unknown) if call.verb == Verb::Kill => Ok(None),
+        found => Ok(found?.filter(is_for_it)),
     }
-    let mark = mark::find(&config.run_dir, &root_of(call, runtime), &id.to_string_lossy())?;
-    let is_for_it = if call.verb == Verb::Kill { mark.is_sandbox } else { !mark.values.is_empty() };
-    is_for_it.then_some(mark)
 }
 
 /// Removes the mark of an earlier container of this ID, which ended while no daemon ran; where the
@@ -36,7 +51,7 @@ pub(super) fn mark_of(config: &Config, call: &CommandLine, runtime: &Path) -> Op
 pub(super) fn remove_stale(config: &Config, call: &CommandLine, runtime: &Path) {
     let Some(id) = call.id.as_deref().filter(|id| !argv::is_never_an_id(id)) else { return };
     let root = root_of(call, runtime);
-    if !Path::new(&root).join(id).exists() {
+    if matches!(presence::exists(&Path::new(&root).join(id)), Ok(false)) {
         let place = mark::place(&config.run_dir, &root, &id.to_string_lossy());
         let _usually_there_is_none = std::fs::remove_file(place);
     }

@@ -28,13 +28,14 @@ mod update;
 use std::convert::Infallible;
 use std::ffi::OsString;
 
-pub(crate) use admin_request::{admin, admin_stream, admin_within};
+pub(crate) use admin_request::{admin, admin_stream, admin_within, has_ended, other_protocol};
 pub(crate) use connection::{is_listening, is_silent};
 pub(crate) use hook::hook;
 pub(crate) use launch::start_daemon;
+pub(crate) use pass_through::is_in_user_namespace;
 
 use crate::argv::{self, CommandLine, Verb};
-use crate::config::{self, Config};
+use crate::config::{self, Loaded};
 use crate::error::{Context, Result};
 use crate::runtime;
 
@@ -48,7 +49,7 @@ const FAILED: u8 = 1;
 pub fn run(argv: &[OsString]) -> u8 {
     let call = argv::read(argv);
     let loaded = config::load_for_this_process();
-    match become_the_runtime(argv, &call, &loaded.config) {
+    match become_the_runtime(argv, &call, loaded) {
         Ok(never) => match never {},
         Err(error) => {
             failure::report(&call, &error);
@@ -57,17 +58,18 @@ pub fn run(argv: &[OsString]) -> u8 {
     }
 }
 
-fn become_the_runtime(
-    argv: &[OsString],
-    call: &CommandLine,
-    config: &Config,
-) -> Result<Infallible> {
-    let runtime = runtime::resolve(config, argv.first())?;
-    if let Some(mark) = marked::mark_of(config, call, &runtime)
-        && !is_switched_off(config)
-    {
+fn become_the_runtime(argv: &[OsString], call: &CommandLine, loaded: Loaded) -> Result<Infallible> {
+    let (config, runtime) = runtime::resolve_loaded(loaded, argv.first())?;
+    let config = &config;
+    let mark = marked::mark_of(config, call, &runtime);
+    if !matches!(mark, Ok(None)) && !is_switched_off(config) {
         let invocation = Invocation { argv, call, config, host: config.host(), runtime };
-        return invocation.become_marked(&mark).doing(|| invocation.doing());
+        let executed = match mark {
+            Ok(Some(mark)) => invocation.become_marked(&mark),
+            Ok(None) => invocation.exec_unchanged(),
+            Err(unknown) => Err(unknown),
+        };
+        return executed.doing(|| invocation.doing());
     }
     if !involves_plugins(call) || is_switched_off(config) || will_refuse_id(&runtime, call) {
         if call.verb.creates() {

@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::argv::{self, CommandLine, Verb};
 use crate::config::Config;
 use crate::files;
+use crate::presence::{self, IfThere};
 use crate::runtime::RuntimeKind;
 
 /// Whether the command has events: a verb with an id that does more than print its help.
@@ -23,7 +24,7 @@ pub(super) fn involves_plugins(call: &CommandLine) -> bool {
 pub(super) fn will_refuse_id(runtime: &Path, call: &CommandLine) -> bool {
     let Some(id) = call.id.as_deref() else { return false };
     let is_runc = || {
-        let real = std::fs::canonicalize(runtime).unwrap_or_default();
+        let real = std::fs::canonicalize(runtime).or_absent().unwrap_or_default();
         let name = real.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         RuntimeKind::named(name) == RuntimeKind::Runc
     };
@@ -35,12 +36,13 @@ pub(super) fn will_refuse_id(runtime: &Path, call: &CommandLine) -> bool {
 pub(super) fn is_switched_off(config: &Config) -> bool {
     config.disable
         || !nix::unistd::geteuid().is_root()
-        || config.disabled_file().exists()
+        || presence::exists(&config.disabled_file()).or_absent() == Some(true)
         || is_in_user_namespace()
 }
 
-fn is_in_user_namespace() -> bool {
-    let map = files::read_small(Path::new("/proc/self/uid_map")).unwrap_or_default();
+/// Whether the IDs of this process are not the host's. Where that cannot be read, plugins are asked.
+pub(crate) fn is_in_user_namespace() -> bool {
+    let map = files::read_small(Path::new("/proc/self/uid_map")).or_absent().unwrap_or_default();
     let map = std::str::from_utf8(&map).unwrap_or_default();
     let mut numbers = map.split_whitespace();
     // The host maps all 2^32 - 1 ids onto themselves.

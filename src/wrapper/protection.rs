@@ -98,7 +98,7 @@ fn describe(
     let cwd = Path::new(&question.cwd);
     let absolute = |path: &OsStr| -> PathBuf { cwd.join(path).components().collect() };
     let bundle = absolute(call.bundle.as_deref().unwrap_or_default());
-    let [parent, grandparent] = callers(&host, question.pid, question.parent_pid);
+    let [parent, grandparent] = callers(&host, question.pid, question.parent_pid)?;
     let engine_call = engine::CallerInfo {
         id: &call.id.as_deref().unwrap_or_default().to_string_lossy(),
         bundle: &bundle.to_string_lossy(),

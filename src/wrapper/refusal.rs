@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::files;
 use crate::link::{REFUSAL_NOTES, REFUSED_DIR, WrapperRequest};
+use crate::presence::{self, IfThere};
 
 /// The container's names, as far as the wrapper had to determine them.
 #[derive(Debug, Default)]
@@ -50,8 +51,8 @@ pub(super) fn write_record(
 }
 
 fn make_room(dir: &Path) {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut notes: Vec<_> = entries.map(|entry| entry.path()).collect();
+    let entries = presence::entries(dir).or_absent().unwrap_or_default();
+    let mut notes: Vec<_> = entries.iter().map(|entry| entry.path()).collect();
     notes.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
     notes.sort_unstable();
     let too_many = (notes.len() + 1).saturating_sub(REFUSAL_NOTES);

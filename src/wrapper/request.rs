@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::error::{Context, Error, Result};
 use crate::host::Point;
 use crate::link::{self, Attached, DaemonResponse, Notice, Proceed, WrapperRequest};
+use crate::presence;
 
 use super::connection::{SILENCE, check_peer, connect, dial, dial_within, receive, send_whole};
 use super::invocation::Invocation;
@@ -143,7 +144,7 @@ impl DaemonSession {
         deadline: Instant,
     ) -> std::result::Result<(Proceed, Self), NoVerdict> {
         let away = |error: Error| NoVerdict::Away(error.to_string());
-        let process = own_pidfd().map_err(away)?;
+        let process = presence::insist(own_pidfd).map_err(away)?;
         let mut descriptors: Vec<(Attached, &OwnedFd)> = vec![(Attached::Process, &process)];
         descriptors.extend_from_slice(attached);
         let question = build_question(invocation, document, &descriptors);
@@ -215,7 +216,12 @@ pub(super) fn link_protocol(config: &Config) -> u32 {
 /// counts towards the verb's cap.
 pub(super) fn reach(config: &Config, deadline: Instant) -> Result<UnixStream> {
     let socket = config.daemon_socket();
-    match dial(&socket) {
+    // A lack of this process or the host says nothing about the daemon.
+    let dialled = presence::insist(|| match dial(&socket) {
+        Err(errno) if presence::is_shortage(errno as i32) => Err(std::io::Error::from(errno)),
+        dialled => Ok(dialled),
+    });
+    match dialled? {
         // A daemon that listens and does not answer is there: another one could not be started.
         Err(Errno::ENOENT | Errno::ECONNREFUSED) if config.autostart => {
             launch::launch(config, deadline)?;

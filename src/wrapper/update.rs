@@ -17,6 +17,7 @@ use nix::sys::stat::Mode;
 use crate::error::{Context, Error, Result};
 use crate::host::Point;
 use crate::link::Attached;
+use crate::presence::{self, IfThere};
 
 use super::invocation::Invocation;
 use super::request::DaemonVerdict;
@@ -62,8 +63,15 @@ impl Invocation<'_> {
             return read_stdin().map(Some);
         }
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-        let file = open(resources.value.as_os_str(), flags, Mode::empty());
-        Ok(file.ok().map(UpdateInput::File))
+        let opened = presence::insist(|| {
+            open(resources.value.as_os_str(), flags, Mode::empty())
+                .doing(|| "reading the resources")
+        });
+        match opened {
+            // The runtime must not take them without the plugins' values.
+            Err(error) if error.is_shortage() => Err(error),
+            opened => Ok(opened.or_absent().map(UpdateInput::File)),
+        }
     }
 }
 
@@ -87,12 +95,12 @@ impl UpdateInput {
 
     /// The requested resources, for the record that the next daemon reads.
     fn bytes(&self) -> Option<Vec<u8>> {
-        let mut file = File::from(self.fd()?.try_clone().ok()?);
+        let mut file = File::from(self.fd()?.try_clone().or_absent()?);
         let mut bytes = Vec::new();
         // The file's position is the runtime's, which shares it.
-        file.seek(SeekFrom::Start(0)).ok()?;
-        Read::by_ref(&mut file).take(INPUT_LIMIT).read_to_end(&mut bytes).ok()?;
-        file.seek(SeekFrom::Start(0)).ok()?;
+        file.seek(SeekFrom::Start(0)).or_absent()?;
+        Read::by_ref(&mut file).take(INPUT_LIMIT).read_to_end(&mut bytes).or_absent()?;
+        file.seek(SeekFrom::Start(0)).or_absent()?;
         Some(bytes)
     }
 

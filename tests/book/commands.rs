@@ -211,7 +211,13 @@ fn each_configuration_of_the_documentation_is_valid() {
     let mut count = 0;
     for page in pages() {
         for (language, lines) in page.blocks() {
-            if language != "toml" || lines.iter().any(|line| line.contains("io.containerd")) {
+            if language != "toml" {
+                continue;
+            }
+            // Any tool for TOML can read it.
+            let parsed = toml_edit::Document::parse(lines.join("\n"));
+            assert!(parsed.is_ok(), "{}: {:?}", page.name, parsed.err());
+            if lines.iter().any(|line| line.contains("io.containerd")) {
                 continue;
             }
             let problems = config::problems(&lines.join("\n"));
@@ -220,4 +226,17 @@ fn each_configuration_of_the_documentation_is_valid() {
         }
     }
     assert!(count > 5, "{count} blocks were found");
+}
+
+#[test]
+fn each_configuration_file_of_the_repository_is_valid_toml() {
+    let mut files = vec![root().join("contrib/package/config.toml")];
+    let folders = std::fs::read_dir(root().join("fixtures/bundles")).unwrap();
+    files.extend(folders.map(|folder| folder.unwrap().path().join("nri-runc.toml")));
+    files.retain(|file| file.exists());
+    for file in &files {
+        let text = std::fs::read_to_string(file).unwrap();
+        assert!(toml_edit::Document::parse(text.as_str()).is_ok(), "{}", file.display());
+    }
+    assert!(files.len() > 30, "{} files were found", files.len());
 }

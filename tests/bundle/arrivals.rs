@@ -354,3 +354,49 @@ fn a_pod_of_a_handler_that_is_not_ours_is_not_told() {
     known.sort();
     assert_eq!(known, ["default-now", "ours"]);
 }
+
+/// An engine that was killed cleans up as it starts, and calls no runtime for what it gives up.
+#[test]
+fn pods_that_a_crashed_engine_gave_up_end_once() {
+    let mut host = host();
+    let root = host.path("host").display().to_string();
+    let debug = format!("---[debug]\nhost_root = \"{root}\"\nlook_every = \"100ms\"");
+    host.configure(&host.path("fake/runc"), &debug);
+    std::fs::create_dir_all(host.path(HOME)).unwrap();
+    host.start_daemon();
+    let ear = listener(&host);
+    let pods: Vec<String> = (0..6).map(|number| format!("90d{number}")).collect();
+    let members: Vec<String> = (0..5).map(|number| format!("c0{number}")).collect();
+    for id in &pods {
+        put(&host, id, &document(&pod(id, &format!("web-{id}"))));
+        ear.hears(&format!("RunPodSandbox web-{id}"));
+    }
+    for (pod, id) in pods.iter().zip(&members) {
+        let folder = put(&host, id, &document(&member(pod, &format!("web-{pod}"))));
+        std::fs::create_dir(host.path(&folder).join("rootfs")).unwrap();
+        succeeds(&host.create_from(&folder, id));
+        succeeds(&host.verb(&["start", id]));
+    }
+    assert_eq!(known_pods(&host).len(), 6);
+    for id in &members {
+        let pid: i32 = host.read(&format!("root/{id}/pid")).trim().parse().unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)
+            .unwrap();
+        std::fs::remove_dir_all(host.path(&format!("root/{id}"))).unwrap();
+    }
+    pods.iter().chain(&members).for_each(|id| remove(&host, id));
+    wait_until("nobody knows of them", || known_pods(&host).is_empty());
+    for id in &pods {
+        for event in ["StopPodSandbox", "RemovePodSandbox"] {
+            assert_eq!(ear.count(&format!("{event} web-{id}")), 1, "{event} {id}");
+        }
+    }
+    let told = ear.0.lock().unwrap().clone();
+    for event in ["StopContainer", "RemoveContainer"] {
+        let count = told.iter().filter(|line| line.starts_with(event)).count();
+        assert_eq!(count, members.len(), "{event}: {told:?}");
+    }
+    assert_eq!(std::fs::read_dir(host.path("run/state/containers")).unwrap().count(), 0);
+    let late = host.plugin("20", "late", Script::default());
+    assert!(late.lock().unwrap().is_empty(), "a newcomer is synchronized with the dead");
+}

@@ -97,12 +97,12 @@ fn a_creation_that_failed_says_why() {
     host.write("fake/fail", "");
     assert!(!host.create("c1").status.success());
     let runtimes = "the runtime did not create it";
-    assert_eq!(told(&ends), json!([null, "CreateContainerError", runtimes]));
+    assert_eq!(told(&ends), json!([128, "CreateContainerError", runtimes]));
     let refuser = Script { refuses: Some("not today"), ..Script::default() };
     let _second = host.plugin("20", "refuser", refuser);
     assert!(!host.create("c1").status.success());
     let said = told(&ends);
-    assert_eq!(said[1], "CreateContainerError");
+    assert_eq!((&said[0], &said[1]), (&Value::Null, &json!("CreateContainerError")));
     assert!(said[2].as_str().is_some_and(|why| why.contains("not today")), "{said}");
 }
 

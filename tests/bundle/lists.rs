@@ -338,7 +338,7 @@ fn exits(host: &TestHost, away: &TestHost, verb: &str, code: u8) -> Option<i32> 
         ("daemon", 1) => code_of(host, &["daemon"]),
         ("disable", 0) => code_of(away, &["disable"]).and(code_of(away, &["disable"])),
         ("enable", 0) => code_of(&TestHost::new("---\ndisable = true"), &["enable"]),
-        ("explain", 1) => code_of(host, &["explain", "nobody"]),
+        ("explain" | "forget", 1) => code_of(host, &[verb, "nobody"]),
         ("install", 0) => {
             let root = root + "/elsewhere";
             let program = format!("{root}/usr/bin/nri-runc");

@@ -32,6 +32,7 @@ mod metrics;
 mod odd;
 mod policies;
 mod recorded;
+mod repeated;
 mod required;
 mod resized;
 mod restore;
@@ -49,6 +50,7 @@ mod unknown;
 mod updates;
 mod upgraded;
 mod waited;
+mod written;
 
 use nri_runc::plugin::api;
 use nri_runc::testing::error::RESERVED_PHRASES;

@@ -4,7 +4,10 @@
 //! restarted or older than its files. All with the built binary.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod added;
+mod elsewhere;
 mod files;
+mod one_reading;
 mod protect;
 mod reload;
 mod resident;

@@ -48,7 +48,8 @@ fn a_mistake_in_what_protects_refuses_every_create_and_says_where_it_is() {
 fn a_file_that_is_no_toml_refuses_creates_from_the_first_start_on() {
     // Before any daemon could keep a good one: not even the runtime is known.
     let broken = "---[plugin.a]\ndeny = [\"Env\"\n";
-    let host = started(broken);
+    let Some(mut host) = TestHost::with_default_paths(broken) else { return };
+    host.start_daemon();
     fails(&host.create("c1"), &["config.toml:10:", "expected"]);
     // After one: the runtime is, and everything but creates goes on with it.
     let mut host = started("");

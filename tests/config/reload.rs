@@ -174,7 +174,7 @@ fn without_a_daemon_there_is_nothing_to_reload() {
     succeeds(&output);
     assert!(String::from_utf8(output.stdout).unwrap().contains("is not running"));
     host.write("config.toml", "[plugin.a\n");
-    succeeds(&reload(&host));
+    fails(&reload(&host), &["the configuration has an error", "config.toml:1:", "is not running"]);
 }
 
 #[test]

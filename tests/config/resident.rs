@@ -231,7 +231,7 @@ fn check_tells_a_daemon_that_is_older_than_its_program_or_configuration() {
     install(b"");
     assert_eq!(against(&host), [""; 0], "the same bytes installed once more are no other program");
     install(b"newer");
-    let older = format!("older than its executable {} (nri-runc nri restart)", program.display());
+    let older = format!("older than its executable {} (nri-runc nri reexec)", program.display());
     assert_eq!(against(&host), std::slice::from_ref(&older));
     let text = host.read("config.toml");
     host.write("config.toml", &format!("# a comment\n{text}"));
@@ -244,9 +244,73 @@ fn check_tells_a_daemon_that_is_older_than_its_program_or_configuration() {
     let missing = format!("its executable {} is missing (nri-runc nri restart)", program.display());
     assert_eq!(against(&host)[1], missing);
     install(b"newer");
+    // A re-execution would refuse a change that needs a restart.
+    configure(&host, "runtime_roots = [\"/run/x\"]\n");
+    assert!(against(&host)[1].ends_with("(nri-runc nri restart)"), "{:?}", against(&host));
     assert!(host.admin(&["restart"])["pid"].is_u64());
     daemon.wait().unwrap();
     assert_eq!(against(&host), [""; 0]);
+}
+
+/// A `systemctl` that knows one unit, whose main process is the daemon. It ends it, and starts it
+/// again once it has ended, as systemd does.
+const SYSTEMCTL: &str = r#"#!/bin/sh
+dir=$(dirname "$0")
+echo "$*" >>"$dir/asked"
+case "$*" in
+*MainPID*nri-runc.service) cat "$dir/main" ;;
+*MainPID*) echo 0 ;;
+"--no-block stop nri-runc.socket") exit 5 ;;
+"--no-block stop "*) [ -e "$dir/hangs" ] || kill "$(cat "$dir/main")" ;;
+"--no-block restart "*)
+  [ -e "$dir/hangs" ] || kill "$(cat "$dir/main")"
+  export main="/proc/$(cat "$dir/main")/status" NOTIFY_SOCKET="$dir/none"
+  setsid sh -c 'while grep -q "^State:.[^Z]" "$main"; do sleep 0.05; done
+  exec "$NRI_RUNC_PROGRAM" nri daemon' </dev/null >/dev/null 2>&1 &
+  # What is still in its process group ends with it.
+  sleep 0.5 ;;
+esac
+"#;
+
+/// An admin verb where systemd runs the daemon.
+#[expect(clippy::disallowed_methods, reason = "the program under test")]
+fn with_systemctl(host: &TestHost, main: u32, words: &[&str]) -> (bool, Value) {
+    std::fs::create_dir_all(host.path("systemd")).unwrap();
+    host.put_program("systemd/systemctl", SYSTEMCTL);
+    host.write("systemd/main", &main.to_string());
+    let program = env!("CARGO_BIN_EXE_nri-runc");
+    let path = format!("{}:/usr/bin:/bin", host.path("systemd").display());
+    let output = std::process::Command::new(program)
+        .args(["nri", "--json"])
+        .args(words)
+        .env("NRI_RUNC_CONFIG", host.path("config.toml"))
+        .env("NRI_RUNC_PROGRAM", program)
+        .env("PATH", path)
+        .output()
+        .unwrap();
+    (output.status.success(), serde_json::from_slice(&output.stdout).unwrap_or_default())
+}
+
+#[test]
+fn systemd_is_asked_to_restart_and_to_stop_the_daemon_that_it_runs() {
+    for hangs in [false, true] {
+        let (host, mut daemon) = run_by_systemd();
+        std::fs::create_dir_all(host.path("systemd")).unwrap();
+        if hangs {
+            host.write("systemd/hangs", "");
+            kill(Pid::from_raw(daemon.id().cast_signed()), Signal::SIGSTOP).unwrap();
+        }
+        let (is_done, said) = with_systemctl(&host, daemon.id(), &["restart"]);
+        daemon.wait().unwrap();
+        assert!(is_done && said["by"] == "systemd" && said["killed"] == hangs, "{said}");
+        assert_eq!(said["was"], daemon.id(), "{said}");
+        let next = u32::try_from(said["pid"].as_u64().unwrap()).unwrap();
+        assert_eq!(pid(&host), Some(next.into()));
+        let _hangs_no_more = std::fs::remove_file(host.path("systemd/hangs"));
+        let (is_done, said) = with_systemctl(&host, next, &["stop"]);
+        assert!(is_done && said["by"] == "systemd" && said["pid"] == next, "{said}");
+        assert_eq!(pid(&host), None);
+    }
 }
 
 #[test]

@@ -164,7 +164,7 @@ impl CrioHost {
     fn inside(&self, program: &Path) -> Command {
         let mut call = command(Path::new("nsenter"));
         call.arg(format!("--mount=/proc/{}/ns/mnt", self.holder.id())).arg("--").arg(program);
-        call.env("LD_LIBRARY_PATH", self.tools.join("../lib")).stdin(Stdio::null());
+        call.stdin(Stdio::null());
         call
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use test_support::{Script, wait_until};
+use test_support::{Script, succeeds, wait_until};
 
 use super::engine::{Docker, IMAGE, reason, signal, text};
 use super::{LIFE, events, heard_of, listening, requests};
@@ -215,4 +215,33 @@ fn nothing_is_told_twice_when_docker_restarts_or_a_monitor_is_killed() {
     if !gave_up() {
         docker.nothing_is_left();
     }
+}
+
+/// Docker gives such a container up, and calls no runtime for it any more.
+#[test]
+fn a_container_that_docker_gave_up_can_be_forgotten() {
+    let Some(docker) = Docker::new() else { return };
+    let told = docker.host.plugin("10", "witness", Script::default());
+    let id = docker.runs("web", &[]);
+    docker.host.configure(&docker.host.path("missing"), "");
+    docker.says(&["rm", "--force", "web"]);
+    wait_until("its process ends", || heard_of(&told, "StopContainer web"));
+    assert_eq!(docker.says(&["ps", "--all", "--quiet"]), "");
+    let forget = |more: &[&str]| docker.host.call(&[&["nri", "forget", &id][..], more].concat());
+    let refused = forget(&[]);
+    assert_eq!(refused.status.code(), Some(1), "{}", text(&refused));
+    assert!(text(&refused).contains("the runtime still has"), "{}", text(&refused));
+    // It keeps no registration: Docker will never call us for it.
+    let planned = docker.registers("uninstall", &["--dry-run"]);
+    assert!(planned.status.success(), "{}", text(&planned));
+    let forgotten = forget(&["--force"]);
+    assert!(forgotten.status.success(), "{}", text(&forgotten));
+    assert_eq!(docker.host.admin(&["pods"]), json!([]));
+    wait_until("its removal is told", || heard_of(&told, "RemovePodSandbox web"));
+    assert_eq!(events(&told, "web"), LIFE);
+    // What Docker and its containerd have left.
+    let root = docker.host.path("exec/runtime-runc/moby").display().to_string();
+    let runc = docker.tools().join("runc");
+    docker.host.configure(&runc, "");
+    succeeds(&docker.host.call(&["--root", &root, "delete", "--force", &id]));
 }

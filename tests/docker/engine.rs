@@ -24,7 +24,7 @@ const SETTINGS: &str = "{\n   \"data-root\" : \"DIR/data\",   \"exec-root\":\"DI
     \"runtimes\": {\n \"other\" :{ \"path\":\"RUNC\" } },\n\
     \"live-restore\": true , \"log-opts\":{\"max-size\":\"1m\"}}  \n\n";
 
-/// Docker lowered its own score, which what it starts inherits; this key went with 28.
+/// Docker lowered its own score, which what it starts inherits; this key went with 25.
 const SCORE: &str = " \"oom-score-adjust\": 0,";
 
 pub(super) struct Docker {
@@ -32,6 +32,7 @@ pub(super) struct Docker {
     tools: PathBuf,
     pub(super) major_version: u32,
     dockerd: Option<Child>,
+    _folders: leftovers::EngineFolders,
 }
 
 impl Docker {
@@ -76,14 +77,14 @@ impl Docker {
         ])?;
         let host = TestHost::new("");
         host.configure(&tools.join("runc"), "[log]\nlevel = \"debug\"");
-        let mut docker = Self { host, tools, major_version: 0, dockerd: None };
+        let _folders = leftovers::EngineFolders::hold();
+        let mut docker = Self { host, tools, major_version: 0, dockerd: None, _folders };
         let version = docker.command("dockerd").arg("--version").output().unwrap();
         if version.status.success() {
             docker.major_version = major(&String::from_utf8(version.stdout).unwrap());
             docker.lay_out();
             return Some(docker);
         }
-        // Unpacked, it finds only what libraries the machine has.
         let why = format!("dockerd does not run: {}", String::from_utf8_lossy(&version.stderr));
         skip::setup_lacks(&why);
         None
@@ -108,7 +109,7 @@ impl Docker {
         }
         let settings = SETTINGS.replace("DIR", &dir).replace("CGROUP", &self.cgroup());
         let runc = self.tools.join("runc").display().to_string();
-        let score = if self.major_version < 28 { SCORE } else { "" };
+        let score = if self.major_version < 25 { SCORE } else { "" };
         let settings = settings.replace("SCORE", score);
         self.host.write("etc/daemon.json", &settings.replace("RUNC", &runc));
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o640);
@@ -183,7 +184,6 @@ impl Docker {
         let mut command = Command::new(self.tools.join(program));
         command
             .env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", self.tools.display()))
-            .env("LD_LIBRARY_PATH", self.tools.join("../lib"))
             .env("NRI_RUNC_CONFIG", self.host.path("config.toml"))
             .env("HOME", self.dir())
             .env_remove("DOCKER_HOST")

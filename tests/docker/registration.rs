@@ -4,7 +4,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use test_support::{Script, wait_until};
 
 use super::engine::{Docker, IMAGE, text};
@@ -16,7 +16,7 @@ fn settings(docker: &Docker) -> (Vec<u8>, u32) {
     (std::fs::read(docker.settings()).unwrap(), mode)
 }
 
-fn info(docker: &Docker) -> serde_json::Value {
+fn info(docker: &Docker) -> Value {
     serde_json::from_str(&docker.says(&["info", "--format", "{{json .}}"])).unwrap()
 }
 
@@ -133,4 +133,41 @@ fn with_default_a_plain_run_is_ours_and_another_runtime_is_still_to_be_had() {
     docker.says(&["run", "--rm", "--name=plain", IMAGE, "/bin/true"]);
     assert_eq!(events(&told, "plain"), Vec::<String>::new());
     docker.nothing_is_left();
+}
+
+/// As `jq -S '. + {"live-restore": true}'` leaves it.
+#[test]
+fn settings_that_a_script_laid_out_anew_lose_ours_alone() {
+    let Some(mut docker) = Docker::before_install() else { return };
+    let original: Value = serde_json::from_slice(&settings(&docker).0).unwrap();
+    docker.host.start_daemon();
+    docker.installs(&["--default"]);
+    let now: Value = serde_json::from_slice(&settings(&docker).0).unwrap();
+    let edited = |value: &Value| {
+        let mut sorted: Vec<(String, Value)> = value
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        sorted.push(("live-restore".to_owned(), json!(true)));
+        sorted.sort_by(|one, other| one.0.cmp(&other.0));
+        Value::Object(sorted.into_iter().collect())
+    };
+    docker.host.write("etc/daemon.json", &format!("{:#}\n", edited(&now)));
+    docker.start();
+    docker.import_image();
+    assert_eq!(info(&docker)["DefaultRuntime"], "nri-runc");
+    let output = docker.registers("uninstall", &[]);
+    assert!(output.status.success(), "{}", text(&output));
+    let left: Value = serde_json::from_slice(&settings(&docker).0).unwrap();
+    assert_eq!(left, edited(&original));
+    docker.stop();
+    docker.start();
+    let info = info(&docker);
+    assert_eq!(
+        (&info["DefaultRuntime"], &info["LiveRestoreEnabled"]),
+        (&json!("runc"), &json!(true))
+    );
+    assert!(info["Runtimes"]["nri-runc"].is_null());
 }

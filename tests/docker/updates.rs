@@ -82,17 +82,23 @@ fn an_update_of_docker_wins_where_it_says_something_new_and_leaves_what_the_plug
     let quota = json!({"cpu": {"quota": value(50_000), "period": value(100_000)}});
     assert_eq!(asked(&heard), quota);
 
-    // The same once more is no wish, and nobody is asked.
+    // The same once more changes nothing: plugins are asked with all that Docker says.
     docker.says(&["update", "--memory=48m", "web"]);
     says(&docker, &id, 300, 50_000, 48, 77);
-    assert_eq!(requests(&heard, "UpdateContainer").len(), 2);
+    assert_eq!(requests(&heard, "UpdateContainer").len(), 3);
+    let repeated = asked(&heard);
+    assert_eq!(repeated["memory"]["limit"], value(48 * MIB));
+    assert_eq!(
+        (&repeated["cpu"]["quota"], &repeated["pids"]["limit"]),
+        (&value(50_000), &json!("50"))
+    );
 
     // A value that the plugin owns, and Docker means it.
     docker.says(&["update", "--cpu-shares=700", "web"]);
     says(&docker, &id, 700, 50_000, 48, 77);
     assert_eq!(asked(&heard), json!({"cpu": {"shares": value(700)}}));
-    wait_until("the last is told", || requests(&heard, "PostUpdateContainer").len() == 3);
-    let last = &requests(&heard, "PostUpdateContainer")[2]["container"]["linux"]["resources"];
+    wait_until("the last is told", || requests(&heard, "PostUpdateContainer").len() == 4);
+    let last = &requests(&heard, "PostUpdateContainer")[3]["container"]["linux"]["resources"];
     assert_eq!(last["cpu"]["shares"], value(700));
     assert_eq!(last["memory"]["limit"], value(48 * MIB));
     assert_eq!(last["pids"]["limit"], "77");
@@ -100,7 +106,7 @@ fn an_update_of_docker_wins_where_it_says_something_new_and_leaves_what_the_plug
 
     docker.says(&["rm", "--force", "web"]);
     docker.nothing_is_left();
-    let updates = ["UpdateContainer", "PostUpdateContainer"].repeat(3);
+    let updates = ["UpdateContainer", "PostUpdateContainer"].repeat(4);
     let told = events(&told, "web");
     assert_eq!(told[5..told.len() - 4], updates);
 }

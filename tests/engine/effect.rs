@@ -102,7 +102,7 @@ fn pod(engine: &Engine) -> (PodSandboxConfig, ContainerConfig) {
 }
 
 /// containerd 2.4.2 with nri-runc and this runc; what libcni keeps goes with it.
-fn start(runc: &Path) -> Option<(Engine, Networks)> {
+fn start(runc: &Path) -> Option<Engine> {
     let (tools, containerd) = (host::tools()?, tools::newer("containerd-2.4.2")?);
     if !has_network_of_its_own() {
         return None;
@@ -111,26 +111,12 @@ fn start(runc: &Path) -> Option<(Engine, Networks)> {
     let wanted = Wanted { version: 4, handlers: &HANDLERS, runtime: program, has_nri: false };
     let text = |dir: &Path| config::containerd(dir, &wanted);
     let parts = Parts { tools: &tools, containerd: &containerd, runc, configuration: Some(&text) };
-    let networks = Networks { were_there: Path::new("/var/lib/cni").exists() };
-    Some((Engine::of(&parts), networks))
-}
-
-/// The folder where libcni keeps its results: it goes with us if it came with us.
-struct Networks {
-    were_there: bool,
-}
-
-impl Drop for Networks {
-    fn drop(&mut self) {
-        for folder in ["/var/lib/cni/results", "/var/lib/cni"] {
-            let _left_as_found = (!self.were_there).then(|| std::fs::remove_dir(folder));
-        }
-    }
+    Some(Engine::of(&parts))
 }
 
 async fn takes_effect(runc: Option<PathBuf>) {
     let Some(runc) = runc.map(|dir| dir.join("runc")) else { return };
-    let Some((engine, _networks)) = start(&runc) else { return };
+    let Some(engine) = start(&runc) else { return };
     let _daemon = engine.start_daemon();
     let socket = engine.path("nri.sock");
     let _told = test_support::scripted_plugin::connect(socket, "20", "adjust", adjusting());
@@ -178,7 +164,7 @@ async fn what_runc_1_6_can_do_takes_effect_inside_a_pod() {
 #[tokio::test]
 async fn an_interface_that_runc_1_1_cannot_move_refuses_the_container_and_stays_on_the_node() {
     let Some(tools) = host::tools() else { return };
-    let Some((engine, _networks)) = start(&tools.join("runc")) else { return };
+    let Some(engine) = start(&tools.join("runc")) else { return };
     let _daemon = engine.start_daemon();
     let id = "10-network-device-injector";
     let _sample = sample(&engine, "network_device_injector", id, &[]);

@@ -166,6 +166,15 @@ async fn updates_of_both_hold(engine: &Engine, cri: &mut Cri, id: &str) {
     engine.wait_until("the quota is there", || file("cpu", "cpu.cfs_quota_us") == "30000");
     assert_eq!(now(), is("512", "30000"), "the plugin's values were undone");
 
+    // A person requests what the engine said at the creation: plugins are asked, and none answers.
+    let repeats = LinuxContainerResources { memory_limit_in_bytes: 64 << 20, ..Default::default() };
+    pods::update(cri, id, repeats).await.unwrap();
+    let repeated = engine.admin(&["explain", id])["repeated"].clone();
+    let fields = ["linux.resources.memory.limit", "linux.resources.cpu.shares"];
+    let is_noted = |field: &&str| repeated.to_string().contains(field);
+    assert!(fields.iter().all(is_noted), "{repeated}");
+    assert_eq!(now(), is("512", "30000"), "the plugin's values were undone");
+
     // It changes what was the plugin's.
     pods::update(cri, id, resources(300, 0)).await.unwrap();
     engine.wait_until("the shares are there", || file("cpu", "cpu.shares") == "300");
@@ -210,7 +219,7 @@ async fn a_killed_shim_is_told_once(
     let updated = ["UpdateContainer", "PostUpdateContainer"];
     let begin = ["CreateContainer", "PostCreateContainer", "StartContainer", "PostStartContainer"];
     let end = ["UpdateContainer", "StopContainer", "RemoveContainer"];
-    assert_eq!(of(" app"), [&begin[..], &updated, &updated, &end].concat());
+    assert_eq!(of(" app"), [&begin[..], &updated, &updated, &updated, &end].concat());
     assert_eq!(of(" web"), ["RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"]);
 }
 

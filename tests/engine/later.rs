@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use nri_runc::plugin::api;
 use protobuf::MessageDyn;
 use serde_json::Value;
-use test_support::adjustments::{env, just_so_many_files};
+use test_support::adjustments::{LOOK_AT_CLOSED_DEVICE, closed_device, env, just_so_many_files};
 use test_support::cri::exec_sync::exec_sync;
 use test_support::cri::{self, container, end_container, end_pod, pods, start};
 use test_support::{Script, scripted_plugin, tools};
@@ -96,6 +96,31 @@ async fn processes_that_containerd_starts_later_have_what_plugins_set() {
     let _daemon = engine.start_daemon();
     end_container(&mut cri, &app).await;
     end_pod(&mut cri, &pod_id).await;
+}
+
+#[tokio::test]
+async fn a_cdi_device_is_as_closed_as_the_hosts_and_its_group_reaches_exec() {
+    let Some(tools) = host::tools() else { return };
+    let engine = Engine::start(&tools);
+    let dir = engine.path("").display().to_string();
+    let script = closed_device(Path::new(dir.trim_end_matches('/')));
+    let config = std::fs::read_to_string(engine.path("nri-runc.toml")).unwrap();
+    let config = format!("{config}[cdi]\nspec_dirs = [\"{}\"]\n", engine.path("cdi").display());
+    nri_runc::testing::files::replace(&engine.path("nri-runc.toml"), config.as_bytes()).unwrap();
+    let mut daemon = engine.start_daemon();
+    let _told = connected(&engine, script);
+    let mut cri = engine.client().await;
+    let pod_id = run_pod(&engine, &mut cri, "web").await;
+    let app =
+        create(&engine, &mut cri, &pod_id, "web", container("app", &["/bin/sleep", "1000"])).await;
+    start(&mut cri, &app).await.unwrap();
+    let words = ["/bin/sh", "-c", LOOK_AT_CLOSED_DEVICE];
+    let said = exec_sync(engine.containerd.channel().await, &app, &words).await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "600 1:3\n0 4400\n", "{said:?}");
+    end_container(&mut cri, &app).await;
+    end_pod(&mut cri, &pod_id).await;
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
 }
 
 /// The network namespace that a request names.

@@ -19,6 +19,7 @@ mod own_nri;
 mod rendered;
 mod samples;
 mod stories;
+mod told;
 mod verbs;
 
 use std::sync::{Arc, Mutex};

@@ -77,6 +77,7 @@ fn mask(value: &mut Value) {
     match value {
         Value::Object(members) => {
             members.sort_keys();
+            hide_exit_code(members);
             for (key, value) in members.iter_mut() {
                 match key.as_str() {
                     "pid" if value.is_u64() => *value = Value::from("PID"),
@@ -87,5 +88,17 @@ fn mask(value: &mut Value) {
         }
         Value::Array(items) => items.iter_mut().for_each(mask),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Masks the exit code of a process that was killed, as all of these cases' are. Kernels from 6.15 on
+/// keep it, and only once the process is reaped: some machines' first process takes its time.
+fn hide_exit_code(container: &mut Map<String, Value>) {
+    let is_known = container.get("exitCode").is_some_and(|code| code == 137)
+        && container.get("statusReason").is_some_and(|reason| reason == "Error");
+    if is_known {
+        container.remove("exitCode");
+        container.insert("statusReason".to_owned(), Value::from("Unknown"));
+        container.insert("statusMessage".to_owned(), Value::from("its exit code is not known"));
     }
 }

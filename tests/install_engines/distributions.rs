@@ -99,17 +99,20 @@ fn another_handler_takes_the_place_of_the_first_in_the_template() {
 }
 
 #[test]
-fn an_addition_that_was_edited_in_the_template_is_neither_overwritten_nor_taken_out() {
+fn an_addition_that_was_edited_goes_and_is_not_overwritten() {
     let k3s = K3s::of("k3s-v3-template", "config-v3.toml.tmpl");
     k3s.install("--take-over-nri");
     let path = format!("{K3S}/config-v3.toml.tmpl");
     let text = k3s.place.read(&path);
-    k3s.place.write(&path, &text.replace("SystemdCgroup = true", "SystemdCgroup = false"));
-    for (verb, words) in [("install", "containerd --take-over-nri"), ("uninstall", "containerd")] {
-        let said = k3s.place.refused(verb, words);
-        assert!(said.contains("edited since") && said.contains("SystemdCgroup"), "{said}");
-    }
+    let edited = text.replace("SystemdCgroup = true", "SystemdCgroup = false");
+    k3s.place.write(&path, &edited);
+    let said = k3s.place.refused("install", "containerd --take-over-nri");
+    assert!(said.contains("the addition of nri-runc was edited since"), "{said}");
+    let said = k3s.place.uninstall("containerd");
+    assert!(said.contains("the addition of nri-runc was edited since, and was removed"), "{said}");
+    assert!(k3s.template().is_none(), "nothing else was in it");
     // What somebody adds around it is kept.
+    k3s.install("--take-over-nri");
     k3s.place.write(&path, &format!("# mine\n{text}# below\n"));
     assert!(k3s.place.uninstall("containerd").contains("edited since"));
     assert_eq!(k3s.template().unwrap(), format!("# mine\n{BASE}# below\n"));

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod distributions;
+mod edited;
 mod escapes;
 mod image;
 mod next_step;
@@ -272,21 +273,24 @@ fn undoing_after_an_edit_elsewhere_keeps_the_edit_and_nothing_of_ours() {
 }
 
 #[test]
-fn lines_of_ours_that_were_edited_are_neither_overwritten_nor_taken_out() {
+fn an_entry_that_names_another_program_now_is_its_editors() {
     let mut edited = 0;
     for (name, case, args) in good() {
         let place = Place::of(&case);
         let before = tree(place.root());
         place.install(&args);
         let new = new_files(&before, &tree(place.root())).into_iter();
-        for (path, text) in new.filter(|(_, text)| text.contains(PROGRAM)) {
+        let is_template = |path: &str| path.ends_with(".tmpl");
+        for (path, text) in new.filter(|(path, text)| text.contains(PROGRAM) && !is_template(path))
+        {
             place.write(&path, &text.replace(PROGRAM, "/opt/mine"));
-            for verb in ["install", "uninstall"] {
-                let said =
-                    place.refused(verb, if verb == "install" { &args } else { engine(&args) });
-                assert!(said.contains("edited since") && said.contains(PROGRAM), "{name}: {said}");
-                assert_eq!(said.lines().count(), 1, "{said}");
-            }
+            let said = place.refused("install", &args);
+            let is_named = said.contains(".runtimes.") || said.contains(": runtimes.");
+            assert!(is_named && said.contains(" was edited since `install`"), "{name}: {said}");
+            assert_eq!(said.lines().count(), 1, "{said}");
+            let said = place.uninstall(engine(&args));
+            assert!(said.contains(" was edited since, and was kept"), "{name}: {said}");
+            assert!(place.read(&path).contains("/opt/mine"), "{name}");
             edited += 1;
         }
     }
@@ -368,6 +372,28 @@ fn containers_that_name_our_path_keep_the_registration_unless_forced() {
         place.install(engine);
         place.write(path, &text);
         assert!(place.uninstall(engine).contains("removed"));
+    }
+}
+
+#[test]
+fn a_record_without_bundle_and_state_keeps_no_registration() {
+    let record = r#"{"key":{"root":"/r","id":"ours"},"engine":"containerd-cri","state":"running"}"#;
+    for (bundle, state, is_seen) in
+        [(false, false, false), (true, false, true), (false, true, true)]
+    {
+        let place = Place::new();
+        place.install("containerd");
+        let record = record.replace("{\"root\":\"/r\"", "{\"root\":\"/run/r\"");
+        let record = record.replace("\"state\"", "\"bundle\":\"/run/b/ours\",\"state\"");
+        place.write("/run/nri-runc/state/containers/a.json", &record);
+        for (folder, is_there) in [("/run/b", bundle), ("/run/r", state)] {
+            std::fs::create_dir_all(place.path(folder)).unwrap();
+            if is_there {
+                std::fs::create_dir(place.path(folder).join("ours")).unwrap();
+            }
+        }
+        let code = place.run("uninstall", "containerd").status.code();
+        assert_eq!(code, Some(i32::from(is_seen)), "bundle {bundle}, state {state}");
     }
 }
 

@@ -15,6 +15,7 @@ pub(super) fn host() -> Place {
     for folder in ["sys/fs/cgroup", "plugins", "run"] {
         std::fs::create_dir_all(place.path(folder)).unwrap();
     }
+    place.write("sys/fs/cgroup/cgroup.controllers", "");
     let root = place.root().display();
     let config = format!(
         "runtime = [\"/bin/sh\"]\nrun_dir = \"{root}/run/nri-runc\"\n[nri]\n\

@@ -60,7 +60,7 @@ fn what_cannot_be_set_is_no_reason_to_refuse() {
     let place = crio("/nowhere/at/all/runc", "runtime = [\"/nowhere/runc\"]");
     assert_eq!(install(&place, &[]), Ok(None));
     let place = crio("/bin/cat", "");
-    let own = "[runtime.nri-runc]\npath = \"/bin/sh\"\n";
+    let own = "[instance.nri-runc]\npath = \"/bin/sh\"\n";
     place.write("here.toml", &format!("{}{own}", place.read("here.toml")));
     assert_eq!(install(&place, &[]), Ok(None));
     let place = crio("/bin/sh", "runtime = [\"/nowhere/runc\"]");

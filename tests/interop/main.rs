@@ -10,6 +10,7 @@ mod calls;
 mod document;
 mod life;
 mod mixin;
+mod names;
 mod real;
 
 use std::path::Path;

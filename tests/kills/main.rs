@@ -7,8 +7,10 @@
 //! by `KILLS=SEED`, or by the day.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod errno;
 mod pods;
 mod real;
+mod tracer;
 mod world;
 
 use std::collections::BTreeMap;
@@ -225,13 +227,18 @@ fn chosen(mut cases: Vec<Case>) -> Vec<Case> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let seed = wanted.parse().unwrap_or(now.as_secs() / 86_400);
     say(&format!("KILLS={seed}"));
+    let mut dice = dice(seed);
+    (0..SAMPLE.min(cases.len())).map(|_| cases.swap_remove(dice(cases.len()))).collect()
+}
+
+/// Numbers below its argument, the same for the same seed.
+fn dice(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed;
-    let mut dice = |sides: usize| {
+    move |sides| {
         state =
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(state >> 33).unwrap() % sides
-    };
-    (0..SAMPLE.min(cases.len())).map(|_| cases.swap_remove(dice(cases.len()))).collect()
+    }
 }
 
 #[expect(clippy::print_stderr, reason = "which cases were run")]
@@ -243,8 +250,9 @@ fn say(text: &str) {
 fn whoever_dies_wherever_nothing_is_left_and_the_next_operation_works() {
     let (places, of_pods) = (places(), pods::places());
     // The points of another program in the daemon's place are passed in `tests/reexec`.
-    let is_reexec = |name: &str| name.starts_with("daemon.reexec-");
-    for name in POINTS.iter().map(|point| point.name()).filter(|name| !is_reexec(name)) {
+    // A daemon that does not start is one of `tests/check`.
+    let is_elsewhere = |name: &str| name.starts_with("daemon.reexec-") || name == "daemon.start";
+    for name in POINTS.iter().map(|point| point.name()).filter(|name| !is_elsewhere(name)) {
         let is_passed = |(_, place): &(_, Place)| match place {
             Place::Point(known, _) | Place::Alone(known) => *known == name,
             Place::Step(..) => false,

@@ -8,7 +8,7 @@ use test_support::adjustments::limits_processes;
 use test_support::real_runtime::RealRuntime;
 use test_support::{TestHost, wait_until};
 
-fn pids_limit(real: &RealRuntime, id: &str) -> String {
+pub(super) fn pids_limit(real: &RealRuntime, id: &str) -> String {
     let name = real.cgroup(id);
     let paths =
         ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].map(|top| format!("{top}{name}/pids.max"));

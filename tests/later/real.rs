@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
-use test_support::adjustments::{env, just_so_many_files};
+use test_support::adjustments::{
+    LOOK_AT_CLOSED_DEVICE, closed_device as closed_device_of, env, just_so_many_files,
+};
 use test_support::real_runtime::RealRuntime;
 use test_support::{Script, TestHost, started, succeeds, tools};
 
@@ -78,6 +80,42 @@ fn looks_inside(runtime: &Path) {
     // A container that is gone: the runtime's own words, for the file that it was given.
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     assert!(!host.verb(&["exec", "--process", "/nowhere", "c1"]).status.success());
+}
+
+fn closed_device(runtime: &Path) {
+    let mut host = TestHost::new("");
+    let dir = host.path("").display().to_string();
+    let dir = Path::new(dir.trim_end_matches('/'));
+    let Some(real) = RealRuntime::new(dir) else { return };
+    let specs = format!("[cdi]\nspec_dirs = [\"{}\"]", dir.join("cdi").display());
+    host.configure(runtime, &format!("---{specs}"));
+    host.start_daemon();
+    let _told = host.plugin("10", "device", closed_device_of(dir));
+    let document = real.document("c1", &["sleep", "1000"]);
+    host.write("bundle/config.json", &document.to_string());
+    succeeds(&host.create("c1"));
+    succeeds(&host.verb(&["start", "c1"]));
+    let process = process(&document, LOOK_AT_CLOSED_DEVICE);
+    let name = runtime.display();
+    assert_eq!(said(&host, &process), ["600 1:3", "0 4400"], "{name}");
+    // Another user's groups are the caller's choice.
+    let mut asked = process.clone();
+    asked["user"] = json!({"uid": 7, "gid": 8});
+    assert_eq!(said(&host, &asked), ["600 1:3", "8"], "{name}");
+    asked["user"] = json!({"uid": 0, "gid": 0, "additionalGids": [9]});
+    assert_eq!(said(&host, &asked)[1], "0 9", "{name}");
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+}
+
+#[test]
+fn a_closed_device_stays_closed_and_its_group_reaches_exec_with_runc() {
+    let Some(tools) = tools::find(&["runc"]) else { return };
+    closed_device(&tools.join("runc"));
+}
+
+#[test]
+fn a_closed_device_stays_closed_and_its_group_reaches_exec_with_runc_1_5() {
+    newer("runc-1.5.2").iter().for_each(|runc| closed_device(runc));
 }
 
 fn newer(name: &str) -> Option<PathBuf> {

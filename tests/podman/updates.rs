@@ -40,10 +40,10 @@ fn an_engine_changes_what_is_its_own_and_plugins_keep_theirs() {
     let Some((host, told, id)) = owned(script) else { return };
     host.good(&["update", "--memory", "96m", "web"]);
     assert_eq!(limits(&host, &id), says(96, 300, "77"));
-    // What the engine said before is no change of its mind, and nobody is asked about it.
+    // What the engine said before is no change of its mind: plugins are asked, and none answers.
     host.good(&["update", "--cpu-shares", "512", "web"]);
     assert_eq!(limits(&host, &id), says(96, 300, "77"));
-    assert_eq!(heard(&told, "UpdateContainer"), 1);
+    assert_eq!(heard(&told, "UpdateContainer"), 2);
     let asked = request_of(&heard_of, "UpdateContainer", "web");
     let linux = &asked["linuxResources"];
     assert_eq!(linux["memory"]["limit"]["value"], (96_u64 << 20).to_string());

@@ -144,8 +144,9 @@ fn an_rdt_class_moves_every_thread_into_its_group() {
     for unknown in ["lead", "../gold", "info"] {
         assert!(!is_done(&asking, update(rdt(unknown))), "{unknown}");
     }
-    // Shares that the kernel does not take: it is back in the group where it was.
-    let cpu = api::LinuxCPU { shares: share(999_999_999), ..Default::default() };
+    // A quota that the kernel does not take: it is back in the group where it was.
+    let quota = api::OptionalInt64 { value: 9_000_000_000_000_000_000, ..Default::default() };
+    let cpu = api::LinuxCPU { quota: Some(quota).into(), ..Default::default() };
     let both = api::LinuxResources { cpu: Some(cpu).into(), ..rdt("") };
     assert!(!is_done(&asking, update(both)));
     assert_eq!(tasks("").trim(), pid);

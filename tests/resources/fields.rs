@@ -76,7 +76,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("swappiness beyond 100", r#"{"memory": {"swappiness": 201}}"#, "wappiness"),
     ("no hierarchy", r#"{"memory": {"useHierarchy": false}}"#, "memory.useHierarchy"),
     ("shares of 1", r#"{"cpu": {"shares": 1}}"#, "CPUShares"),
-    ("shares beyond the kernel's", r#"{"cpu": {"shares": 999999999}}"#, "cpu.shares"),
+    ("shares beyond the kernel's", r#"{"cpu": {"shares": 999999999}}"#, "CPUShares"),
     ("quota too small", r#"{"cpu": {"shares": 700, "quota": 1, "period": 100000}}"#, "CPUQuota"),
     ("quota beyond the kernel's", r#"{"cpu": {"quota": 9000000000000000000, "period": 100000}}"#, "cpu.quota"),
     ("period too long", r#"{"cpu": {"quota": 50000, "period": 2000000}}"#, "CPUPeriod"),

@@ -12,9 +12,11 @@ mod failed;
 mod fields;
 mod journaled;
 mod lasting;
+mod matrix;
 mod node_helper;
 mod others;
 mod parallel;
+mod repeated;
 mod resized;
 mod scopes;
 mod units;
@@ -25,7 +27,7 @@ use serde_json::Value;
 use test_support::adjustments::update_of;
 use test_support::real_runtime::RealRuntime;
 use test_support::scripted_plugin::{Ask, Asks};
-use test_support::{Script, TestHost, skip, succeeds, wait_until};
+use test_support::{Script, TestHost, fails, skip, succeeds, wait_until};
 
 /// The test's end of it.
 struct Asking(tokio::sync::mpsc::UnboundedSender<Ask>);

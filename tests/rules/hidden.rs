@@ -176,3 +176,89 @@ fn a_reload_hides_what_begins_from_then_on_and_shows_what_was_hidden_by_a_new_sy
     let again = host.plugin("10", "nosy", Script::default());
     assert!(heard(&again, "Synchronize hidden"), "{:?}", again.lock().unwrap());
 }
+
+/// With how long creates wait for plugins that are to come back.
+fn waiting(lines: &str, seconds: u32) -> String {
+    let lines = lines.trim_start_matches("---");
+    format!("---plugin_registration_timeout = \"{seconds}s\"\n{lines}")
+}
+
+#[test]
+fn creates_wait_for_a_plugin_that_is_to_be_shown_more() {
+    let host = started(&waiting(SECRET, 60));
+    let nosy = host.plugin("10", "nosy", sets("HELLO", "nosy"));
+    let create = |id: &str| {
+        let bundle = pod_container(&host, "vault", id);
+        succeeds(&host.create_from(&bundle, id));
+        host.admin(&["explain", id])
+    };
+    assert_eq!(create("hidden")["changes"], json!([]));
+    host.configure(&host.path("fake/runc"), &waiting("", 60));
+    succeeds(&host.call(&["nri", "reload"]));
+    let bundles: Vec<String> =
+        (0..3).map(|n| pod_container(&host, "vault", &format!("c{n}"))).collect();
+    std::thread::scope(|scope| {
+        for (n, bundle) in bundles.iter().enumerate() {
+            let bundle = host.path(bundle).display().to_string();
+            let host = &host;
+            scope.spawn(move || {
+                let id = format!("c{n}");
+                let mut create = host.spawn(&["create", "--bundle", &bundle, &id]);
+                assert!(create.wait().unwrap().success());
+            });
+        }
+        host.logs(&["requests wait up to", "10-nosy"], 1);
+        let again = host.plugin("10", "nosy", sets("HELLO", "nosy"));
+        assert!(heard(&again, "Synchronize hidden"), "{:?}", again.lock().unwrap());
+    });
+    for n in 0..3 {
+        let explained = host.admin(&["explain", &format!("c{n}")]);
+        assert_eq!(explained["changes"][0]["plugin"], "10-nosy", "{explained}");
+        assert_eq!(explained["hidden_from"], json!([]));
+    }
+    assert!(!heard(&nosy, "Synchronize hidden"), "one connection has one Synchronize");
+}
+
+#[test]
+fn a_create_that_waited_in_vain_goes_on_and_says_so() {
+    let host = started(&waiting(SECRET, 1));
+    let _told = host.plugin("10", "nosy", sets("HELLO", "nosy"));
+    let bundle = pod_container(&host, "vault", "hidden");
+    succeeds(&host.create_from(&bundle, "hidden"));
+    host.configure(&host.path("fake/runc"), &waiting("", 1));
+    succeeds(&host.call(&["nri", "reload"]));
+    let bundle = pod_container(&host, "vault", "c1");
+    succeeds(&host.create_from(&bundle, "c1"));
+    let explained = host.admin(&["explain", "c1"]);
+    let skipped = &explained["skipped"][0];
+    assert_eq!(skipped["plugin"], "10-nosy", "{explained}");
+    assert!(skipped["reason"].as_str().unwrap().contains("did not in time"), "{explained}");
+}
+
+#[test]
+fn explain_has_what_was_decided_and_not_what_would_be_today() {
+    let host = started(SECRET);
+    let _nosy = host.plugin("10", "nosy", Script::default());
+    let create = |id: &str| {
+        let bundle = pod_container(&host, "vault", id);
+        succeeds(&host.create_from(&bundle, id));
+    };
+    let hidden_from = |id: &str| host.admin(&["explain", id])["hidden_from"].clone();
+    create("old");
+    let decided = json!([{"plugin": "10-nosy", "rule": "secret"}]);
+    assert_eq!((hidden_from("old"), hidden_from("pod-of-old")), (decided.clone(), decided.clone()));
+    // One that connects later is not told of it either.
+    let _late = host.plugin("11", "nosy", Script::default());
+    let both = json!([
+        {"plugin": "10-nosy", "rule": "secret"}, {"plugin": "11-nosy", "rule": "secret"}]);
+    assert_eq!((hidden_from("old"), hidden_from("pod-of-old")), (both.clone(), both.clone()));
+    let reload = |lines: &str| {
+        host.configure(&host.path("fake/runc"), &waiting(lines, 1));
+        succeeds(&host.call(&["nri", "reload"]));
+    };
+    reload("");
+    assert_eq!((hidden_from("old"), hidden_from("pod-of-old")), (both.clone(), both));
+    create("open");
+    reload(&SECRET.replace("secret", "other"));
+    assert_eq!((hidden_from("open"), hidden_from("pod-of-open")), (json!([]), json!([])));
+}

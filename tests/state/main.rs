@@ -5,7 +5,10 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod away;
+mod disabled;
+mod forgotten;
 mod full;
+mod lost;
 mod records;
 mod wiped;
 

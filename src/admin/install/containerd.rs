@@ -18,6 +18,7 @@ pub(super) use super::containerd_nri::{nri_setting, plan_nri_off};
 use super::cri_entry::{find_template, note_runtime, render_entry, require_same_entry, runc_entry};
 use super::distribution::{self, Distribution, FLATCAR_MAIN, is_flatcar};
 use super::edit;
+use super::ledger::Ledger;
 use super::nri_decision::NriDecision;
 use super::plan::{Plan, Registration, Texts};
 use super::rendered;
@@ -116,6 +117,12 @@ fn plan_copy(registration: &Registration, text: &str, texts: &Texts) -> Result<P
          repeated"
     ));
     Ok(plan)
+}
+
+/// The file of which `path` is a copy with our values, if it is one.
+pub(super) fn copied_from(ledger: &Ledger, path: &str) -> Option<&'static str> {
+    let is_copied = path == MAIN && ledger.files.iter().any(|file| file.path == FLATCAR_UNIT);
+    is_copied.then_some(FLATCAR_MAIN)
 }
 
 /// Where there is no configuration. Version 2 is what every containerd from 1.5 on reads.

@@ -46,7 +46,8 @@ pub(super) fn header(keys: &[&str]) -> String {
     format!("[{}]", dotted(keys))
 }
 
-fn dotted(keys: &[&str]) -> String {
+/// Keys as TOML writes them in one line.
+pub(super) fn dotted(keys: &[&str]) -> String {
     let is_bare = |key: &str| {
         !key.is_empty() && key.bytes().all(|c| c.is_ascii_alphanumeric() || b"_-".contains(&c))
     };

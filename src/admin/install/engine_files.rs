@@ -98,7 +98,7 @@ pub(super) fn write(root: &Root, path: &str, text: &str, mode: u32) -> Result<()
     let doing = || format!("writing {path}");
     let (folder, name) = root::split(path).doing(doing)?;
     let dir = root.make_folder(folder).doing(doing)?;
-    let like = if files::inode_at(&dir, name).is_some() {
+    let like = if files::inode_at(&dir, name).doing(doing)?.is_some() {
         files::read_at(&dir, name)
             .map_err(|error| error.hint("edit the file that it points to manually"))?
     } else {

@@ -6,12 +6,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::edit;
+use super::containerd;
 use super::engine::Engine;
 use super::engine_files;
 use super::nri_decision::NriDecision;
 use super::plan::Texts;
-use super::rendered;
+use super::revert::{EditedValue, Reverted, Written};
 use super::root::Root;
 use crate::error::{Error, Result};
 
@@ -30,20 +30,44 @@ pub(super) struct LedgerFile {
 }
 
 impl LedgerFile {
-    /// The file's text without our changes, given its current text `now`. The inner `None` is a file
-    /// that would not exist; the outer one means that the changes cannot be separated.
-    #[expect(clippy::option_option, reason = "a file that would not be there is an answer too")]
-    pub(super) fn undone(&self, now: Option<&str>) -> Option<Option<String>> {
+    /// The file's text without our values, given its current text `now`.
+    ///
+    /// # Errors
+    /// Fails when `now` cannot be read as what it was.
+    fn revert(&self, ledger: &Ledger, texts: &Texts, now: Option<&str>) -> Result<Reverted> {
         if now == self.after.as_deref() || now == self.before.as_deref() {
-            return Some(self.before.clone());
+            return Ok(Reverted { text: self.before.clone(), ..Reverted::default() });
         }
-        // It was removed since.
-        let Some(now) = now else { return Some(None) };
-        let after = self.after.as_deref()?;
-        // A template that its owner has extended since stays without our addition.
-        let before = self.before.clone().or_else(|| rendered::template_alone(after))?;
-        edit::reverse(&before, after, now).map(Some)
+        // It was removed since, or is not ours any more.
+        let (Some(now), Some(written)) = (now, self.written(ledger, texts)) else {
+            return Ok(Reverted { text: now.map(str::to_owned), ..Reverted::default() });
+        };
+        written.revert(now)
     }
+
+    /// What `install` wrote into it.
+    fn written<'w>(&'w self, ledger: &'w Ledger, texts: &'w Texts) -> Option<Written<'w>> {
+        let copied = containerd::copied_from(ledger, &self.path).and_then(|path| texts.get(path));
+        Some(Written {
+            path: &self.path,
+            before: self.before.as_deref().or(copied.map(String::as_str)),
+            after: self.after.as_deref()?,
+            name: &ledger.name,
+            binary: &ledger.binary,
+        })
+    }
+}
+
+/// An engine's texts without our values.
+#[derive(Debug, Default)]
+pub(super) struct Undone {
+    /// The texts by path; a file that would not exist is missing.
+    pub(super) texts: Texts,
+    /// Files with values of ours that were edited since, with each of these.
+    pub(super) edited: Vec<(String, EditedValue)>,
+    /// Files that cannot be read as what they were, as they are in `texts`: why, and the values that
+    /// `install` set there.
+    pub(super) unclear: Vec<(Error, Vec<String>)>,
 }
 
 /// What was done for one engine.
@@ -114,24 +138,29 @@ impl Ledger {
         engine_files::write(root, &path, &text, engine_files::PRIVATE)
     }
 
-    /// The engine's texts without our changes; the list names files where they cannot be separated.
-    pub(super) fn undone(&self, root: &Root, now: &Texts) -> Result<(Texts, Vec<String>)> {
-        let (mut texts, mut unclear) = (now.clone(), Vec::new());
+    /// The engine's texts without our values.
+    pub(super) fn undone(&self, root: &Root, now: &Texts) -> Result<Undone> {
+        let mut undone = Undone { texts: now.clone(), ..Undone::default() };
         for file in &self.files {
             let there = match now.get(&file.path) {
                 Some(text) => Some(text.clone()),
                 None => engine_files::read(root, &file.path)?,
             };
-            match file.undone(there.as_deref()) {
-                Some(Some(text)) => {
-                    texts.insert(file.path.clone(), text);
+            let reverted = match file.revert(self, now, there.as_deref()) {
+                Ok(reverted) => reverted,
+                Err(error) => {
+                    let names = file.written(self, now).map(|written| written.names());
+                    undone.unclear.push((error, names.unwrap_or_default()));
+                    Reverted { text: there, ..Reverted::default() }
                 }
-                Some(None) => {
-                    texts.remove(&file.path);
-                }
-                None => unclear.push(file.path.clone()),
-            }
+            };
+            match reverted.text {
+                Some(text) => undone.texts.insert(file.path.clone(), text),
+                None => undone.texts.remove(&file.path),
+            };
+            let edited = reverted.edited.into_iter().map(|value| (file.path.clone(), value));
+            undone.edited.extend(edited);
         }
-        Ok((texts, unclear))
+        Ok(undone)
     }
 }

@@ -26,6 +26,7 @@ mod plan;
 mod podman;
 mod rendered;
 mod restart;
+mod revert;
 mod root;
 mod running;
 mod runtime_so_far;
@@ -222,10 +223,13 @@ impl Situation {
     /// The engine's texts without our changes.
     fn base(&self) -> Result<Texts> {
         let Some(old) = &self.old else { return Ok(self.now.clone()) };
-        let (base, unclear) = old.undone(&self.root, &self.now)?;
-        match unclear.first() {
-            Some(path) => Err(edited_since(path, Some(old))),
-            None => Ok(base),
+        let mut undone = old.undone(&self.root, &self.now)?;
+        if let Some((error, _names)) = undone.unclear.pop() {
+            return Err(error.hint("fix this file; nothing was changed"));
+        }
+        match undone.edited.first() {
+            Some((path, value)) => Err(edited_since(path, &value.keys, self.engine)),
+            None => Ok(undone.texts),
         }
     }
 
@@ -350,16 +354,11 @@ fn build_registration(
     })
 }
 
-fn edited_since(path: &str, old: Option<&Ledger>) -> Error {
-    let ours = old.and_then(|old| old.files.iter().find(|file| file.path == path));
-    let added = ours.map(|file| edit::diff(path, file.before.as_deref(), file.after.as_deref()));
-    let added = added.unwrap_or_default();
-    let lines = added.lines().skip(2).filter_map(|line| line.strip_prefix('+')).map(str::trim);
-    let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
-    Error::new(format!("{path}: the lines that `install` wrote were edited since")).hint(format!(
-        "nothing was changed; restore these lines, or remove them manually: {}",
-        lines.join("; ")
-    ))
+/// Refuses to write over a value of ours that somebody has edited.
+fn edited_since(path: &str, keys: &str, engine: Engine) -> Error {
+    let error = Error::new(format!("{path}: {keys} was edited since `install` wrote it"));
+    let uninstall = format!("nri-runc nri uninstall {}", engine.name());
+    error.hint(format!("nothing was changed; undo that edit, or first: {uninstall}"))
 }
 
 fn changes(

@@ -206,6 +206,11 @@ pub(super) fn template_alone(text: &str) -> Option<String> {
     text.contains(BEGIN).then(|| without_addition(text))
 }
 
+/// Whether a template replaces nothing.
+pub(super) fn is_base(text: &str) -> bool {
+    text.trim() == BASE.trim()
+}
+
 /// A text without what `install` added to it; the line feed before it may stay.
 fn without_addition(text: &str) -> String {
     let Some((before, rest)) = text.split_once(BEGIN) else { return text.to_owned() };

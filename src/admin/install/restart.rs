@@ -7,6 +7,7 @@ use super::engine::Engine;
 use super::root::Root;
 use super::{detect, running};
 use crate::host::Host;
+use crate::presence::IfThere;
 use crate::procfs;
 
 /// Folders of units, what was enabled first.
@@ -127,7 +128,7 @@ fn is_initd(root: &Root, name: &str) -> bool {
 
 /// Whether process 1 is the distribution itself, or what starts it in a container.
 fn is_first_process(host: &Host, distribution: Distribution) -> bool {
-    let words = procfs::command_line(host, 1);
+    let words = procfs::command_line(host, 1).or_absent().unwrap_or_default();
     words.iter().any(|word| {
         let word = String::from_utf8_lossy(word);
         word.rsplit('/').next() == Some(distribution.name())

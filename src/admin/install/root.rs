@@ -158,6 +158,12 @@ impl Root {
         self.open(path, OFlag::O_PATH).is_ok()
     }
 
+    /// Whether nothing is there, as the kernel says: what cannot be looked up may be there.
+    pub(super) fn is_missing(&self, path: &str) -> bool {
+        let opened = self.open(path, OFlag::O_PATH);
+        opened.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    }
+
     /// Whether a regular file is there, through links.
     pub(super) fn has_file(&self, path: &str) -> bool {
         self.open(path, OFlag::O_PATH).is_ok_and(|fd| kind(&fd) == Some(SFlag::S_IFREG))

@@ -10,6 +10,7 @@ use super::engine::Engine;
 use super::root::Root;
 use crate::engine::Dockerd;
 use crate::host::Host;
+use crate::presence::IfThere;
 use crate::procfs;
 use crate::sources::{self, LoadedHandlers, Process};
 
@@ -105,7 +106,7 @@ pub(super) fn query_handler(
 /// The PATH with which this engine's containers look for a runtime; `None` where no process shows
 /// it.
 pub(super) fn search_path(engine: Engine, main: Option<&str>, host: &Host) -> Option<OsString> {
-    let path = |process: &Process| procfs::variable(host, process.pid, "PATH");
+    let path = |process: &Process| procfs::variable(host, process.pid, "PATH").or_absent()?;
     match engine {
         Engine::Containerd | Engine::Nerdctl => path(&containerd_of(host, main)?),
         Engine::Docker => {
@@ -141,7 +142,7 @@ pub(super) fn unusual_file(engine: Engine, host: &Host) -> Option<String> {
 /// The main file of this process of an engine, where it is not the usual one.
 pub(super) fn file_of(engine: Engine, pid: i32, host: &Host) -> Option<String> {
     let pid = u32::try_from(pid).ok()?;
-    let process = Process { pid, words: procfs::command_line(host, pid) };
+    let process = Process { pid, words: procfs::command_line(host, pid).or_absent()? };
     let (file, usual) = match engine {
         Engine::Containerd => (config_of(&process), containerd::MAIN),
         Engine::Docker => (Dockerd::of(&process.words)?.config_file, super::docker::MAIN),

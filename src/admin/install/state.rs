@@ -4,6 +4,7 @@
 //! runtime it finds, and the next step. It changes nothing.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
@@ -35,6 +36,10 @@ const USUAL_HANDLER: WantedHandler<'_> =
 pub(in crate::admin) struct EngineFindings {
     /// One finding for each engine that is here or has a record.
     pub(in crate::admin) findings: Vec<Value>,
+    /// The programs that registered engines call.
+    pub(in crate::admin) programs: Vec<PathBuf>,
+    /// The command by which an engine reads that its own NRI is off, while it serves plugins still.
+    pub(in crate::admin) takes_over: Option<String>,
     /// The step that is next where nothing is wrong.
     pub(in crate::admin) next_step: String,
 }
@@ -110,6 +115,16 @@ pub(in crate::admin) fn check_engines(config: &Config, daemon_pid: Option<i64>) 
     }
     found.findings.extend(all.iter().map(|here| check_registration(here, &root, config)));
     found.findings.extend(check_runtimes(&all, config));
+    let ledgers =
+        || all.iter().filter_map(|here| here.ledger.as_ref().map(|ledger| (here, ledger)));
+    let programs = ledgers().map(|(_, ledger)| PathBuf::from(&ledger.binary));
+    found.programs = programs.filter(|program| program.is_file()).collect();
+    found.programs.dedup();
+    let mut taken_over = ledgers().filter(|(_, ledger)| ledger.nri == NriDecision::TakeOver);
+    found.takes_over = taken_over.find_map(|(here, _)| {
+        let its = here.nri.iter().find(|its| its.is_listening())?;
+        Some(its.restart_command(&root))
+    });
     found.next_step = next_step(&all, config);
     found
 }
@@ -172,7 +187,13 @@ fn check_registration(here: &EngineOnHost, root: &Root, config: &Config) -> Valu
             };
             let found = format!("as {}{default}{nri}", ledger.name);
             let (ok, detail, hint) = loaded(here, &found, root);
-            finding(ok, detail, hint)
+            let mut row = finding(ok, detail, hint);
+            if here.handler == HandlerState::NoAnswer {
+                // What it has loaded is not known.
+                row["warning"] = true.into();
+                row["hint"] = "see whether the engine itself works".into();
+            }
+            row
         }
         Ok(false) => finding(
             false,
@@ -260,6 +281,7 @@ fn check_runtimes(all: &[EngineOnHost], config: &Config) -> Vec<Value> {
         let Some(path) = running::search_path(here.engine, here.main(), &host) else { continue };
         let binary = here.ledger.as_ref().map(|ledger| OsString::from(&ledger.binary));
         let resolved = runtime::resolve_in(config, binary.as_ref(), &path);
+        let resolved = resolved.and_then(|path| runtime::execute(&path).map(|()| path));
         let (detail, problem) = match resolved {
             Ok(path) => (path.display().to_string(), String::new()),
             Err(error) => {

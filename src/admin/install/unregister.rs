@@ -5,12 +5,13 @@ use serde_json::Value;
 
 use super::distribution::Distribution;
 use super::engine::Engine;
-use super::ledger::{self, Ledger};
+use super::ledger::{self, Ledger, Undone};
 use super::nri_decision::NriDecision;
 use super::outcome::{ResultDetails, result_document};
 use super::plan::Plan;
+use super::revert::EditedValue;
 use super::{
-    Uninstall, changes, containerd, detect, edited_since, engine_files, put_all, restart, users,
+    FileChange, Uninstall, changes, containerd, detect, engine_files, put_all, restart, users,
 };
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -45,21 +46,14 @@ pub(in crate::admin) fn uninstall(
         return Err(still_used(&users, &ledger.binary, whole_ids));
     }
     let now = engine_files::read_all(&root, engine, ledger.main.as_deref())?;
-    let (base, unclear) = ledger.undone(&root, &now)?;
-    if let Some(path) = unclear.first() {
-        return Err(edited_since(path, Some(&ledger)));
+    let mut undone = ledger.undone(&root, &now)?;
+    if let Some((error, _names)) = undone.unclear.pop_if(|_| !uninstall.force) {
+        return Err(
+            error.hint("nothing was changed; fix this file, or leave it as it is with --force")
+        );
     }
-    let changes = changes(&root, &now, &base, &Plan::default(), Some(&ledger))?;
-    let mut notes = Vec::new();
-    for file in &ledger.files {
-        let now = changes.iter().find(|change| change.path == file.path);
-        if now.is_some_and(|change| change.now != file.after) {
-            notes.push(format!(
-                "{} was edited since: only the lines that `install` added were removed",
-                file.path
-            ));
-        }
-    }
+    let changes = changes(&root, &now, &undone.texts, &Plan::default(), Some(&ledger))?;
+    let mut notes = note_edits(&ledger, &undone, &changes);
     if !uninstall.common.dry_run {
         put_all(&root, &changes)?;
         engine_files::write_or_remove(&root, &ledger::path(engine), None)?;
@@ -85,6 +79,32 @@ pub(in crate::admin) fn uninstall(
         usage: Vec::new(),
     };
     Ok(result_document(engine, "uninstall", &changes, notes, details))
+}
+
+/// What became of files that were edited since they were written.
+fn note_edits(ledger: &Ledger, undone: &Undone, changes: &[FileChange]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for file in &ledger.files {
+        let now = changes.iter().find(|change| change.path == file.path);
+        if now.is_some_and(|change| change.now != file.after) {
+            let path = &file.path;
+            notes.push(format!(
+                "{path} was edited since: only the values that `install` set were taken back"
+            ));
+        }
+    }
+    for (path, EditedValue { keys, is_removed }) in &undone.edited {
+        notes.push(if *is_removed {
+            format!("{path}: {keys} was edited since, and was removed")
+        } else {
+            format!("{path}: {keys} was edited since, and was kept")
+        });
+    }
+    for (error, names) in &undone.unclear {
+        let why = error.why();
+        notes.push(format!("left as it is: {why}; remove manually: {}", names.join(", ")));
+    }
+    notes
 }
 
 /// A distribution that was named must be the one that is registered.

@@ -6,6 +6,8 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::Value;
+
 use super::engine::Engine;
 use super::ledger::Ledger;
 use super::root::Root;
@@ -14,7 +16,11 @@ use crate::engine::{Dockerd, libpod};
 
 /// Their ids, each once.
 pub(super) fn list(engine: Engine, ledger: &Ledger, root: &Root, config: &Config) -> Vec<String> {
-    let mut ids: BTreeSet<String> = recorded(engine, root, config).into_iter().collect();
+    let mut ids: BTreeSet<String> = recorded(engine, root, config)
+        .into_iter()
+        .filter(|record| engine != Engine::Docker || !is_given_up(root, ledger, record))
+        .filter_map(|record| Some(record["key"]["id"].as_str()?.to_owned()))
+        .collect();
     match engine {
         Engine::Containerd | Engine::Nerdctl => ids.extend(bundles(root, ledger)),
         Engine::Docker => ids.extend(docker(root, ledger)),
@@ -33,7 +39,7 @@ fn last_part(path: &str) -> &str {
 }
 
 /// This engine's containers in the daemon's records.
-fn recorded(engine: Engine, root: &Root, config: &Config) -> Vec<String> {
+fn recorded(engine: Engine, root: &Root, config: &Config) -> Vec<Value> {
     let kinds: &[&str] = match engine {
         Engine::Containerd => &["containerd-cri"],
         Engine::Crio => &["cri-o"],
@@ -46,9 +52,37 @@ fn recorded(engine: Engine, root: &Root, config: &Config) -> Vec<String> {
     let records = records.iter().map(|path| root.json(path));
     let ours = records.filter(|record| {
         let is_there = record["state"] != "removed" && record["is_deleted"] != true;
-        is_there && kinds.iter().any(|kind| record["engine"] == *kind)
+        is_there && kinds.iter().any(|kind| record["engine"] == *kind) && !is_lost(root, record)
     });
-    ours.filter_map(|record| Some(record["key"]["id"].as_str()?.to_owned())).collect()
+    ours.collect()
+}
+
+/// Whether the process of a record is gone. A pod has no processes of its node.
+fn has_ended(root: &Root, record: &Value) -> bool {
+    let process = record["init_pid"].as_u64().map(|pid| format!("/proc/{pid}"));
+    process.is_some_and(|process| root.has("/proc/1") && root.is_missing(&process))
+}
+
+/// Whether Docker has removed a container although the runtime failed: it never calls us for it again.
+fn is_given_up(root: &Root, ledger: &Ledger, record: &Value) -> bool {
+    let home = dockers_containers(root, ledger);
+    let id = record["key"]["id"].as_str().unwrap_or_default();
+    has_ended(root, record) && root.has(&home) && root.is_missing(&format!("{home}/{id}"))
+}
+
+/// Whether a record has no container any more: without its bundle no engine calls us for it, and its
+/// process is gone, or the runtime does not know it. A folder that is not mounted here shows nothing.
+fn is_lost(root: &Root, record: &Value) -> bool {
+    let (Some(bundle), Some(of_runtime), Some(id)) =
+        (record["bundle"].as_str(), record["key"]["root"].as_str(), record["key"]["id"].as_str())
+    else {
+        return false;
+    };
+    let is_missing = |path: &str| {
+        let mut above = std::path::Path::new(path).ancestors().skip(1).take(2);
+        root.is_missing(path) && above.any(|above| above.to_str().is_some_and(|dir| root.has(dir)))
+    };
+    is_missing(bundle) && (has_ended(root, record) || is_missing(&format!("{of_runtime}/{id}")))
 }
 
 /// containerd notes the program beside each bundle.
@@ -68,14 +102,19 @@ fn bundles(root: &Root, ledger: &Ledger) -> Vec<String> {
     ours.map(|bundle| last_part(&bundle).to_owned()).collect()
 }
 
-/// Docker notes the runtime's name with each container, also with those that do not run.
-fn docker(root: &Root, ledger: &Ledger) -> Vec<String> {
+/// Docker's folder of the folders of its containers.
+fn dockers_containers(root: &Root, ledger: &Ledger) -> String {
     let main = ledger.main.as_deref().unwrap_or(super::docker::MAIN);
     let running = command_lines(root).into_iter().filter_map(|words| Dockerd::of(&words));
     let mut dockerd = running.into_iter().find(|dockerd| dockerd.config_file == main);
     let dockerd = dockerd.get_or_insert_default();
     dockerd.read(&root.json(main));
-    let containers = root.entries(&format!("{}/containers", dockerd.data_root()));
+    format!("{}/containers", dockerd.data_root())
+}
+
+/// Docker notes the runtime's name with each container, also with those that do not run.
+fn docker(root: &Root, ledger: &Ledger) -> Vec<String> {
+    let containers = root.entries(&dockers_containers(root, ledger));
     let ours = containers.iter().filter(|container| {
         root.json(&format!("{container}/hostconfig.json"))["Runtime"] == ledger.name.as_str()
     });

@@ -2,13 +2,18 @@
 //! The daemon watches init processes until they exit, by descriptor and without polling: first for
 //! the start, where no wrapper reports it, then for the exit.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+
+use tracing::warn;
 
 use crate::daemon::lifecycle::{late_start, settle, stop};
 use crate::daemon::node::Node;
 use crate::daemon::node::queues::InitProcess;
 use crate::daemon::watch::pidfd;
+use crate::error::in_our_words;
+use crate::presence::Backoff;
 use crate::state::ContainerKey;
 
 /// Watches every init process that other rooms queue. Never ends.
@@ -21,6 +26,13 @@ pub(crate) async fn watch_all(node: Rc<Node>) {
 
 async fn watch(node: Rc<Node>, init: InitProcess) {
     let InitProcess { key, incarnation, process, folder } = init;
+    let process = match process {
+        Ok(process) => process,
+        Err(unknown) => match find(&node, &key, incarnation, unknown).await {
+            Some(process) => process,
+            None => return,
+        },
+    };
     // Its descriptor stays open until its exit was noted: another program may go on with it.
     node.watches.init_watches.begin(&key, incarnation, process.as_ref());
     // Boxed, all but the waiting: futures that call plugins are large, and there may be thousands.
@@ -36,6 +48,27 @@ async fn watch(node: Rc<Node>, init: InitProcess) {
     };
     Box::pin(exited(&node, &key, incarnation, process.as_ref())).await;
     node.watches.init_watches.end(&key, incarnation);
+}
+
+/// Asks for the init process again until the kernel says whether it is there; `None` if another
+/// task has seen the end of the container meanwhile.
+async fn find(
+    node: &Rc<Node>,
+    key: &ContainerKey,
+    incarnation: u64,
+    mut unknown: io::Error,
+) -> Option<Option<OwnedFd>> {
+    let mut backoff = Backoff::default();
+    loop {
+        let why = in_our_words(&unknown);
+        warn!("whether {} runs is not known yet, and asked for again: {why}", key.id);
+        tokio::time::sleep(backoff.next()).await;
+        let record = node.container(key).filter(|record| record.incarnation == incarnation)?;
+        match pidfd::open_same(&node.host, record.init_pid?, record.init_start) {
+            Ok(process) => return Some(process),
+            Err(still) => unknown = still,
+        }
+    }
 }
 
 async fn exited(node: &Rc<Node>, key: &ContainerKey, incarnation: u64, process: Option<&OwnedFd>) {

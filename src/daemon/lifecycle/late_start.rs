@@ -4,15 +4,19 @@
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::daemon::lifecycle::{notify, state};
-use crate::daemon::node::Node;
+use crate::daemon::node::{Node, log_failure};
 use crate::daemon::pods::{life, own_process};
 use crate::daemon::runtime::state_dir;
 use crate::daemon::watch::pidfd;
 use crate::daemon::watch::start_watch::StartWatch;
 use crate::plugin::Event;
 use crate::state::{ContainerKey, Lifecycle, PodState};
+
+/// How often the container is looked at while its state cannot be known.
+const UNKNOWN_CHECK: Duration = Duration::from_millis(200);
 
 /// A container was started without a request: plugins are notified afterwards, and cannot refuse.
 pub(crate) async fn started(node: &Rc<Node>, key: &ContainerKey) {
@@ -21,7 +25,7 @@ pub(crate) async fn started(node: &Rc<Node>, key: &ContainerKey) {
         return;
     }
     if record.is_sandbox {
-        state::mark_running(node, key, None);
+        log_failure("recording a start", state::mark_running(node, key, None));
         let state = node.records.read().pod(&record.pod).map(|pod| pod.state);
         if state == Some(PodState::Created)
             && let Err(late) = life::run(node, &record.pod).await
@@ -32,7 +36,7 @@ pub(crate) async fn started(node: &Rc<Node>, key: &ContainerKey) {
     }
     own_process::learn(node, key).await;
     notify::notify(node, Event::StartContainer, key).await;
-    state::mark_running(node, key, None);
+    log_failure("recording a start", state::mark_running(node, key, None));
     notify::notify(node, Event::PostStartContainer, key).await;
 }
 
@@ -54,7 +58,15 @@ pub(crate) async fn until_started(
     while waits(node).is_some() {
         let has_ended = process.is_none_or(pidfd::has_ended);
         // Without the container's folder, only an event that was already seen there counts.
-        if folder.has_started(state_dir::exists(&node.host, key)) {
+        let is_there = state_dir::exists(&node.host, key);
+        let is_started = is_there.and_then(|is_there| {
+            folder.has_started(is_there).map(|is_started| (is_there, is_started))
+        });
+        let Ok((is_there, is_started)) = is_started else {
+            tokio::time::sleep(UNKNOWN_CHECK).await;
+            continue;
+        };
+        if is_started {
             let lane = node.lane(key);
             let _turn = lane.turn.lock().await;
             if waits(node).is_some() {
@@ -62,10 +74,7 @@ pub(crate) async fn until_started(
             }
             return;
         }
-        let Some(process) = process.filter(|_| !has_ended && state_dir::exists(&node.host, key))
-        else {
-            return;
-        };
+        let Some(process) = process.filter(|_| !has_ended && is_there) else { return };
         let event = folder.event();
         tokio::select! {
             () = event => {}

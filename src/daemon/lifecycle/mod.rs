@@ -15,5 +15,5 @@ pub(crate) mod rollback;
 pub(crate) mod settle;
 pub(crate) mod state;
 pub(crate) mod stop;
-mod until_removed;
+pub(crate) mod until_removed;
 pub(crate) mod update_outcome;

@@ -10,6 +10,7 @@ use crate::daemon::lifecycle::{carry_over, notify, state, stop, until_removed};
 use crate::daemon::node::Node;
 use crate::daemon::pods::{life, stopping};
 use crate::daemon::runtime::state_dir;
+use crate::error::Result;
 use crate::plugin::Event;
 use crate::state::ContainerKey;
 
@@ -21,7 +22,7 @@ pub(crate) async fn removed(node: &Rc<Node>, key: &ContainerKey) {
         state::learn_exit_status(node, key);
         notify::notify(node, Event::RemoveContainer, key).await;
     }
-    bundle::restore(node, &record);
+    bundle::restore(node, &record).await;
     carry_over::keep_values(node, &record);
     state::forget(node, key);
     life::end_if_empty(node, &record.pod).await;
@@ -31,7 +32,8 @@ pub(crate) async fn removed(node: &Rc<Node>, key: &ContainerKey) {
 /// The runtime no longer knows the container. It is removed, or stays until its engine removes it.
 pub(crate) async fn deleted(node: &Rc<Node>, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
-    if !until_removed::is_kept(node, &record) {
+    let is_kept = until_removed::is_kept(node, &record);
+    if matches!(is_kept, Ok(false)) {
         return removed(node, key).await;
     }
     if record.is_deleted {
@@ -42,19 +44,25 @@ pub(crate) async fn deleted(node: &Rc<Node>, key: &ContainerKey) {
     if !record.is_sandbox {
         state::learn_exit_status(node, key);
     }
-    bundle::restore(node, &record);
+    bundle::restore(node, &record).await;
     state::mark_deleted(node, key);
     until_removed::bound(node);
-    if !until_removed::is_kept(node, &record) {
-        removed(node, key).await; // Its folder went before the record said so.
+    match is_kept.and_then(|_kept| until_removed::is_kept(node, &record)) {
+        Ok(true) => {}
+        Ok(false) => removed(node, key).await, // Its folder went before the record said so.
+        Err(_unknown) => until_removed::look_again(node, &record),
     }
 }
 
 /// After a `delete`: the container was removed if the runtime no longer knows it.
-pub(crate) async fn settle(node: &Rc<Node>, key: &ContainerKey) {
-    if !state_dir::exists(&node.host, key) {
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) async fn settle(node: &Rc<Node>, key: &ContainerKey) -> Result<()> {
+    if !state_dir::exists(&node.host, key)? {
         deleted(node, key).await;
     } else if node.container(key).is_some_and(|record| record.deleting.is_some()) {
         node.change(key, |record| record.deleting = None);
     }
+    Ok(())
 }

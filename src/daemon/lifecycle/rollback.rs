@@ -26,7 +26,7 @@ pub(crate) async fn refused(node: &Rc<Node>, key: &ContainerKey, error: &Error) 
 pub(crate) async fn creation(node: &Rc<Node>, key: &ContainerKey) {
     let Some(record) = node.container(key) else { return };
     debug!("the creation of {} is rolled back", key.id);
-    bundle::restore(node, &record);
+    bundle::restore(node, &record).await;
     updates::not_created(node, key);
     stop::stopped(node, key).await;
     if !record.is_sandbox {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The outcome of a verb, once its runtime process has exited: the state of the runtime decides,
-//! the record follows, the Post events go out (decisions D2, D3, D5).
+//! the record follows, the Post events go out (decisions D2, D3, D5). While that state cannot be
+//! read, nothing is decided: it is asked for again.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::argv::Verb;
 use crate::daemon::bundle;
@@ -16,8 +17,10 @@ use crate::daemon::pods::own_process;
 use crate::daemon::resources::updates;
 use crate::daemon::runtime::state_dir;
 use crate::daemon::watch::pidfd;
+use crate::error::Result;
 use crate::host::Point;
 use crate::plugin::Event;
+use crate::presence::{Backoff, IfThere};
 use crate::state::{Container, ContainerKey, Lifecycle};
 
 /// How much longer a runtime's `start` may run than the process that it started.
@@ -38,37 +41,72 @@ pub(crate) fn watch(
         }
         pidfd::ended(&pending.process).await;
         // At once: other requests may write from here on, whichever holds the turn.
-        update_outcome::note_taken(&node, &key, &pending);
-        let turn = lane.turn.lock().await;
-        settle_exited(&node, &key, &lane).await;
-        drop(turn);
+        let _asked_for_again = update_outcome::note_taken(&node, &key, &pending);
+        let mut backoff = Backoff::default();
+        loop {
+            let turn = lane.turn.lock().await;
+            settle_exited(&node, &key, &lane).await;
+            drop(turn);
+            if !lane.pending.borrow().iter().any(|open| Rc::ptr_eq(open, &pending)) {
+                break;
+            }
+            tokio::time::sleep(backoff.next()).await;
+        }
         node.lanes.release(&key, lane);
     });
 }
 
-/// Settles every verb of this lane whose runtime process has exited; the caller holds the lane.
+/// How often an outcome that is not known is asked for before the next verb goes on without it: for
+/// two thirds of a second.
+const ATTEMPTS: usize = 6;
+
+/// Settles the verbs of this lane before another one; the caller holds the lane. That waits a moment
+/// for an outcome that cannot be known at once.
+pub(crate) async fn settle_before(node: &Rc<Node>, key: &ContainerKey, lane: &Lane) {
+    let mut backoff = Backoff::default();
+    for _attempt in 0..ATTEMPTS {
+        settle_exited(node, key, lane).await;
+        let is_open = |open: &Rc<PendingVerb>| pidfd::has_ended(&open.process);
+        if !lane.pending.borrow().iter().any(is_open) {
+            return;
+        }
+        tokio::time::sleep(backoff.next()).await;
+    }
+}
+
+/// Settles every verb of this lane whose runtime process has exited; the caller holds the lane. One
+/// whose outcome cannot be known stays open, and those behind it.
 pub(crate) async fn settle_exited(node: &Rc<Node>, key: &ContainerKey, lane: &Lane) {
     loop {
         let next = {
             let mut pending = lane.pending.borrow_mut();
             let at = pending.iter().position(|pending| pidfd::has_ended(&pending.process));
-            at.map(|at| pending.remove(at))
+            at.map(|at| (at, pending.remove(at)))
         };
-        let Some(pending) = next else { return };
-        settle(node, key, &pending).await;
+        let Some((at, pending)) = next else { return };
+        if let Err(unknown) = settle(node, key, &pending).await {
+            let verb = pending.verb.name();
+            warn!(
+                "the outcome of {verb} {} is not known yet, and asked for again: {unknown}",
+                key.id
+            );
+            let mut open = lane.pending.borrow_mut();
+            let at = at.min(open.len());
+            return open.insert(at, pending);
+        }
     }
 }
 
-async fn settle(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) {
+async fn settle(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) -> Result<()> {
     log_failure("settling a verb", node.host.point(Point::DaemonSettle));
     if let Some(by_wrapper) = &pending.by_wrapper
-        && by_wrapper().await
+        && by_wrapper().await?
     {
-        return;
+        return Ok(());
     }
-    let Some(record) = node.container(key) else { return };
+    let Some(record) = node.container(key) else { return Ok(()) };
     if record.incarnation != pending.incarnation {
-        return;
+        return Ok(());
     }
     debug!("the runtime of {} {} has exited", pending.verb.name(), key.id);
     if record.in_flight.as_ref().is_some_and(|flight| flight.verb == pending.verb.name()) {
@@ -81,8 +119,8 @@ async fn settle(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) {
         Verb::Update => update_outcome::settle(node, key, pending).await,
         Verb::Delete => removal::settle(node, key).await,
         Verb::Run | Verb::Restore => settle_run(node, key, pending).await,
-        Verb::Kill | Verb::Pause | Verb::Resume | Verb::Exec | Verb::State => {}
-        Verb::Nri | Verb::Other | Verb::None => {}
+        Verb::Kill | Verb::Pause | Verb::Resume | Verb::Exec | Verb::State => Ok(()),
+        Verb::Nri | Verb::Other | Verb::None => Ok(()),
     }
 }
 
@@ -109,24 +147,27 @@ async fn settle_create(
     key: &ContainerKey,
     record: &Container,
     pending: &PendingVerb,
-) {
+) -> Result<()> {
     let pid_file = pending.pid_file.as_deref();
-    let Some(pid) = state_dir::init_pid(&node.host, key, pid_file, pending.pid_file_before) else {
+    let init = state_dir::init_pid(&node.host, key, pid_file, pending.pid_file_before)?;
+    let Some(pid) = init else {
         refusal::note_refusal(node, key, "create", pending.log.as_ref());
+        state::mark_not_created(node, key);
         rollback::creation(node, key).await;
-        return;
+        return Ok(());
     };
-    state::mark_created(node, key, pid);
+    state::mark_created(node, key, pid)?;
     log_failure("settling a verb", node.host.point(Point::DaemonSettled));
     bundle::drop_temporary(record);
     own_process::learn(node, key).await;
     if let Some(record) = node.container(key) {
-        updates::created(node, key).await;
+        updates::carry_out_deferred(node, key).await;
         if !record.is_sandbox {
             notify::notify(node, Event::PostCreateContainer, key).await;
         }
         node.watch_init_with(&record, Some(pending.take_start_watch(&node.host, key)));
     }
+    Ok(())
 }
 
 /// `start` succeeded if no process waits at the fifo any more, even if init has exited since.
@@ -135,18 +176,31 @@ async fn settle_start(
     key: &ContainerKey,
     record: &Container,
     pending: &PendingVerb,
-) {
-    if record.state != Lifecycle::Created || state_dir::waits_for_start(&node.host, key) {
-        if record.state == Lifecycle::Created {
+) -> Result<()> {
+    let is_created = record.state == Lifecycle::Created;
+    if !is_created || state_dir::waits_for_start(&node.host, key)? {
+        if is_created {
             refusal::note_refusal(node, key, "start", pending.log.as_ref());
         }
-        return node.change(key, |_| ());
+        node.change(key, |_| ());
+        not_started(node, key).await;
+        return Ok(());
     }
-    state::mark_running(node, key, None);
+    state::mark_running(node, key, None)?;
     log_failure("settling a verb", node.host.point(Point::DaemonSettled));
     own_process::learn(node, key).await;
+    updates::carry_out_deferred(node, key).await;
     if !record.is_sandbox {
         notify::notify(node, Event::PostStartContainer, key).await;
+    }
+    Ok(())
+}
+
+/// A call ended that may have been a start, and the container was not started: updates that waited
+/// for it are carried out.
+pub(crate) async fn not_started(node: &Rc<Node>, key: &ContainerKey) {
+    if node.container(key).is_some_and(|record| record.state != Lifecycle::Creating) {
+        updates::carry_out_deferred(node, key).await;
     }
 }
 
@@ -156,12 +210,16 @@ async fn follow_run(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb, 
     let mut init = None;
     loop {
         let has_exited = pidfd::has_ended(&pending.process);
-        init = state_dir::init_pid(&node.host, key, None, None).or(init);
-        if pending.start_watch.borrow_mut().has_started(init.is_some()) {
+        // What cannot be known now is asked for again after a pause.
+        init = state_dir::init_pid(&node.host, key, None, None).or_absent().flatten().or(init);
+        let is_started = pending.start_watch.borrow_mut().has_started(init.is_some());
+        if matches!(is_started, Ok(true)) {
             // The runtime has long read its document.
             drop(pending.bundle.borrow_mut().take());
             let _turn = lane.turn.lock().await;
-            return running(node, key, pending, init).await;
+            if running(node, key, pending, init).await.is_ok() {
+                return;
+            }
         }
         if has_exited {
             return;
@@ -175,42 +233,51 @@ async fn follow_run(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb, 
 }
 
 /// The foreground runtime has exited, or a detached one has started its container, or failed.
-async fn settle_run(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) {
+async fn settle_run(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) -> Result<()> {
     let pid_file = pending.pid_file.as_deref();
-    let init = state_dir::init_pid(&node.host, key, pid_file, pending.pid_file_before);
-    let is_started = pending.start_watch.borrow_mut().has_started(init.is_some());
+    let init = state_dir::init_pid(&node.host, key, pid_file, pending.pid_file_before)?;
+    let is_there = state_dir::exists(&node.host, key)?;
+    let is_started = pending.start_watch.borrow_mut().has_started(init.is_some())?;
     if is_started {
-        running(node, key, pending, init).await;
+        running(node, key, pending, init).await?;
     }
     if !is_started && init.is_none() {
         refusal::note_refusal(node, key, pending.verb.name(), pending.log.as_ref());
+        state::mark_not_created(node, key);
     }
-    if !state_dir::exists(&node.host, key) {
+    if !is_there {
         removal::removed(node, key).await;
     } else if let (false, Some(pid)) = (is_started, init) {
         // The runtime was killed half way: the container exists and was not started.
-        state::mark_created(node, key, pid);
+        state::mark_created(node, key, pid)?;
         if let Some(record) = node.container(key) {
             bundle::drop_temporary(&record);
             own_process::learn(node, key).await;
-            updates::created(node, key).await;
+            updates::carry_out_deferred(node, key).await;
             node.watch_init(&record);
         }
     }
+    Ok(())
 }
 
 /// The container was started; the first caller that sees it reports it.
-async fn running(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb, init: Option<u32>) {
-    let Some(record) = node.container(key) else { return };
+async fn running(
+    node: &Rc<Node>,
+    key: &ContainerKey,
+    pending: &PendingVerb,
+    init: Option<u32>,
+) -> Result<()> {
+    let Some(record) = node.container(key) else { return Ok(()) };
     if record.incarnation != pending.incarnation || record.state != Lifecycle::Creating {
-        return;
+        return Ok(());
     }
-    state::mark_running(node, key, init);
+    state::mark_running(node, key, init)?;
     bundle::drop_temporary(&record);
     own_process::learn(node, key).await;
-    updates::created(node, key).await;
+    updates::carry_out_deferred(node, key).await;
     notify::notify(node, Event::PostStartContainer, key).await;
     if let Some(record) = node.container(key) {
         node.watch_init(&record);
     }
+    Ok(())
 }

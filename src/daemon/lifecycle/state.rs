@@ -3,6 +3,8 @@
 //! record, and the audit log with a creation; its caller notifies plugins afterwards, so that an
 //! event goes out once.
 
+use std::io;
+
 use crate::clock::now;
 use crate::daemon::node::{Node, log_failure};
 use crate::daemon::runtime::{exit_status, state_dir};
@@ -11,18 +13,25 @@ use crate::host::Point;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
 /// The runtime has created the container: its init process is known.
-pub(crate) fn mark_created(node: &Node, key: &ContainerKey, pid: u32) {
-    let start = pidfd::start_time(&node.host, pid);
+///
+/// # Errors
+/// Fails when it cannot be known when that process started; nothing is changed then.
+pub(crate) fn mark_created(node: &Node, key: &ContainerKey, pid: u32) -> io::Result<()> {
+    let start = pidfd::start_time(&node.host, pid)?;
     node.change(key, |record| {
         set_init(record, pid, start);
         record.state = Lifecycle::Created;
     });
     audit_creation(node, key);
+    Ok(())
 }
 
 /// The container's process was started; `init` is its PID, where it was not known before.
-pub(crate) fn mark_running(node: &Node, key: &ContainerKey, init: Option<u32>) {
-    let start = init.and_then(|pid| pidfd::start_time(&node.host, pid));
+///
+/// # Errors
+/// Fails when it cannot be known when `init` started; nothing is changed then.
+pub(crate) fn mark_running(node: &Node, key: &ContainerKey, init: Option<u32>) -> io::Result<()> {
+    let start = init.map(|pid| pidfd::start_time(&node.host, pid)).transpose()?.flatten();
     let was_creating =
         node.container(key).is_some_and(|record| record.state == Lifecycle::Creating);
     node.change(key, |record| {
@@ -37,6 +46,7 @@ pub(crate) fn mark_running(node: &Node, key: &ContainerKey, init: Option<u32>) {
     if was_creating {
         audit_creation(node, key);
     }
+    Ok(())
 }
 
 /// What plugins changed is in force from here on: an earlier entry of the audit log would also be
@@ -55,6 +65,20 @@ fn set_init(record: &mut Container, pid: u32, start: Option<u64>) {
     }
 }
 
+/// The exit code of a container that the runtime did not create, as engines report it.
+const NOT_CREATED: i32 = 128;
+
+/// The runtime refused to create the container: its engine has it all the same, and says that it
+/// exited at once.
+pub(crate) fn mark_not_created(node: &Node, key: &ContainerKey) {
+    node.records.change_in_memory(key, |record| {
+        if record.created_at == 0 {
+            record.created_at = now();
+            record.exit_code = Some(NOT_CREATED);
+        }
+    });
+}
+
 /// The container's process has exited; false if that was known, or there is no container.
 pub(crate) fn mark_stopped(node: &Node, key: &ContainerKey) -> bool {
     let Some(record) = node.container(key) else { return false };
@@ -68,7 +92,7 @@ pub(crate) fn mark_stopped(node: &Node, key: &ContainerKey) -> bool {
         record.state = Lifecycle::Stopped;
         record.status_reason = reason;
         record.status_message = message;
-        if record.init_pid.is_some() {
+        if record.init_pid.is_some() || record.created_at != 0 {
             record.finished_at = now();
             record.exit_code = code;
         }
@@ -117,13 +141,18 @@ pub(crate) fn forget(node: &Node, key: &ContainerKey) {
 
 /// Fills in the present state of a container that the runtime made without the daemon. Its times
 /// are those of its process, as far as the host has them.
-pub(crate) fn set_found(node: &Node, record: &mut Container, pid: u32) {
+///
+/// # Errors
+/// Fails when that state cannot be known.
+pub(crate) fn set_found(node: &Node, record: &mut Container, pid: u32) -> io::Result<()> {
     record.init_pid = Some(pid);
-    let start = state_dir::init_start(&node.host, &record.key);
-    record.init_start = start.or_else(|| pidfd::start_time(&node.host, pid));
+    record.init_start = match state_dir::init_start(&node.host, &record.key)? {
+        Some(start) => Some(start),
+        None => pidfd::start_time(&node.host, pid)?,
+    };
     record.state = if exit_status::has_exited(&node.host, record) {
         Lifecycle::Stopped
-    } else if state_dir::waits_for_start(&node.host, &record.key) {
+    } else if state_dir::waits_for_start(&node.host, &record.key)? {
         Lifecycle::Created
     } else {
         Lifecycle::Running
@@ -135,4 +164,5 @@ pub(crate) fn set_found(node: &Node, record: &mut Container, pid: u32) {
     if record.state != Lifecycle::Created && record.started_at == 0 {
         record.started_at = record.created_at;
     }
+    Ok(())
 }

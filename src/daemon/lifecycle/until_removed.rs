@@ -7,15 +7,17 @@
 //! the runtime's `delete`, as it does for every other engine. It never writes to these folders.
 
 use std::ffi::OsStr;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use tracing::info;
+use tracing::{debug, info};
 
 use crate::daemon::lifecycle::{removal, settle};
 use crate::daemon::node::Node;
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
 use crate::engine::{EngineKind, folder_until_removed};
+use crate::presence::{self, Backoff};
 use crate::state::{Container, ContainerKey};
 
 /// How many deleted containers are kept for their engine; beyond that the oldest count as removed.
@@ -30,10 +32,30 @@ fn folder(node: &Node, record: &Container) -> Option<PathBuf> {
 }
 
 /// Whether the engine still keeps this container, and its removal will be seen.
-pub(crate) fn is_kept(node: &Rc<Node>, record: &Container) -> bool {
-    let Some(folder) = folder(node, record) else { return false };
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) fn is_kept(node: &Rc<Node>, record: &Container) -> io::Result<bool> {
+    let Some(folder) = folder(node, record) else { return Ok(false) };
     // Watched before it is looked at: no removal in between is missed.
-    folder.is_dir() && folder.parent().is_some_and(|home| watch(node, home)) && folder.is_dir()
+    Ok(presence::is_dir(&folder)?
+        && folder.parent().is_some_and(|home| watch(node, home))
+        && presence::is_dir(&folder)?)
+}
+
+/// Looks again whether the engine keeps a deleted container, after a pause.
+pub(crate) fn look_again(node: &Rc<Node>, record: &Rc<Container>) {
+    let (node, record) = (Rc::clone(node), Rc::clone(record));
+    tokio::task::spawn_local(async move {
+        let mut backoff = Backoff::default();
+        loop {
+            tokio::time::sleep(backoff.next()).await;
+            match remove_unless_kept(&node, &record, false).await {
+                Ok(()) => return,
+                Err(unknown) => debug!("{}: {unknown}", record.key.id),
+            }
+        }
+    });
 }
 
 /// Watches the folder of all folders; false if that cannot be.
@@ -100,26 +122,33 @@ fn gone(node: &Rc<Node>, records: Vec<Rc<Container>>) {
     let (node, active) = (Rc::clone(node), node.process.activity.begin());
     tokio::task::spawn_local(async move {
         for record in records {
-            remove_unless_kept(&node, &record, false).await;
+            if remove_unless_kept(&node, &record, false).await.is_err() {
+                look_again(&node, &record);
+            }
         }
         drop(active);
     });
 }
 
 /// Removes a deleted container that its engine does not keep any more, or in any case.
-async fn remove_unless_kept(node: &Rc<Node>, record: &Container, in_any_case: bool) {
+async fn remove_unless_kept(
+    node: &Rc<Node>,
+    record: &Container,
+    in_any_case: bool,
+) -> io::Result<()> {
     let key = &record.key;
     let lane = node.lane(key);
     let turn = lane.turn.lock().await;
     settle::settle_exited(node, key, &lane).await;
     let now = node.container(key).filter(|now| now.incarnation == record.incarnation);
-    if let Some(now) = now.filter(|now| now.is_deleted)
-        && (in_any_case || !is_kept(node, &now))
-    {
+    let now = now.filter(|now| now.is_deleted);
+    let is_kept = now.map(|now| if in_any_case { Ok(false) } else { is_kept(node, &now) });
+    if matches!(is_kept, Some(Ok(false))) {
         removal::removed(node, key).await;
     }
     drop(turn);
     node.lanes.release(key, lane);
+    is_kept.transpose().map(|_known| ())
 }
 
 /// Bounds the deleted containers that are kept: an engine may never remove them.
@@ -137,7 +166,7 @@ pub(crate) fn bound(node: &Rc<Node>) {
         for record in kept {
             let id = &record.key.id;
             info!("{id} counts as removed: its engine keeps more than {MOST} exited containers");
-            remove_unless_kept(&node, &record, true).await;
+            let _is_removed = remove_unless_kept(&node, &record, true).await;
         }
     });
 }

@@ -2,8 +2,11 @@
 //! The outcome of an `update`, once its runtime process has exited (D21): its values hold, or the
 //! values in force are written again.
 
+use std::io;
 use std::rc::Rc;
 use std::time::Duration;
+
+use tracing::info;
 
 use crate::daemon::lifecycle::notify;
 use crate::daemon::node::lane::{ConcludedUpdate, PendingVerb, ProposedUpdate};
@@ -12,11 +15,12 @@ use crate::daemon::node::{Node, log_failure};
 use crate::daemon::resources::in_force::Block;
 use crate::daemon::resources::{apply, in_force, partial};
 use crate::daemon::runtime::state_dir::{self, Stamp};
+use crate::error::{Result, quoted};
 use crate::host::Point;
 use crate::plugin::Event;
 use crate::runtime::RuntimeKind;
-use crate::spec::overlay;
-use crate::state::{Container, ContainerKey};
+use crate::spec::{overlay, owned};
+use crate::state::{Container, ContainerKey, RepeatedValue};
 
 /// How long PostUpdateContainer waits for the runtime that writes the plugins' values again.
 const RESTORE_WAIT: Duration = Duration::from_secs(5);
@@ -24,30 +28,49 @@ const RESTORE_WAIT: Duration = Duration::from_secs(5);
 /// The runtime of an `update` has exited: if it took the update, its values hold from now on.
 /// A replaced state file proves it. crun keeps none; there the cgroup files decide. A second call
 /// does nothing.
-pub(crate) fn note_taken(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) {
-    let Some(proposed) = pending.proposed.borrow_mut().take() else { return };
-    let Some(record) = node.container(key) else { return };
+///
+/// # Errors
+/// Fails when that cannot be known; another call asks again.
+pub(crate) fn note_taken(
+    node: &Rc<Node>,
+    key: &ContainerKey,
+    pending: &PendingVerb,
+) -> io::Result<()> {
+    let after = state_dir::state_stamp(&node.host, key)?;
+    let Some(proposed) = pending.proposed.borrow_mut().take() else { return Ok(()) };
+    let Some(record) = node.container(key) else { return Ok(()) };
     if record.incarnation != pending.incarnation {
-        return;
+        return Ok(());
     }
-    let concluded = conclude(node, &record, pending.state_before, proposed);
+    let is_replaced = is_replaced(&pending.state_before, after);
+    let concluded = conclude(node, &record, is_replaced, proposed);
     *pending.concluded.borrow_mut() = Some(concluded);
+    Ok(())
 }
 
-/// Records what became of an update.
+/// Whether the state file after a verb is not the one `before`; `None` if that one is not known.
+pub(crate) fn is_replaced(
+    before: &io::Result<Option<Stamp>>,
+    after: Option<Stamp>,
+) -> Option<bool> {
+    let Ok(before) = before else { return None };
+    Some(after.is_some() && after != *before)
+}
+
+/// Records what became of an update; where its state file does not say so, the cgroup files do.
 pub(crate) fn conclude(
     node: &Rc<Node>,
     record: &Container,
-    before: Option<Stamp>,
+    is_replaced: Option<bool>,
     proposed: ProposedUpdate,
 ) -> ConcludedUpdate {
     let key = &record.key;
-    let after = state_dir::state_stamp(&node.host, key);
-    let is_replaced = after.is_some() && after != before;
     let mut tried = proposed.engine.clone();
     overlay::put_over(&mut tried, &proposed.overlay);
     let is_crun = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun;
-    let is_taken = is_replaced || (is_crun && apply::has_taken(node, record, &tried));
+    let by_files = is_crun || is_replaced.is_none();
+    let is_taken =
+        is_replaced == Some(true) || (by_files && apply::has_taken(node, record, &tried));
     let is_told = proposed.is_told;
     if !is_taken {
         // runc and crun write file by file, and undo nothing when they fail.
@@ -58,30 +81,78 @@ pub(crate) fn conclude(
         return ConcludedUpdate { is_told, failed: Some(tried), restoring };
     }
     log_failure("recording an update", node.host.point(Point::DaemonUpdated));
-    let ProposedUpdate { engine, overlay, owners, changes, classes, is_told: _, writing: _writing } =
-        proposed;
-    node.change(key, |record| {
-        record.engine_resources = engine;
-        record.overlay = overlay;
-        record.owners = owners;
-        record.updating = None;
-        in_force::note_changes(record, changes.clone());
-        record.message =
-            messages::with_resources(&record.message, &in_force::in_force(record), &classes);
-    });
-    node.audit_applied(key, &changes);
+    let ProposedUpdate { engine, overlay, owners, changes, repeated, classes, .. } = &proposed;
+    let _until_written = &proposed.writing;
+    let news = log_repeated(record, repeated, overlay);
+    let message = messages::with_resources(&record.message, overlay, &tried, classes);
+    // kubelet repeats its values every ten seconds: that writes no record.
+    let is_unchanged = (engine, overlay, owners, &message)
+        == (&record.engine_resources, &record.overlay, &record.owners, &record.message)
+        && changes.iter().all(|change| change.before == change.after)
+        && news.is_empty()
+        && record.updating.is_none();
+    if !is_unchanged {
+        node.change(key, |record| {
+            record.engine_resources = engine.clone();
+            record.overlay = overlay.clone();
+            record.owners = owners.clone();
+            record.updating = None;
+            record.repeated.retain(|known| {
+                let is_owned = owned::value(overlay, &known.field).is_some();
+                is_owned && !news.iter().any(|new| new.field == known.field)
+            });
+            record.repeated.extend(news);
+            in_force::note_changes(record, changes.clone());
+            record.message = message;
+        });
+    }
+    node.audit_applied(key, changes);
     apply::rewrite_ignored(node, key);
     ConcludedUpdate { is_told, failed: None, restoring: None }
 }
 
+/// Logs the values that the engine repeats and that do not come into force, each once. Returns
+/// those that are not on record.
+fn log_repeated(
+    record: &Container,
+    repeated: &[RepeatedValue],
+    overlay: &Block,
+) -> Vec<RepeatedValue> {
+    let is_known = |new: &RepeatedValue| {
+        let same = |known: &RepeatedValue| {
+            (&known.field, &known.engine, &known.plugin) == (&new.field, &new.engine, &new.plugin)
+        };
+        record.repeated.iter().any(same)
+    };
+    let news: Vec<_> = repeated.iter().filter(|new| !is_known(new)).cloned().collect();
+    for RepeatedValue { at: _, field, engine, plugin } in &news {
+        let stays = owned::value(overlay, field).unwrap_or_default();
+        let is_old = owned::value(&record.engine_resources, field).as_ref() == Some(engine);
+        let (id, verb) = (quoted(&record.key.id), if is_old { "repeats" } else { "requests" });
+        info!(
+            plugin,
+            container_id = record.key.id,
+            "{id}: an update of the engine {verb} linux.resources.{field} = {engine}: {stays}, which {plugin} set, stays"
+        );
+    }
+    news
+}
+
 /// Notifies the plugins that were asked: of the update that was done, or of the resources that a
 /// failed one left in force (D39).
-pub(crate) async fn settle(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) {
-    note_taken(node, key, pending);
-    let Some(concluded) = pending.concluded.take() else { return };
+///
+/// # Errors
+/// Fails when it cannot be known whether the runtime took it.
+pub(crate) async fn settle(
+    node: &Rc<Node>,
+    key: &ContainerKey,
+    pending: &PendingVerb,
+) -> Result<()> {
+    note_taken(node, key, pending)?;
+    let Some(concluded) = pending.concluded.take() else { return Ok(()) };
     let ConcludedUpdate { is_told, failed, restoring } = concluded;
     if !is_told {
-        return;
+        return Ok(());
     }
     if let Some(tried) = failed {
         if let Some(restoring) = restoring {
@@ -90,13 +161,15 @@ pub(crate) async fn settle(node: &Rc<Node>, key: &ContainerKey, pending: &Pendin
         note_left_in_force(node, key, &tried);
     }
     notify::notify(node, Event::PostUpdateContainer, key).await;
+    Ok(())
 }
 
 /// The container's message has the resources that are in force after a failed update.
 fn note_left_in_force(node: &Node, key: &ContainerKey, tried: &Block) {
     let Some(record) = node.container(key) else { return };
     let left = partial::left_in_force(node, &record, tried);
-    let message = messages::with_resources(&record.message, &left, &Classes::default());
+    let message =
+        messages::with_resources(&record.message, &record.overlay, &left, &Classes::default());
     if message != record.message {
         node.change(key, |record| record.message = message);
     }

@@ -40,12 +40,19 @@ impl Caches {
         Ok(read)
     }
 
-    /// The daemon's own cgroups, which do not change once it is ready.
-    pub(crate) fn own_cgroups(&self, host: &Host, mounts: &Mounts) -> Option<Rc<Cgroups>> {
-        let known = self.own_cgroups.get_or_init(|| {
-            let found = Cgroups::find(host, mounts, std::process::id(), &BTreeMap::new());
-            found.ok().map(Rc::new)
-        });
-        known.clone()
+    /// The daemon's own cgroups, which do not change once it is ready; `None` if it has none.
+    ///
+    /// # Errors
+    /// Fails when they cannot be known now.
+    pub(crate) fn own_cgroups(&self, host: &Host, mounts: &Mounts) -> Result<Option<Rc<Cgroups>>> {
+        if let Some(known) = self.own_cgroups.get() {
+            return Ok(known.clone());
+        }
+        let found = match Cgroups::find(host, mounts, std::process::id(), &BTreeMap::new()) {
+            Ok(found) => Some(Rc::new(found)),
+            Err(error) if error.may_pass() => return Err(error),
+            Err(_none) => None,
+        };
+        Ok(self.own_cgroups.get_or_init(|| found).clone())
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Builds notifications and synchronization snapshots from the records.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use crate::chain::Notification;
@@ -60,6 +60,8 @@ pub(crate) struct Moment {
     pub(crate) containers: Vec<Rc<Container>>,
     /// All of them.
     pub(crate) about: HashSet<Subject>,
+    /// What rules hide from the plugin, each with the rule.
+    pub(crate) hidden: Vec<(Subject, String)>,
 }
 
 /// A pod as rules see it.
@@ -103,23 +105,32 @@ pub(crate) fn snapshot_shared(
     containers.retain(|container| {
         is_shown(container) && !is_ending(&Subject::Container(container.key.clone()))
     });
-    let mut hidden = HashSet::new();
+    let (mut hidden_pods, mut hidden) = (HashMap::new(), Vec::new());
     if rules.hides_anything() {
-        let is_hidden = |pod: &&Pod| rules.hidden_by(plugin, &ruled_pod(pod)).is_some();
-        hidden.extend(store.pods().filter(is_hidden).map(|pod| pod.id.as_str()));
-        containers.retain(|container| match store.pod(&container.pod) {
-            Some(pod) => !hidden.contains(pod.id.as_str()),
-            None => rules.hidden_by(plugin, &ruled_pod_of(store, container)).is_none(),
+        let rule = |pod: &RuledPod| Some(rules.hidden_by(plugin, pod)?.rule.clone());
+        let of_pods =
+            store.pods().filter_map(|pod| Some((pod.id.as_str(), rule(&ruled_pod(pod))?)));
+        hidden_pods.extend(of_pods);
+        containers.retain(|container| {
+            let rule = match store.pod(&container.pod) {
+                Some(pod) => hidden_pods.get(pod.id.as_str()).cloned(),
+                None => rule(&ruled_pod_of(store, container)),
+            };
+            let is_hidden = rule.is_some();
+            hidden.extend(rule.map(|rule| (Subject::Container(container.key.clone()), rule)));
+            !is_hidden
         });
+        let of_pods = hidden_pods.iter();
+        hidden.extend(of_pods.map(|(id, rule)| (Subject::Pod((*id).to_owned()), rule.clone())));
     }
-    let pods = pods.filter(|pod| !hidden.contains(pod.id.as_str()));
+    let pods = pods.filter(|pod| !hidden_pods.contains_key(pod.id.as_str()));
     let keys = containers.iter().map(|container| container.key.clone());
     let mut about: HashSet<Subject> = keys.map(Subject::Container).collect();
     let pods = pods.inspect(|pod| {
         about.insert(Subject::Pod(pod.id.clone()));
     });
     let pods = pods.map(messages::pod_encoded).collect();
-    Moment { pods, containers, about }
+    Moment { pods, containers, about, hidden }
 }
 
 /// Pods and containers that plugins see.

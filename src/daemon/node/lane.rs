@@ -22,8 +22,9 @@ use crate::daemon::runtime::error_log::RuntimeLog;
 use crate::daemon::runtime::state_dir::{self, Stamp};
 use crate::daemon::watch::pidfd;
 use crate::daemon::watch::start_watch::StartWatch;
+use crate::error::Result;
 use crate::host::Host;
-use crate::state::{Change, ContainerKey, Store};
+use crate::state::{Change, ContainerKey, RepeatedValue, Store};
 
 /// A verb whose runtime process has started and is not known to have exited.
 pub(crate) struct PendingVerb {
@@ -37,7 +38,8 @@ pub(crate) struct PendingVerb {
     pub(crate) by_wrapper: Option<WrappersAccount>,
     pub(crate) pid_file: Option<PathBuf>,
     pub(crate) pid_file_before: Option<Stamp>,
-    pub(crate) state_before: Option<Stamp>,
+    /// The stamp of the runtime's state file before the verb, if that was known.
+    pub(crate) state_before: std::io::Result<Option<Stamp>>,
     /// The log to which the runtime writes the reason of a refusal.
     pub(crate) log: Option<RuntimeLog>,
     /// `run`, `restore`: whether the container was started.
@@ -83,8 +85,8 @@ impl PendingVerb {
 }
 
 /// Whether the wrapper of this container ran the call without a daemon and left a note of it, which
-/// was taken over.
-pub(crate) type WrappersAccount = Box<dyn Fn() -> LocalBoxFuture<'static, bool>>;
+/// was taken over; an error while that cannot be known.
+pub(crate) type WrappersAccount = Box<dyn Fn() -> LocalBoxFuture<'static, Result<bool>>>;
 
 /// Values that hold once the runtime took an update, and the right to write meanwhile.
 #[derive(Debug)]
@@ -93,6 +95,8 @@ pub(crate) struct ProposedUpdate {
     pub(crate) overlay: Map<String, Value>,
     pub(crate) owners: BTreeMap<String, String>,
     pub(crate) changes: Vec<Change>,
+    /// Values that the engine repeats, and that do not come into force.
+    pub(crate) repeated: Vec<RepeatedValue>,
     pub(crate) classes: Classes,
     /// Whether plugins were asked, and so are notified of what became of it.
     pub(crate) is_told: bool,

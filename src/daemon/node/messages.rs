@@ -60,9 +60,9 @@ fn from_wire<M: Message>(wire: &Wire) -> M {
     M::parse_from_bytes(&wire.0).unwrap_or_default()
 }
 
-/// A container as the plugins' replies made it. Parts that merging filled in for plugins, and that
-/// no plugin used, are removed.
-pub(crate) fn merged(container: &api::Container) -> Wire {
+/// A container as the replies so far made it. Parts that merging filled in for plugins, and that no
+/// plugin used, are removed.
+pub(crate) fn so_far(container: &api::Container) -> Wire {
     let mut container = container.clone();
     if let Some(merged) = container.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
         merged.memory =
@@ -119,18 +119,26 @@ pub(crate) fn resources(record: &Container) -> api::LinuxResources {
 }
 
 /// A recorded message with other resources; classes, which no document has, stay unless they are
-/// set anew.
+/// set anew. So do device rules: no runtime takes one back, or adds one but for a plugin.
 pub(crate) fn with_resources(
     wire: &Wire,
+    overlay: &Map<String, Value>,
     resources: &Map<String, Value>,
     classes: &Classes,
 ) -> Wire {
     let mut message: api::Container = from_wire(wire);
     let recorded = message.linux.mut_or_insert_default().resources.mut_or_insert_default();
+    let mut devices = std::mem::take(&mut recorded.devices);
+    for rule in describe::resources_from_json(overlay).devices {
+        if !devices.contains(&rule) {
+            devices.push(rule);
+        }
+    }
     let new = describe::resources_from_json(resources);
     *recorded = api::LinuxResources {
         blockio_class: named(classes.blockio.as_ref(), recorded.blockio_class.take()),
         rdt_class: named(classes.rdt.as_ref(), recorded.rdt_class.take()),
+        devices,
         ..new
     };
     to_wire(&message)
@@ -275,6 +283,35 @@ mod tests {
                 let paused = read::<api::Container>(&container_encoded(&record, true));
                 assert_eq!(paused.state, api::ContainerState::CONTAINER_PAUSED.into());
             }
+        }
+    }
+
+    #[test]
+    fn device_rules_are_those_of_the_creation_and_of_plugins_updates() {
+        let rule = |minor: i64| {
+            let json = serde_json::json!({"devices": [{"allow": true, "minor": minor}]});
+            json.as_object().unwrap().clone()
+        };
+        let mut record = record();
+        let mut sent = api::Container::default();
+        let created = sent.linux.mut_or_insert_default().resources.mut_or_insert_default();
+        created.devices = describe::resources_from_json(&rule(1)).devices;
+        record.message = to_wire(&sent);
+        // What the engine wrote, or repeats, is not what the runtime was given.
+        record.engine_resources = rule(7);
+        let mut in_force = record.engine_resources.clone();
+        in_force.insert("cpu".to_owned(), serde_json::json!({"shares": 5}));
+        let minors = |record: &Container| -> Vec<i64> {
+            resources(record).devices.iter().map(|rule| rule.minor.value).collect()
+        };
+        record.message =
+            with_resources(&record.message, &record.overlay, &in_force, &Classes::default());
+        assert_eq!((minors(&record), resources(&record).cpu.shares.value), (vec![1], 5));
+        record.overlay = rule(2);
+        for _twice in 0..2 {
+            record.message =
+                with_resources(&record.message, &record.overlay, &in_force, &Classes::default());
+            assert_eq!(minors(&record), [1, 2]);
         }
     }
 

@@ -26,9 +26,9 @@ use crate::chain::Notification;
 use crate::config::Config;
 use crate::daemon::process::own::OwnProcess;
 use crate::daemon::registry::Registry;
-use crate::daemon::registry::connected::Subject;
+use crate::daemon::registry::connected::{ConnectedPlugin, Subject};
 use crate::daemon::watch::start_watch::StartWatch;
-use crate::error::Result;
+use crate::error::Error;
 use crate::host::Host;
 use crate::plugin::Event;
 use crate::state::{Container, ContainerKey, Pod, Store};
@@ -82,18 +82,19 @@ impl Node {
         Rc::clone(&self.config.borrow())
     }
 
-    /// Puts a configuration in force, with everything that follows from it in the same step.
-    pub(crate) fn replace_config(&self, config: Config) {
+    /// Puts a configuration in force, with everything that follows from it in the same step. Returns
+    /// the plugins that may know of pods now which rules hid from them before.
+    #[must_use]
+    pub(crate) fn replace_config(&self, config: Config) -> Vec<Rc<ConnectedPlugin>> {
         let before = self.registry.rules();
         self.registry.apply(&config);
         *self.config.borrow_mut() = Rc::new(config);
         let (store, now) = (self.records.read(), self.registry.rules());
-        for connected in self.registry.connected() {
-            if events::is_shown_more(&store, &before, &now, &connected.chained.id()) {
-                let why = "rules no longer hide pods from it: it is to be synchronized with them";
-                connected.chained.plugin.disconnect(why);
-            }
-        }
+        let mut shown_more = self.registry.connected();
+        shown_more.retain(|connected| {
+            events::is_shown_more(&store, &before, &now, &connected.chained.id())
+        });
+        shown_more
     }
 
     /// A container's record as it is now; later changes do not reach the caller's copy.
@@ -175,8 +176,9 @@ impl Node {
 }
 
 /// Logs a failure that has no caller to answer.
-pub(crate) fn log_failure(what: &str, result: Result<()>) {
+pub(crate) fn log_failure(what: &str, result: Result<(), impl Into<Error>>) {
     if let Err(error) = result {
+        let error: Error = error.into();
         error!("{what}: {error}");
     }
 }

@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -70,8 +71,8 @@ impl<T> Queue<T> {
 pub(crate) struct InitProcess {
     pub(crate) key: ContainerKey,
     pub(crate) incarnation: u64,
-    /// None if it has been reaped.
-    pub(crate) process: Option<OwnedFd>,
+    /// None if it has been reaped; an error while that cannot be known.
+    pub(crate) process: io::Result<Option<OwnedFd>>,
     /// The container's folder as it was watched since the creation.
     pub(crate) folder: StartWatch,
 }
@@ -85,9 +86,11 @@ impl InitProcess {
         folder: Option<StartWatch>,
         watches: &InitWatches,
     ) -> Option<Self> {
-        let open = || pidfd::open_same(host, record.init_pid?, record.init_start);
-        record.init_pid?;
-        let process = watches.take_resumed(record).unwrap_or_else(open);
+        let pid = record.init_pid?;
+        let process = match watches.take_resumed(record) {
+            Some(process) => Ok(process),
+            None => pidfd::open_same(host, pid, record.init_start),
+        };
         let (key, incarnation) = (record.key.clone(), record.incarnation);
         let folder = folder.unwrap_or_else(|| StartWatch::new(state_dir::folder(host, &key)));
         Some(Self { key, incarnation, process, folder })

@@ -19,13 +19,16 @@ const DISK_RETRY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Records {
     store: RefCell<Store>,
-    /// Notified when the disk refuses the record of an event that has happened.
+    /// How many requests failed because the disk refused their records, and why the last did; until
+    /// the disk takes one again.
+    refusals: RefCell<Option<(usize, String)>>,
+    /// Notified when the disk refuses a record.
     refused: Notify,
 }
 
 impl Records {
     pub(crate) fn new(store: Store) -> Self {
-        Self { store: RefCell::new(store), refused: Notify::new() }
+        Self { store: RefCell::new(store), refusals: RefCell::default(), refused: Notify::new() }
     }
 
     /// All records, to read. Not to be held across an await.
@@ -48,7 +51,8 @@ impl Records {
     /// # Errors
     /// Fails when the disk refuses; nothing has changed then.
     pub(crate) fn put(&self, container: Container) -> Result<()> {
-        self.store.borrow_mut().put(container)
+        let written = self.store.borrow_mut().put(container);
+        self.note_if_refused(written)
     }
 
     /// Changes a record, on disk first.
@@ -60,7 +64,8 @@ impl Records {
         key: &ContainerKey,
         change: impl FnOnce(&mut Container),
     ) -> Result<()> {
-        self.store.borrow_mut().change(key, change)
+        let written = self.store.borrow_mut().change(key, change);
+        self.note_if_refused(written)
     }
 
     /// Changes a record without writing it: for values that a crash may lose.
@@ -78,12 +83,14 @@ impl Records {
         change: impl FnOnce(&mut Container),
     ) -> Result<()> {
         let written = self.store.borrow_mut().note(key, change);
+        self.retry_if_left();
         self.retry_if_refused(written)
     }
 
     /// Forgets a container; `explain` shows it for a while.
     pub(crate) fn forget(&self, key: &ContainerKey) {
         self.store.borrow_mut().forget(key);
+        self.retry_if_left();
     }
 
     /// Keeps a container that was never recorded, or is gone, for `explain` to show for a while.
@@ -109,7 +116,8 @@ impl Records {
     /// # Errors
     /// Fails when the disk refuses; nothing has changed then.
     pub(crate) fn put_pod(&self, pod: Pod) -> Result<()> {
-        self.store.borrow_mut().put_pod(pod)
+        let written = self.store.borrow_mut().put_pod(pod);
+        self.note_if_refused(written)
     }
 
     /// Records an event of a pod, in memory even if the disk refuses.
@@ -131,6 +139,7 @@ impl Records {
     /// Forgets a pod; `explain` shows it for a while.
     pub(crate) fn forget_pod(&self, id: &str) {
         self.store.borrow_mut().forget_pod(id);
+        self.retry_if_left();
     }
 
     /// Notes on disk that this folder has the records of this boot.
@@ -149,6 +158,32 @@ impl Records {
         self.store.borrow_mut().rebuild()
     }
 
+    /// A file that could not be removed is removed as soon as the disk lets it go.
+    fn retry_if_left(&self) {
+        if self.read().has_leftovers() {
+            self.refused.notify_one();
+        }
+    }
+
+    /// The requests that failed because the disk refused their records, and why the last did.
+    pub(crate) fn refusals(&self) -> Option<(usize, String)> {
+        self.refusals.borrow().clone()
+    }
+
+    /// The request fails; that the disk refuses is known until it takes a record again.
+    fn note_if_refused(&self, written: Result<()>) -> Result<()> {
+        let mut refusals = self.refusals.borrow_mut();
+        match &written {
+            Ok(()) => *refusals = None,
+            Err(error) => {
+                let count = refusals.take().map_or(0, |(count, _)| count);
+                *refusals = Some((count.saturating_add(1), error.why()));
+                self.refused.notify_one();
+            }
+        }
+        written
+    }
+
     fn retry_if_refused(&self, written: Result<()>) -> Result<()> {
         if written.is_err() {
             self.refused.notify_one();
@@ -156,15 +191,22 @@ impl Records {
         written
     }
 
+    fn write_again(&self) -> Result<()> {
+        let mut store = self.store.borrow_mut();
+        store.write_what_is_not()?;
+        // A request that was refused has left nothing to write.
+        let has_refused = self.refusals.borrow().is_some();
+        if has_refused { store.try_disk() } else { Ok(()) }
+    }
+
     /// Writes the refused records as soon as the disk takes them, even if no event follows.
     pub(crate) async fn write_when_there_is_room(&self) {
         loop {
             self.refused.notified().await;
-            let mut written = self.store.borrow_mut().write_what_is_not();
-            while written.is_err() {
+            while self.write_again().is_err() {
                 tokio::time::sleep(DISK_RETRY).await;
-                written = self.store.borrow_mut().write_what_is_not();
             }
+            *self.refusals.borrow_mut() = None;
             info!("all pending records have been written");
         }
     }

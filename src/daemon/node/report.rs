@@ -32,6 +32,13 @@ pub(crate) struct FailureNote {
     pub(crate) plugin: String,
 }
 
+impl FailureNote {
+    /// Whether it is a refused call, which may be a plugin's right.
+    pub(crate) fn is_refusal(&self) -> bool {
+        self.kind != self.what
+    }
+}
+
 /// Data of an engine that could not be read, as `status` shows it: how often, and the last time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UnreadSource {

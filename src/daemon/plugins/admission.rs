@@ -23,14 +23,15 @@ use crate::daemon::plugins::returning;
 use crate::daemon::plugins::takeover::{self, Takeover};
 use crate::daemon::plugins::upcalls::{Registration, upcalls};
 use crate::daemon::registry::NRI_VERSION;
-use crate::daemon::registry::connected::ConnectedPlugin;
+use crate::daemon::registry::connected::{ConnectedPlugin, Subject};
 use crate::daemon::registry::process_name;
 use crate::daemon::resources::updates;
 use crate::error::quoted;
 use crate::host::Point;
 use crate::plugin::mux::CLOSED;
 use crate::plugin::{self, Encoded, EncodedSnapshot, Outcome, Plugin, Settings, api};
-use crate::state::Container;
+use crate::presence::IfThere;
+use crate::state::{Container, HiddenFrom};
 use crate::text::counted;
 
 /// The pause after a connection that could not be accepted.
@@ -174,11 +175,12 @@ pub(super) async fn admit(
         }
     };
     // Snapshot and registration in one step: events from here on reach the plugin.
-    let Moment { pods, containers, about } = {
+    let Moment { pods, containers, about, hidden } = {
         let rules = node.registry.rules();
         let is_ending = |subject: &_| node.registry.is_ending(subject);
         events::snapshot_shared(&node.records.read(), &rules, &id, is_ending)
     };
+    note_hidden(node, &id, hidden);
     let settings = node.config().plugin(plugin.index(), plugin.name());
     let mistake = node.config().unreliable();
     let chained =
@@ -202,6 +204,27 @@ pub(super) async fn admit(
     let known = format!("process {pid}, synchronized with {} and {}", counts.0, counts.1);
     node.audit_plugin(AuditAction::Connected, &id, &known);
     stay(node, &connected).await;
+}
+
+/// Notes what rules hide from a plugin that connects, for `explain`. A crash may lose it: the plugin
+/// connects again then.
+fn note_hidden(node: &Node, plugin: &str, hidden: Vec<(Subject, String)>) {
+    for (subject, rule) in hidden {
+        let new = HiddenFrom { plugin: plugin.to_owned(), rule };
+        let note = |known: &mut Vec<HiddenFrom>| {
+            if !known.contains(&new) {
+                known.push(new);
+            }
+        };
+        match subject {
+            Subject::Pod(id) => {
+                node.records.change_pod_in_memory(&id, |pod| note(&mut pod.hidden_from));
+            }
+            Subject::Container(key) => {
+                node.records.change_in_memory(&key, |record| note(&mut record.hidden_from));
+            }
+        }
+    }
 }
 
 /// Follows a plugin that takes part until it is disconnected.
@@ -310,7 +333,7 @@ pub(crate) fn record_protecting_plugins(node: &Node) {
         }
     }
     let path = node.config().protecting_plugins();
-    let recorded = std::fs::read_to_string(&path).unwrap_or_default();
+    let recorded = std::fs::read_to_string(&path).or_absent().unwrap_or_default();
     if recorded != list {
         let written = crate::files::replace(&path, list.as_bytes());
         log_failure("recording the plugins that protect containers", written);

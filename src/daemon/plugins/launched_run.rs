@@ -18,6 +18,7 @@ use crate::daemon::plugins::upcalls::{Registration, upcalls};
 use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::daemon::registry::roster::LaunchRecord;
 use crate::daemon::watch::pidfd;
+use crate::presence::IfThere;
 
 /// How long the process of a stopped plugin may take to exit, the kill included.
 const LEAVING: Duration = Duration::from_secs(3);
@@ -69,9 +70,13 @@ impl LaunchedRun {
         };
         drop(unregistered);
         let plugin = match started {
-            Some(Ok(plugin)) => plugin,
+            Some(Ok(plugin)) => {
+                record.note_start(None);
+                plugin
+            }
             Some(Err(error)) => {
                 let why = format!("could not be started: {error}");
+                record.note_start(Some(why.clone()));
                 node.audit_plugin(AuditAction::Rejected, &id, &why);
                 node.report.note_failure(&format!("{id} {why}"), &id);
                 node.registry.note_failed(&id);
@@ -156,7 +161,9 @@ async fn follow_process(
 }
 
 fn process_of(plugin: &Plugin) -> Option<OwnedFd> {
-    plugin.pid().and_then(|pid| pidfd::open(u32::try_from(pid).ok()?))
+    // Without it the plugin's connection shows its end.
+    let pid = plugin.pid().and_then(|pid| u32::try_from(pid).ok())?;
+    pidfd::open(pid).or_absent()?
 }
 
 async fn ended(process: Option<&OwnedFd>) {

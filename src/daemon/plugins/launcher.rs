@@ -120,7 +120,14 @@ async fn keep_plugin(
         if current.as_ref().is_none_or(|run| run.file != file) {
             let started = LaunchedRun::start(&node, &file, &mut wanted_file, &record).await;
             current = which_stays(current, started).await;
-            current.iter().for_each(|run| record.runs(&run.file));
+            if let Some(run) = &current {
+                let is_outdated = run.file != file;
+                record.runs(&run.file, is_outdated);
+                if is_outdated {
+                    let id = file.id();
+                    warn!(plugin = id, "{id} goes on as it was before its file changed");
+                }
+            }
         }
         if let Some(run) = current.as_mut().filter(|run| run.file == file) {
             tokio::select! {

@@ -10,7 +10,7 @@ mod launched_run;
 mod launcher;
 mod origin;
 pub(crate) mod resumed;
-mod returning;
+pub(crate) mod returning;
 pub(crate) mod socket;
 mod takeover;
 mod upcalls;

@@ -24,6 +24,7 @@ use crate::daemon::watch::pidfd;
 use crate::error::quoted;
 use crate::glob;
 use crate::host::Host;
+use crate::presence::IfThere;
 
 /// The process that connected, as far as it can be proven.
 #[derive(Debug)]
@@ -90,7 +91,8 @@ fn hold(stream: &UnixStream, pid: u32) -> Option<OwnedFd> {
         Ok(process) => Some(process),
         // An older kernel. A process that had ended before would have closed the connection.
         Err(Errno::ENOPROTOOPT) => {
-            let process = pidfd::open(pid)?;
+            // One that cannot be held does not prove its origin.
+            let process = pidfd::open(pid).or_absent()??;
             (!has_hung_up(stream)).then_some(process)
         }
         // It has ended, or is in another PID namespace.
@@ -101,7 +103,9 @@ fn hold(stream: &UnixStream, pid: u32) -> Option<OwnedFd> {
 impl PeerFacts {
     fn of(node: &Node, pid: u32) -> Self {
         let pod = own_pod::pod_of_process(node, pid);
-        let is_contained = pod.is_some();
+        // A process whose cgroup cannot be read may be in a container.
+        let is_contained = !matches!(pod, Ok(None));
+        let pod = pod.or_absent().flatten();
         let pod = pod.filter(|pod| !pod.is_doubtful && !pod.namespace.is_empty());
         let host = &node.host;
         let link = std::fs::read_link(host.path(format!("/proc/{pid}/exe")));
@@ -147,7 +151,9 @@ impl std::fmt::Display for PeerFacts {
 /// Whether the process executes this host's file of that path: a container has its own files under
 /// the same names.
 fn is_program_of_host(host: &Host, pid: u32, program: &str) -> bool {
-    let file = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    // What cannot be looked at proves nothing.
+    let file =
+        |path: &Path| std::fs::metadata(path).or_absent().map(|meta| (meta.dev(), meta.ino()));
     let executed = file(&host.path(format!("/proc/{pid}/exe")));
     Path::new(program).is_absolute() && executed.is_some() && executed == file(&host.path(program))
 }
@@ -157,7 +163,7 @@ fn is_program_of_host(host: &Host, pid: u32, program: &str) -> bool {
 fn is_process_of_host(host: &Host, pid: u32) -> bool {
     let namespace = |process: &str, kind: &str| {
         let path = host.path(format!("/proc/{process}/ns/{kind}"));
-        std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+        std::fs::metadata(path).or_absent().map(|meta| (meta.dev(), meta.ino()))
     };
     ["user", "pid"].into_iter().all(|kind| {
         let own = namespace("self", kind);
@@ -231,7 +237,7 @@ mod tests {
         let why = lost.check(&[program("/opt/nri/plugins/*")]).unwrap_err();
         assert!(why.contains("cannot be identified"), "{why}");
         let mut child = std::process::Command::new("/bin/true").spawn().unwrap();
-        let process = pidfd::open(child.id());
+        let process = pidfd::open(child.id()).unwrap();
         child.wait().unwrap();
         let ended = PluginPeer { pid: 7, process, facts: facts() };
         let why = ended.check(&[program("/opt/nri/plugins/*")]).unwrap_err();

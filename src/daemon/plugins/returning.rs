@@ -3,16 +3,21 @@
 //! before, those that are pre-installed, and those that the operator names. One that cannot come
 //! back is not waited for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use serde_json::{Value, json};
-use tracing::info;
+use tracing::{info, warn};
 
+use crate::config::Config;
+use crate::error::in_our_words;
 use crate::files;
 use crate::plugin;
+use crate::presence::{self, IfThere};
 use crate::state::Store;
 
 use crate::daemon::node::{Node, log_failure};
+use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::daemon::registry::returning::ExpectedPlugin;
 use crate::daemon::watch::pidfd;
 
@@ -22,25 +27,75 @@ fn file(node: &Node) -> std::path::PathBuf {
 
 /// Records the connected plugins, each with its process and whether something would restart it.
 pub(crate) fn remember(node: &Node) {
-    let rows = node.registry.connected().into_iter().map(|plugin| {
-        let pid = plugin.chained.plugin.pid().and_then(|pid| u32::try_from(pid).ok());
-        let pid = pid.filter(|pid| *pid > 0);
-        let cgroup = pid.map(|pid| cgroup(node, pid)).unwrap_or_default();
-        json!({
-            "id": plugin.chained.id(),
-            "pid": pid,
-            "start": pid.and_then(|pid| pidfd::start_time(&node.host, pid)),
-            "service": is_service(&cgroup),
-            "pod": pod_of(&node.records.read(), &cgroup),
-        })
-    });
+    let rows = node.registry.connected().into_iter().map(|plugin| row(node, &plugin));
     let bytes = Value::Array(rows.collect()).to_string();
     log_failure("recording the plugins", files::replace(&file(node), bytes.as_bytes()));
 }
 
+/// A connected plugin as it is recorded.
+fn row(node: &Node, plugin: &ConnectedPlugin) -> Value {
+    let pid = plugin.chained.plugin.pid().and_then(|pid| u32::try_from(pid).ok());
+    let pid = pid.filter(|pid| *pid > 0);
+    let cgroup = pid.map(|pid| cgroup(node, pid)).unwrap_or_default();
+    json!({
+        "id": plugin.chained.id(),
+        "pid": pid,
+        // Without it any process of that number counts.
+        "start": pid.and_then(|pid| pidfd::start_time(&node.host, pid).or_absent()?),
+        "service": is_service(&cgroup),
+        "pod": pod_of(&node.records.read(), &cgroup),
+    })
+}
+
+/// Disconnects plugins that may know of more pods after a reload: they are synchronized with them
+/// when they come back, since a connection has one Synchronize. Creates wait for them meanwhile, as
+/// after a daemon start.
+pub(crate) fn synchronize_anew(node: &Node, plugins: &[Rc<ConnectedPlugin>]) {
+    for plugin in plugins {
+        let id = plugin.chained.id();
+        let expected = match plugin.chained.launched {
+            true => Some(ExpectedPlugin::default()), // The launcher starts it again.
+            false => may_return(node, &id, &row(node, plugin)),
+        };
+        let expected = expected.map(|expected| (id, expected)).into_iter().collect();
+        node.registry.returning.expect_more(expected, node.config().registration_timeout);
+        let why = "rules no longer hide pods from it: it is to be synchronized with them";
+        plugin.chained.plugin.disconnect(why);
+    }
+}
+
+/// Lets creates wait for the plugins that a reload has added to those which a daemon start waits
+/// for; `before` is the configuration until now.
+pub(crate) fn expect_added(node: &Node, before: &Config) {
+    let config = node.config();
+    let added: BTreeMap<_, _> = if node.is_bystander() {
+        BTreeMap::new()
+    } else {
+        let known = configured(before);
+        let added = configured(&config).into_iter().filter(|id| !known.contains(id));
+        let added = added.filter(|id| !node.registry.is_present(id));
+        added.map(|id| (id, ExpectedPlugin::default())).collect()
+    };
+    node.registry.returning.expect_more(added, config.registration_timeout);
+}
+
+/// The plugins that a daemon start waits for by its configuration: pre-installed ones, and those
+/// that the operator names.
+fn configured(config: &Config) -> BTreeSet<String> {
+    let (files, _) = plugin::discover(&config.plugin_path, &config.plugin_config_path);
+    let launched = files.iter().map(plugin::PluginFile::id);
+    launched.chain(config.wait_for.iter().cloned()).collect()
+}
+
 /// Lets creates wait from now on, bounded by the registration time-out.
 pub(crate) fn expect(node: &Node) {
-    let bytes = std::fs::read(file(node)).unwrap_or_default();
+    let bytes = presence::insist(|| std::fs::read(file(node)).if_there());
+    let bytes = bytes.unwrap_or_else(|error| {
+        let why = in_our_words(&error);
+        warn!("which plugins were connected is not known, and creates do not wait for them: {why}");
+        None
+    });
+    let bytes = bytes.unwrap_or_default();
     let rows: Vec<Value> = serde_json::from_slice(&bytes).unwrap_or_default();
     let mut expected = BTreeMap::new();
     for row in &rows {
@@ -51,11 +106,7 @@ pub(crate) fn expect(node: &Node) {
         }
     }
     let config = node.config();
-    let (files, _) = plugin::discover(&config.plugin_path, &config.plugin_config_path);
-    let launched = files.iter().map(plugin::PluginFile::id);
-    for id in launched.chain(config.wait_for.iter().cloned()) {
-        expected.insert(id, ExpectedPlugin::default());
-    }
+    expected.extend(configured(&config).into_iter().map(|id| (id, ExpectedPlugin::default())));
     node.registry.returning.expect_all(expected, config.registration_timeout);
 }
 
@@ -71,7 +122,9 @@ fn may_return(node: &Node, id: &str, row: &Value) -> Option<ExpectedPlugin> {
         // A kubelet or systemd starts it again.
         return Some(ExpectedPlugin::default());
     }
-    let process = pidfd::open_same(&node.host, pid, number("start"));
+    let Ok(process) = pidfd::open_same(&node.host, pid, number("start")) else {
+        return Some(ExpectedPlugin::default()); // Nothing says that it has exited.
+    };
     if process.as_ref().is_none_or(pidfd::has_ended) {
         let more = if pod.is_some() { " and its pod was removed" } else { "" };
         info!("not waiting for {id}: its process {pid} has exited{more}");
@@ -103,7 +156,7 @@ fn pod_uid(cgroup: &str) -> Option<&str> {
 /// The cgroup of a process, by the line that every host has: version 2's, or the first.
 fn cgroup(node: &Node, pid: u32) -> String {
     let path = node.host.path(format!("/proc/{pid}/cgroup"));
-    let text = files::read_small(&path).unwrap_or_default();
+    let text = files::read_small(&path).or_absent().unwrap_or_default();
     let text = String::from_utf8_lossy(&text).into_owned();
     let lines = || text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     // On a hybrid host the longest path is the most specific.

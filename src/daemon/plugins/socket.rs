@@ -29,6 +29,7 @@ use crate::daemon::registry::socket::SavedSocket;
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
 use crate::daemon::watch::pidfd;
 use crate::error::{Error, Result};
+use crate::presence::IfThere;
 
 /// How often the path is checked even without an event.
 const PATH_CHECK: Duration = Duration::from_secs(10);
@@ -177,7 +178,12 @@ pub(crate) fn change(node: &Rc<Node>, change: SocketChange, before: &Path) {
         SocketChange::Bound(bound) => {
             leave_path(node, before);
             let was_bystander = node.is_bystander();
+            let was_off = matches!(*slot.problem.borrow(), Some(NoPlugins::SwitchedOff));
             accept(node, bound);
+            if was_off {
+                // Plugins that left meanwhile come back, as after a daemon start.
+                returning::expect(node);
+            }
             info!("plugins can connect at {} now", node.config().socket_path.display());
             if was_bystander {
                 end_standing_by(node);
@@ -279,13 +285,14 @@ async fn ends(process: Option<&OwnedFd>) {
 }
 
 fn is_ours(node: &Node, path: &Path) -> bool {
-    node.registry.socket.file.get().is_some_and(|file| file.is_at(path))
+    // It is looked at again; what cannot be known now is not lost.
+    node.registry.socket.file.get().is_some_and(|file| file.is_at(path).unwrap_or(true))
 }
 
 /// Whether the other process still has the path, as far as can be seen without connecting to it.
 async fn still_theirs(node: &Node, path: &Path, other: Option<&mut PathHolder>) -> bool {
     let Some(other) = other else { return false };
-    let is_there = other.file.is_some_and(|file| file.is_at(path));
+    let is_there = other.file.is_some_and(|file| file.is_at(path).unwrap_or(true));
     if !is_there || other.process.as_ref().is_some_and(pidfd::has_ended) {
         return false;
     }
@@ -304,7 +311,7 @@ async fn is_listed(node: &Node, path: &Path, pid: i32) -> bool {
 
 /// Takes the path if no process listens there; else notes which one does.
 fn look_again(node: &Rc<Node>, path: &Path) -> Option<PathHolder> {
-    let file = SocketFile::of(path).ok();
+    let file = SocketFile::of(path).or_absent();
     match socket::for_plugins(&node.config()) {
         Ok(bound) => {
             take_path(node, bound);
@@ -316,7 +323,9 @@ fn look_again(node: &Rc<Node>, path: &Path) -> Option<PathHolder> {
                 NoPlugins::SwitchedOff | NoPlugins::Failed(_) => Default::default(),
             };
             note_unavailable(node, path, why);
-            let process = listener.pid.and_then(|pid| pidfd::open(u32::try_from(pid).ok()?));
+            // Without it the path is looked at again all the same.
+            let process = listener.pid.and_then(|pid| u32::try_from(pid).ok());
+            let process = process.and_then(|pid| pidfd::open(pid).or_absent()?);
             Some(PathHolder {
                 file,
                 process,

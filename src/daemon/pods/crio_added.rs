@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use crate::daemon::pods::life;
 use crate::daemon::request::describe::{Description, describe_folder};
 use crate::daemon::watch::folders::{FolderEvent, FolderWatch, WatchedFolder};
 use crate::engine::EngineKind;
+use crate::presence::{self, IfThere};
 use crate::sources::registered;
 
 /// Where CRI-O keeps the folders by default; with another configuration its first container shows
@@ -112,7 +114,7 @@ async fn follow(node: &Rc<Node>, home: &Path) {
             match watched.next().await {
                 FolderEvent::Came(name) => consider(node, home, &name).await,
                 FolderEvent::Unknown => consider_all(node, home).await,
-                FolderEvent::Went(_) if home.is_dir() => {}
+                FolderEvent::Went(_) if !matches!(presence::is_dir(home), Ok(false)) => {}
                 // Also if another folder is in its place by now: that one is not watched.
                 FolderEvent::Went(_) | FolderEvent::Gone => break,
             }
@@ -123,14 +125,16 @@ async fn follow(node: &Rc<Node>, home: &Path) {
 /// Waits for the folder; `None` if it exists and cannot be watched.
 async fn appears(folders: &FolderWatch, home: &Path) -> Option<WatchedFolder> {
     loop {
-        if let Some(watched) = folders.watch_if_there(home).ok()? {
+        let watch = |folder| folders.watch_if_there(folder).map_err(io::Error::from).or_absent();
+        if let Some(watched) = watch(home)? {
             return Some(watched);
         }
-        let above = home.ancestors().skip(1).find(|above| above.is_dir())?;
+        let is_there = |above: &&Path| presence::is_dir(above).unwrap_or(true);
+        let above = home.ancestors().skip(1).find(is_there)?;
         // Any folder may be removed between two checks: then the loop checks again.
-        let Some(mut watched) = folders.watch_if_there(above).ok()? else { continue };
+        let Some(mut watched) = watch(above)? else { continue };
         let next = home.strip_prefix(above).ok()?.components().next()?;
-        if !above.join(next).is_dir() {
+        if matches!(presence::is_dir(&above.join(next)), Ok(false)) {
             watched.next().await;
         }
     }
@@ -145,7 +149,8 @@ async fn consider_all(node: &Rc<Node>, home: &Path) {
 
 /// IDs of folders that belong to no known pod or container.
 fn unknown_pods(node: &Node, home: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(home).into_iter().flatten().flatten();
+    // Pods that are not found here are announced with their first container.
+    let entries = presence::entries(home).or_absent().into_iter().flatten();
     let names = entries.filter_map(|entry| id_of(&entry.file_name()));
     names.filter(|id| !is_known(node, id)).collect()
 }
@@ -165,8 +170,9 @@ fn is_known(node: &Node, id: &str) -> bool {
 /// A folder exists. This does not wait for plugins: other folders may appear meanwhile.
 async fn consider(node: &Rc<Node>, home: &Path, name: &OsStr) {
     let Some(id) = id_of(name).filter(|id| !is_known(node, id)) else { return };
-    let is_dir = std::fs::symlink_metadata(home.join(&id)).is_ok_and(|meta| meta.is_dir());
-    if !is_dir || node.watches.crio.arriving.borrow().contains(&id) {
+    let meta = std::fs::symlink_metadata(home.join(&id)).or_absent();
+    if !meta.is_some_and(|meta| meta.is_dir()) || node.watches.crio.arriving.borrow().contains(&id)
+    {
         return;
     }
     let seen = read_folder(node, home, &id).await;
@@ -203,12 +209,14 @@ async fn consider(node: &Rc<Node>, home: &Path, name: &OsStr) {
 async fn arrives(node: &Rc<Node>, home: &Path, id: &str) -> Option<PodFolder> {
     let folder = home.join(id);
     let userdata = folder.join("userdata");
-    if !userdata.is_dir() {
+    // Until the kernel says so, nothing has gone; a container announces what is missed here.
+    let is_missing = |folder: &Path| matches!(presence::is_dir(folder), Ok(false));
+    if is_missing(&userdata) {
         let mut watched = node.watches.folders.watch(&folder)?;
-        while !userdata.is_dir() {
+        while is_missing(&userdata) {
             match watched.next().await {
                 FolderEvent::Gone => return None,
-                FolderEvent::Went(_) if !folder.is_dir() => return None,
+                FolderEvent::Went(_) if is_missing(&folder) => return None,
                 FolderEvent::Went(_) | FolderEvent::Came(_) | FolderEvent::Unknown => {}
             }
         }
@@ -223,7 +231,7 @@ async fn arrives(node: &Rc<Node>, home: &Path, id: &str) -> Option<PodFolder> {
         loop {
             match watched.next().await {
                 FolderEvent::Gone => return None,
-                FolderEvent::Went(_) if !userdata.is_dir() || is_known(node, id) => return None,
+                FolderEvent::Went(_) if is_missing(&userdata) || is_known(node, id) => return None,
                 FolderEvent::Unknown => break,
                 news if news == document => break,
                 FolderEvent::Came(_) | FolderEvent::Went(_) => {}

@@ -4,12 +4,14 @@
 //! its last container has exited, and removed when its document and its last container are gone.
 //! This module only reads, and costs nothing between events.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::select_all;
 
+use crate::presence::{self, Backoff, IfThere};
 use crate::state::{ContainerKey, Lifecycle};
 
 use crate::daemon::node::Node;
@@ -27,26 +29,46 @@ const ROOTS: [&str; 2] = ["/run/containers/storage/", "/var/lib/containers/stora
 pub(crate) fn follow(node: &Rc<Node>, id: &str) {
     let path = node.records.read().pod(id).and_then(|pod| pod.lives_with.clone());
     let Some(path) = path.map(|path| node.host.path(path)) else { return };
-    // None if the folder was removed before the watch: then the pod ends at once.
-    let mut watched: Vec<WatchedFolder> =
-        folders(&path).iter().filter_map(|folder| node.watches.folders.watch(folder)).collect();
     let (node, id) = (Rc::clone(node), id.to_owned());
     tokio::task::spawn_local(async move {
+        // None if the folder was removed before the watch: then the pod ends at once.
+        let mut watched = watch(&node, &path);
         loop {
             // Registered before the check: no notification in between is missed.
             let forgotten = node.watches.crio.forgotten.notified();
-            if !path.exists() || node.records.read().pod(&id).is_none() {
+            let is_there = presence::exists(&path);
+            if matches!(is_there, Ok(false)) || node.records.read().pod(&id).is_none() {
                 break;
             }
-            stop_if_marked(&node, &id).await;
+            let is_known = stop_if_marked(&node, &id).await.is_ok() && is_there.is_ok();
+            let again = async {
+                match &mut watched {
+                    Some(watched) if is_known => something_changes(watched).await,
+                    _ => tokio::time::sleep(UNWATCHED_CHECK).await,
+                }
+            };
             tokio::select! {
-                () = something_changes(&mut watched) => {}
+                () = again => {}
                 () = forgotten => {}
+            }
+            if watched.is_none() {
+                watched = watch(&node, &path);
             }
         }
         life::end_if_empty(&node, &id).await;
         node.lanes.drop_idle_pod(&node.records.read(), &id);
     });
+}
+
+/// Watches the folders of the pod; `None` if the kernel has no watch left for one of them.
+fn watch(node: &Node, document: &Path) -> Option<Vec<WatchedFolder>> {
+    let mut watched = Vec::new();
+    for folder in folders(document) {
+        watched.extend(
+            node.watches.folders.watch_if_there(&folder).map_err(io::Error::from).or_absent()?,
+        );
+    }
+    Some(watched)
 }
 
 async fn something_changes(watched: &mut [WatchedFolder]) {
@@ -70,16 +92,28 @@ pub(crate) fn follow_all(node: &Rc<Node>) {
 pub(crate) fn member_ended(node: &Rc<Node>, id: &str) {
     if node.records.read().pod(id).is_some_and(|pod| pod.lives_with.is_some()) {
         let (node, id) = (Rc::clone(node), id.to_owned());
-        tokio::task::spawn_local(async move { stop_if_marked(&node, &id).await });
+        tokio::task::spawn_local(async move {
+            let mut backoff = Backoff::default();
+            while stop_if_marked(&node, &id).await.is_err() {
+                tokio::time::sleep(backoff.next()).await;
+            }
+        });
     }
 }
 
 /// StopPodSandbox, if the engine has stopped the pod and plugins know every member as exited.
-async fn stop_if_marked(node: &Rc<Node>, id: &str) {
+///
+/// # Errors
+/// Fails when it cannot be known whether the engine has stopped it.
+async fn stop_if_marked(node: &Rc<Node>, id: &str) -> io::Result<()> {
     let path = node.records.read().pod(id).and_then(|pod| pod.lives_with.clone());
-    let Some(path) = path.map(|path| node.host.path(path)) else { return };
-    if !folders(&path).iter().any(|folder| folder.join(MARK).exists()) {
-        return;
+    let Some(path) = path.map(|path| node.host.path(path)) else { return Ok(()) };
+    let mut is_marked = false;
+    for folder in folders(&path) {
+        is_marked |= presence::exists(&folder.join(MARK))?;
+    }
+    if !is_marked {
+        return Ok(());
     }
     let members = |node: &Node| -> Vec<(ContainerKey, bool)> {
         let store = node.records.read();
@@ -97,6 +131,7 @@ async fn stop_if_marked(node: &Rc<Node>, id: &str) {
     if members(node).iter().all(|(_, has_ended)| *has_ended) {
         life::stop(node, id).await;
     }
+    Ok(())
 }
 
 /// The folders of the pod: below the run root and below the graph root.

@@ -17,6 +17,7 @@ use crate::engine::EngineKind;
 use crate::error::{Context, Result};
 use crate::host::Point;
 use crate::plugin::Event;
+use crate::presence;
 use crate::state::{Container, Lifecycle, Pod, PodState, SCHEMA, Skipped};
 
 fn record(node: &Node, description: &Description, container: Option<&Container>) -> Pod {
@@ -40,6 +41,7 @@ fn record(node: &Node, description: &Description, container: Option<&Container>)
         message: messages::pod_to_wire(&description.pod),
         refused: Vec::new(),
         skipped: Vec::new(),
+        hidden_from: Vec::new(),
         unknown: Default::default(),
     }
 }
@@ -72,8 +74,8 @@ pub(crate) async fn arrives(node: &Rc<Node>, description: &Description) -> Resul
     let lane = node.pod_lane(&pod.id);
     let _turn = lane.turn.lock().await;
     // Or the engine has given the pod up meanwhile.
-    let is_gone = pod.lives_with.as_ref().is_some_and(|path| !node.host.path(path).exists());
-    if is_gone || node.records.read().pod(&pod.id).is_some() {
+    let document = pod.lives_with.as_ref().map(|path| presence::exists(&node.host.path(path)));
+    if matches!(document, Some(Ok(false))) || node.records.read().pod(&pod.id).is_some() {
         return Ok(());
     }
     adopt_arrived(node, description)?;
@@ -198,9 +200,12 @@ async fn ask(node: &Rc<Node>, id: &str, notification: &Notification) -> Result<(
     let requirement = Requirement::of_pod(node, &pod);
     requirement.require_connected()?;
     let (unanswered, absent) = (requirement.unanswered(), requirement.absent());
+    let hidden_from = node.registry.hidden_from(&notification.ruled_pod());
+    let is_hidden = !hidden_from.is_empty();
+    node.records.change_pod_in_memory(id, |pod| pod.hidden_from = hidden_from.clone());
     let is_noted = !unanswered.is_empty();
     if is_noted {
-        put(node, Pod { skipped: unanswered, ..pod.clone() })?;
+        put(node, Pod { skipped: unanswered, hidden_from, ..pod.clone() })?;
     }
     let (mut skipped, allowed) = node.registry.notify_until_refused(notification).await;
     let answered = requirement.require_answers(&skipped);
@@ -209,7 +214,7 @@ async fn ask(node: &Rc<Node>, id: &str, notification: &Notification) -> Result<(
         let entry = || AuditEntry::new(AuditAction::Skipped).at_event(notification.event.name());
         node.audit_pod(id, || entry().by(plugin).because(reason));
     }
-    if is_noted || !skipped.is_empty() {
+    if is_noted || is_hidden || !skipped.is_empty() {
         node.note_pod(id, |pod| pod.skipped = skipped);
     }
     let all = allowed.and(answered);
@@ -260,11 +265,12 @@ pub(crate) async fn end(node: &Rc<Node>, id: &str) {
     forget(node, id);
 }
 
-/// Whether a pod still exists although none of its containers does.
+/// Whether a pod still exists although none of its containers does; it does while that cannot be
+/// known.
 fn lasts(node: &Node, id: &str) -> bool {
     let store = node.records.read();
     let path = store.pod(id).and_then(|pod| pod.lives_with.as_ref());
-    path.is_some_and(|path| node.host.path(path).exists())
+    path.is_some_and(|path| presence::exists(&node.host.path(path)).unwrap_or(true))
 }
 
 /// Drops pods whose daemon was killed before they had a container; before any plugin connects.

@@ -21,6 +21,7 @@ use crate::engine::{EngineKind, cgroup_of_pod};
 use crate::error::Error;
 use crate::host::Point;
 use crate::plugin::{Event, api};
+use crate::presence::IfThere;
 use crate::state::{Pod, PodState};
 
 /// How long after a write the files are read: kubelet writes several, one after the other.
@@ -46,7 +47,7 @@ fn cgroups(node: &Node, engine: EngineKind, pod: &api::PodSandbox) -> Option<Cgr
         ("", parent) => format!("{parent}:-:-"),
         (path, _) => path.to_owned(),
     };
-    let mounts = node.caches.cgroup_mounts(&node.host).ok()?;
+    let mounts = node.caches.cgroup_mounts(&node.host).or_absent()?;
     Cgroups::at(&node.host, &mounts, &cgroup_of_pod(&path, &pod.uid)?)
 }
 
@@ -60,8 +61,9 @@ fn files(cgroups: &Cgroups) -> &'static [(&'static str, &'static str)] {
 
 fn read(cgroups: &Cgroups) -> PodLimits {
     let text = |(controller, file): &(&str, &str)| {
-        // A file that is just being replaced may be empty.
-        let text = cgroups.text(controller, file).filter(|text| !text.is_empty())?;
+        // A file that is just being replaced may be empty; without one the known limit stays.
+        let text = cgroups.text(controller, file).or_absent().flatten();
+        let text = text.filter(|text| !text.is_empty())?;
         Some(((*file).to_owned(), text))
     };
     files(cgroups).iter().filter_map(text).collect()

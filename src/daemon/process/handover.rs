@@ -5,6 +5,7 @@
 
 use std::io::{Read, Seek, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
 
 use nix::errno::Errno;
 use nix::libc;
@@ -13,6 +14,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use crate::daemon::process::sockets::number_from_service_manager;
 use crate::error::{Context, Error, Result};
 use crate::fnv::fnv128;
+use crate::presence::{self, IfThere};
 
 /// The form of the state. It changes only when a program that knows the form before would go on
 /// wrongly: new members of the document need no new number.
@@ -130,7 +132,8 @@ fn set_passed_on(number: RawFd, is_passed_on: bool) -> std::io::Result<()> {
 #[expect(unsafe_code, reason = "closing descriptors by number")]
 pub(crate) fn close_inherited() {
     let kept = number_from_service_manager();
-    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let open = presence::entries(Path::new("/proc/self/fd")).or_absent().unwrap_or_default();
+    let open = open.into_iter();
     let numbers: Vec<RawFd> =
         open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for number in numbers.into_iter().filter(|number| *number > 2 && Some(*number) != kept) {

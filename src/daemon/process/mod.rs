@@ -7,6 +7,7 @@
 pub(crate) mod capabilities;
 pub(crate) mod detach;
 pub(crate) mod handover;
+pub(crate) mod other;
 pub(crate) mod own;
 pub(crate) mod requests;
 pub(crate) mod service_manager;

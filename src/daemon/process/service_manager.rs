@@ -1,14 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Messages to the service manager that runs the daemon, as sd_notify(3) sends them: ready,
-//! reloading, alive. Without a service manager nothing is sent.
+//! reloading, alive. Without a service manager nothing is sent. A service manager that does not read
+//! delays nothing (D53): its message waits for it, and is replaced by a later one of the same kind.
 
+use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tracing::warn;
+
+/// How often a message that was not taken is sent again.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// The watchdog's message; a missed one is made up by the next.
+const ALIVE: &str = "WATCHDOG=1\n";
+
+thread_local! {
+    /// The last message that was not taken: the newest state is the one that counts.
+    static UNSENT: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// There is such a message.
+static AGAIN: Notify = Notify::const_new();
 
 /// Reports that the daemon is ready, also after a reload.
 pub(crate) fn report_ready() {
@@ -21,13 +39,26 @@ pub(crate) fn report_reloading() {
     report(&format!("RELOADING=1\nMONOTONIC_USEC={}\n", crate::clock::monotonic() / 1000));
 }
 
-/// Tells the watchdog of the service manager, if there is one, that the event loop runs. Never ends.
-pub(crate) async fn keep_watchdog_quiet() {
-    let Some(limit) = watchdog() else { return std::future::pending().await };
-    loop {
-        report("WATCHDOG=1\n");
-        tokio::time::sleep(limit / 2).await;
-    }
+/// Tells the watchdog of the service manager, if there is one, that the event loop runs, and sends
+/// again what was not taken. Never ends.
+pub(crate) async fn keep_informed() {
+    let beats = async {
+        let Some(limit) = watchdog() else { return std::future::pending().await };
+        loop {
+            report(ALIVE);
+            tokio::time::sleep(limit / 2).await;
+        }
+    };
+    let again = async {
+        loop {
+            AGAIN.notified().await;
+            tokio::time::sleep(RETRY).await;
+            if let Some(message) = UNSENT.take() {
+                report(&message);
+            }
+        }
+    };
+    tokio::join!(beats, again);
 }
 
 /// How long the daemon may be silent, if the watchdog is meant for this process.
@@ -41,8 +72,17 @@ fn watchdog() -> Option<Duration> {
 fn report(message: &str) {
     let name: Option<OsString> = std::env::var_os("NOTIFY_SOCKET");
     let Some(name) = name.filter(|name| !name.is_empty()) else { return };
-    if let Err(error) = send(&name, message) {
-        warn!("could not notify the service manager: {}", crate::error::in_our_words(&error));
+    match send(&name, message) {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+            if message != ALIVE {
+                UNSENT.set(Some(message.to_owned()));
+                AGAIN.notify_one();
+            }
+        }
+        Err(error) => {
+            warn!("could not notify the service manager: {}", crate::error::in_our_words(&error));
+        }
     }
 }
 
@@ -52,7 +92,9 @@ fn send(name: &OsStr, message: &str) -> std::io::Result<()> {
         Some(name) => SocketAddr::from_abstract_name(name)?,
         None => SocketAddr::from_pathname(name)?,
     };
-    UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), &address).map(|_sent| ())
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    socket.send_to_addr(message.as_bytes(), &address).map(|_sent| ())
 }
 
 #[cfg(test)]
@@ -75,5 +117,14 @@ mod tests {
             assert_eq!(&message[..length], b"READY=1\n", "{}", name.display());
         }
         assert!(send(OsStr::new("@nobody-listens-here"), "READY=1\n").is_err());
+    }
+
+    #[test]
+    fn a_service_manager_that_does_not_read_delays_nothing() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("notify");
+        let _full = UnixDatagram::bind(&path).unwrap();
+        let refused = (0..100_000).find_map(|_| send(path.as_os_str(), "READY=1\n").err());
+        assert_eq!(refused.map(|error| error.kind()), Some(ErrorKind::WouldBlock));
     }
 }

@@ -5,18 +5,23 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, Flock, FlockArg, fcntl};
 
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
 use crate::files::make_private_dir;
-use crate::plugin::socket::{Bound, SocketFile, bind};
+use crate::plugin::socket::{Bound, SocketFile, bind, listener_at};
+use crate::presence::IfThere;
 
 /// The lock of the one daemon; held as long as its process lives.
 pub(crate) type DaemonLock = Flock<std::fs::File>;
 
-/// A daemon that was killed may still be ending when its successor starts.
+/// How long a daemon that serves keeps a second one waiting: it may be about to end.
 const HANDOVER: Duration = Duration::from_millis(500);
+
+/// How long a daemon that was killed may take to end: the kernel takes its memory down first.
+const ENDING_WAIT: Duration = Duration::from_secs(3);
 
 /// How often the lock is tried meanwhile.
 const LOCK_CHECK: Duration = Duration::from_millis(10);
@@ -32,14 +37,19 @@ pub(crate) fn lock(config: &Config) -> Result<DaemonLock> {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600);
     let mut file = options.open(&path).doing(|| format!("opening {}", path.display()))?;
-    let deadline = Instant::now() + HANDOVER;
+    let begun = Instant::now();
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Ok(lock),
-            Err((back, _)) if Instant::now() < deadline => file = back,
-            Err(_) => {
+            Err((back, _)) if begun.elapsed() < HANDOVER => file = back,
+            Err(_) if listener_at(&config.daemon_socket(), &config.host()).is_some() => {
                 let error = Error::new("another daemon is running");
                 return Err(error.hint("see: nri-runc nri status"));
+            }
+            Err((back, _)) if begun.elapsed() < ENDING_WAIT => file = back,
+            Err(_) => {
+                let why = format!("another process holds {}", path.display());
+                return Err(Error::new(why).hint("nri-runc nri check names it"));
             }
         }
         std::thread::sleep(LOCK_CHECK);
@@ -48,8 +58,8 @@ pub(crate) fn lock(config: &Config) -> Result<DaemonLock> {
 
 /// Whether a daemon holds the lock; asking for it does not take it.
 pub(crate) fn is_locked(config: &Config) -> bool {
-    let file = std::fs::File::open(config.daemon_lock());
-    file.is_ok_and(|file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
+    let Some(file) = std::fs::File::open(config.daemon_lock()).or_absent() else { return false };
+    matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
 }
 
 /// The socket for wrappers.
@@ -125,8 +135,26 @@ mod tests {
     fn there_is_one_daemon() {
         let temp = tempfile::tempdir().unwrap();
         let config = config(temp.path());
-        let _first = lock(&config).unwrap();
+        let first = lock(&config).unwrap();
+        let _serves = bound(&config).unwrap();
         assert!(lock(&config).unwrap_err().to_string().contains("another daemon"));
+        drop(first);
+        assert!(lock(&config).is_ok());
+    }
+
+    #[test]
+    fn a_lock_that_a_silent_process_holds_is_waited_for_and_named() {
+        let temp = tempfile::tempdir().unwrap();
+        let config = config(temp.path());
+        let first = lock(&config).unwrap();
+        let error = lock(&config).unwrap_err().to_string();
+        assert!(error.contains("another process holds") && error.contains("check"), "{error}");
+        let ends = std::thread::spawn(move || {
+            std::thread::sleep(HANDOVER * 2);
+            drop(first);
+        });
+        assert!(lock(&config).is_ok(), "a killed one has ended by then");
+        ends.join().unwrap();
     }
 
     #[test]

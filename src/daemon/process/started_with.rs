@@ -9,11 +9,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::config::{self, ChangedKey, Config, Effect, Loaded};
+use crate::config::{self, ChangedKey, Config, Effect, Files, Loaded};
 use crate::daemon::process::handover::STATE_VERSION;
-
-/// Configuration files with their text.
-type Files = Vec<(PathBuf, String)>;
+use crate::presence::IfThere;
+use crate::runtime;
 
 /// The files and the program with which this daemon runs.
 pub(crate) struct StartedWith {
@@ -29,8 +28,8 @@ pub(crate) struct StartedWith {
 impl StartedWith {
     pub(crate) fn new(loaded: &Loaded) -> Self {
         Self {
-            at_start: loaded.files.clone(),
-            in_force: RefCell::new(loaded.files.clone()),
+            at_start: loaded.in_force().clone(),
+            in_force: RefCell::new(loaded.in_force().clone()),
             only: loaded.only.clone(),
             program: program(),
             state_version: loaded.config.debug_state_version.unwrap_or(STATE_VERSION),
@@ -50,7 +49,7 @@ impl StartedWith {
 
     /// Reads the files again.
     pub(crate) fn read(&self) -> Loaded {
-        config::load(self.only.as_deref())
+        runtime::verify(config::load(self.only.as_deref()))
     }
 
     /// What `loaded` has that is not in force.
@@ -76,10 +75,12 @@ impl StartedWith {
     /// The configuration as `status` shows it; `check` compares it with the files.
     pub(crate) fn to_json(&self, config: &Config) -> Value {
         let loaded = self.read();
-        let changed = match loaded.stops_reload() {
+        let mut changed = match loaded.refusal() {
             Some(_) => Vec::new(),
             None => self.changes(&loaded),
         };
+        // Each call reads these by itself: the daemon is not behind.
+        changed.retain(|changed| changed.effect != Effect::Call);
         let restarts = changed.iter().filter(|changed| changed.effect == Effect::Restart);
         let files: Vec<PathBuf> =
             self.in_force.borrow().iter().map(|(path, _)| path.clone()).collect();
@@ -105,7 +106,7 @@ impl StartedWith {
 }
 
 fn program() -> Value {
-    let path = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+    let path = std::fs::read_link("/proc/self/exe").or_absent().unwrap_or_default();
     match std::fs::metadata("/proc/self/exe") {
         Ok(meta) => json!({
             "path": path,

@@ -12,6 +12,8 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use crate::presence::IfThere;
+
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_pdeathsig;
@@ -81,7 +83,7 @@ fn keep_only(descriptor: &OwnedFd) {
             unsafe { nix::libc::syscall(nix::libc::SYS_close_range, first, last, 0) };
         }
     }
-    if std::fs::read_dir("/proc/self/fd").is_ok_and(|open| open.count() > 5) {
+    if std::fs::read_dir("/proc/self/fd").or_absent().is_some_and(|open| open.count() > 5) {
         // Before Linux 5.9 there is no close_range: one by one.
         for other in (3..1024).filter(|other| *other != number.cast_signed()) {
             // SAFETY: as above.

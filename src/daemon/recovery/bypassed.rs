@@ -6,18 +6,20 @@
 //! No plugin is asked about such a call and no change is made: the runtime has long run.
 
 use std::fs::DirBuilder;
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde_json::Map;
 use tokio::task::JoinHandle;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::argv::Verb;
 use crate::daemon::bundle;
-use crate::daemon::lifecycle::{removal, state};
+use crate::daemon::lifecycle::{late_start, removal, state};
 use crate::daemon::node::Node;
 use crate::daemon::node::messages::{self, Classes};
 use crate::daemon::pods::{life, resized};
@@ -31,15 +33,16 @@ use crate::daemon::resources::{apply, updates};
 use crate::daemon::runtime::state_dir;
 use crate::daemon::watch::folders::WatchedFolder;
 use crate::daemon::watch::pidfd;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files;
-use crate::link::{REFUSED_DIR, WrapperRequest};
+use crate::link::{BYPASSED_DIR, REFUSED_DIR, WrapperRequest};
 use crate::plugin::Event;
+use crate::presence::{Backoff, IfThere};
 use crate::spec::overlay;
 use crate::state::{Container, ContainerKey, Lifecycle, PodState, Skipped};
 
-/// How long a runtime's `delete` is followed; after that its PID may be another process's.
-const DELETION: Duration = Duration::from_secs(60);
+/// How long a runtime's `start` or `delete` is followed; after that its PID may be another process's.
+const RUNTIME_WAIT: Duration = Duration::from_secs(60);
 
 /// The note of a wrapper that bypassed the daemon.
 #[derive(Deserialize)]
@@ -63,115 +66,146 @@ impl BypassNote {
     }
 }
 
-/// Takes over all calls that bypassed the daemon, oldest first; before any plugin registers.
+/// Takes over all calls that bypassed the daemon, oldest first; before any plugin registers. What
+/// cannot be read now is taken over later, like those that come then.
 pub(crate) async fn adopt(node: &Rc<Node>) {
-    refusals::take_up(node);
-    for path in notes(node) {
-        take_up(node, &path, None).await;
+    if let Err(error) = adopt_all(node).await {
+        warn!("a call that bypassed the daemon is not taken over yet: {error}");
     }
+}
+
+async fn adopt_all(node: &Rc<Node>) -> Result<()> {
+    refusals::take_up(node)?;
+    for path in notes(node)? {
+        take_up(node, &path, None).await?;
+    }
+    Ok(())
 }
 
 /// Takes over calls that bypass the daemon from now on: of wrappers that got no answer from it, or
 /// from its predecessor.
-pub(crate) fn follow(node: &Rc<Node>) -> Option<JoinHandle<()>> {
-    let mut bypassed = watch_notes(node, &folder(node))?;
-    let mut refused = watch_notes(node, &node.config().run_dir.join(REFUSED_DIR))?;
+pub(crate) fn follow(node: &Rc<Node>) -> JoinHandle<()> {
+    // Made at once: the run directory is not complete without them.
+    let mut watched = watch_both(node).or_absent();
     let node = Rc::clone(node);
-    Some(tokio::task::spawn_local(async move {
+    tokio::task::spawn_local(async move {
+        let mut backoff = Backoff::default();
         loop {
-            refusals::take_up(&node);
-            for path in notes(&node) {
-                let Some(call) = read(&path).and_then(|note| note.call()) else {
-                    take_up(&node, &path, None).await;
-                    continue;
-                };
-                let lane = node.lane(&call.key);
-                let _turn = lane.turn.lock().await;
-                take_up(&node, &path, Some(&call.key)).await;
+            if watched.is_none() {
+                watched = watch_both(&node).or_absent();
             }
+            if let Err(error) = take_up_all(&node).await {
+                debug!("a call that bypassed the daemon is not taken over yet: {error}");
+                tokio::time::sleep(backoff.next()).await;
+                continue;
+            }
+            let Some([bypassed, refused]) = &mut watched else {
+                // The kernel has no watch left, or the folders cannot be made.
+                tokio::time::sleep(backoff.next()).await;
+                continue;
+            };
+            backoff = Backoff::default();
             let is_watched = tokio::select! {
                 is_watched = bypassed.next_arrival() => is_watched,
                 is_watched = refused.next_arrival() => is_watched,
             };
             if !is_watched {
-                // Another folder may be at the path by now.
-                let config = node.config().run_dir.clone();
-                let Some(again) = watch_notes(&node, &folder(&node)) else { return };
-                let Some(refusals) = watch_notes(&node, &config.join(REFUSED_DIR)) else { return };
-                (bypassed, refused) = (again, refusals);
+                watched = None; // Another folder may be at the path by now.
             }
         }
-    }))
+    })
+}
+
+fn watch_both(node: &Node) -> Result<[WatchedFolder; 2]> {
+    let refused = node.config().run_dir.join(REFUSED_DIR);
+    Ok([watch_notes(node, &folder(node))?, watch_notes(node, &refused)?])
+}
+
+async fn take_up_all(node: &Rc<Node>) -> Result<()> {
+    let mut taken = refusals::take_up(node);
+    for path in notes(node)? {
+        let note = notes::read::<BypassNote>(&path)?;
+        let Some(call) = note.and_then(|note| note.call()) else {
+            taken = taken.and(take_up(node, &path, None).await);
+            continue;
+        };
+        let lane = node.lane(&call.key);
+        let _turn = lane.turn.lock().await;
+        // One that has to wait does not hold up the others.
+        taken = taken.and(take_up(node, &path, Some(&call.key)).await);
+    }
+    taken
 }
 
 /// Takes over calls about this container that bypassed the daemon; the caller holds its lane.
 /// Returns whether there was one.
-pub(crate) async fn take_up_of(node: &Rc<Node>, key: &ContainerKey) -> bool {
+///
+/// # Errors
+/// Fails when that cannot be known now.
+pub(crate) async fn take_up_of(node: &Rc<Node>, key: &ContainerKey) -> Result<bool> {
     let mut has_any = false;
-    for path in notes(node) {
-        let call = read(&path).and_then(|note| note.call());
+    for path in notes(node)? {
+        let call = notes::read::<BypassNote>(&path)?.and_then(|note| note.call());
         if call.is_some_and(|call| call.key == *key) {
-            take_up(node, &path, Some(key)).await;
+            take_up(node, &path, Some(key)).await?;
             has_any = true;
         }
     }
-    has_any
+    Ok(has_any)
 }
 
 fn folder(node: &Node) -> PathBuf {
-    node.config().run_dir.join("bypassed")
+    node.config().run_dir.join(BYPASSED_DIR)
 }
 
 /// Watches a folder of notes, which is created if it does not exist.
-fn watch_notes(node: &Node, folder: &Path) -> Option<WatchedFolder> {
-    DirBuilder::new().recursive(true).mode(0o700).create(folder).ok()?;
-    node.watches.folders.watch(folder)
+fn watch_notes(node: &Node, folder: &Path) -> Result<WatchedFolder> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let watched = node.watches.folders.watch_if_there(folder).map_err(io::Error::from)?;
+    watched.ok_or_else(|| Error::new("it was removed at once"))
 }
 
-fn notes(node: &Node) -> Vec<PathBuf> {
+fn notes(node: &Node) -> Result<Vec<PathBuf>> {
     notes::notes_in(&folder(node))
 }
 
-fn read(path: &Path) -> Option<BypassNote> {
-    std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
-}
-
 /// Takes up one note, unless another task was faster. `key`: plugins may be registered already.
-async fn take_up(node: &Rc<Node>, path: &Path, key: Option<&ContainerKey>) {
-    if !path.exists() {
-        return;
-    }
-    match read(path) {
-        Some(note) => take_over(node, &note, key).await,
-        None => warn!("{} cannot be read and is dropped", path.display()),
-    }
+async fn take_up(node: &Rc<Node>, path: &Path, key: Option<&ContainerKey>) -> Result<()> {
+    let Some(note) = notes::read(path)? else { return Ok(()) };
+    take_over(node, &note, key).await?;
     // Not before: a daemon that dies meanwhile must find the note again.
     let _taken = std::fs::remove_file(path);
+    Ok(())
 }
 
-async fn take_over(node: &Rc<Node>, note: &BypassNote, key: Option<&ContainerKey>) {
+async fn take_over(node: &Rc<Node>, note: &BypassNote, key: Option<&ContainerKey>) -> Result<()> {
     let (verb, id) = (&note.verb, note.id.as_deref().unwrap_or_default());
+    match adopt_call(node, note).await {
+        Err(error) if error.may_pass() => return Err(error),
+        Err(error) => warn!("{id} cannot be taken over: {error}"),
+        Ok(()) => {}
+    }
     warn!("{verb} {id} ran without plugins: {}", note.why);
     node.report.count("bypassed");
     node.report.metrics.count_request(verb, "bypassed");
-    if let Err(error) = adopt_call(node, note).await {
-        warn!("{id} cannot be taken over: {error}");
-    }
-    if let Some(key) = key {
-        announce(node, key).await;
+    match key {
+        // Of a start, plugins are notified once its runtime is done.
+        Some(key) if note.verb != Verb::Start.name() => announce(node, key).await,
+        _ => Ok(()),
     }
 }
 
 /// Notifies plugins that are registered already, as of any new container; their replies come too
 /// late to be applied. Then watches the container.
-async fn announce(node: &Rc<Node>, key: &ContainerKey) {
-    let Some(record) = node.container(key) else { return };
-    catch_up::catch_up(node, key).await;
+pub(super) async fn announce(node: &Rc<Node>, key: &ContainerKey) -> Result<()> {
+    let Some(record) = node.container(key) else { return Ok(()) };
+    catch_up::catch_up(node, key).await?;
     catch_up::learn_process(node, key).await;
-    if !state_dir::exists(&node.host, key) && catch_up::under_way(node, &record).is_empty() {
-        return removal::deleted(node, key).await;
+    if !state_dir::exists(&node.host, key)? && catch_up::under_way(node, &record)?.is_empty() {
+        removal::deleted(node, key).await;
+        return Ok(());
     }
-    let Some(record) = node.container(key) else { return };
+    let Some(record) = node.container(key) else { return Ok(()) };
     let is_ready = node.records.read().pod(&record.pod).map(|pod| pod.state);
     if is_ready == Some(PodState::Ready)
         && let Some(notification) = node.pod_notification(Event::RunPodSandbox, &record.pod)
@@ -185,9 +219,10 @@ async fn announce(node: &Rc<Node>, key: &ContainerKey) {
         node.registry.notify_late(&notification).await;
     }
     if record.init_pid.is_some() {
-        updates::created(node, key).await;
+        updates::carry_out_deferred(node, key).await;
         node.watch_init(&record);
     }
+    Ok(())
 }
 
 async fn adopt_call(node: &Rc<Node>, note: &BypassNote) -> Result<()> {
@@ -196,15 +231,14 @@ async fn adopt_call(node: &Rc<Node>, note: &BypassNote) -> Result<()> {
     if call.command_line.verb.creates() {
         created(node, &call).await?;
     } else if call.command_line.verb == Verb::Start {
-        started(node, &call.key)?;
+        started(node, &call)?;
     } else if call.command_line.verb == Verb::Update {
         updated(node, &call, note.resources.clone());
     } else if call.command_line.verb == Verb::Delete {
         follow_deletion(node, &call);
     }
     node.change(&call.key, |record| {
-        let reason = format!("{} bypassed the daemon: {}", note.verb, note.why);
-        record.skipped.push(Skipped { plugin: String::new(), reason });
+        record.skipped.push(Skipped::bypassed(&note.verb, &note.why));
     });
     Ok(())
 }
@@ -213,18 +247,20 @@ async fn adopt_call(node: &Rc<Node>, note: &BypassNote) -> Result<()> {
 /// are written again.
 fn updated(node: &Rc<Node>, call: &VerbRequest, bytes: Option<Vec<u8>>) {
     let (key, pid) = (call.key.clone(), call.question().pid);
-    let request = requested(call, bytes).unwrap_or_default();
+    let runtime = call.question().runtime.to_string_lossy().into_owned();
+    let request = requested(call, bytes, &runtime).unwrap_or_default();
     node.change(&key, |record| {
         record.updating = record.updating.take().filter(|updating| updating.pid != pid);
-        overlay::put_over(&mut record.engine_resources, &request);
+        let (engine, none) = (&record.engine_resources, Map::new());
+        // What the request leaves unset stays as the engine said it before.
+        record.engine_resources = overlay::merge_update(engine, &none, &request, false).engine;
         let in_force = in_force(record);
-        record.message = messages::with_resources(&record.message, &in_force, &Classes::default());
+        let (message, overlay) = (&record.message, &record.overlay);
+        record.message = messages::with_resources(message, overlay, &in_force, &Classes::default());
     });
     let node = Rc::clone(node);
     tokio::task::spawn_local(async move {
-        if let Some(process) = catch_up::process_of(&node, &key, pid) {
-            pidfd::ended(&process).await;
-        }
+        ended(&node, &key, pid).await;
         hold_again(&node, &key).await;
     });
 }
@@ -232,22 +268,46 @@ fn updated(node: &Rc<Node>, call: &VerbRequest, bytes: Option<Vec<u8>>) {
 /// The runtime may still work on a `delete` that bypassed the daemon: when it exits, the container
 /// is gone or it is not.
 fn follow_deletion(node: &Rc<Node>, call: &VerbRequest) {
-    let Some(process) = pidfd::open(call.question().pid) else { return };
+    let pid = call.question().pid;
+    if matches!(pidfd::open(pid), Ok(None)) {
+        return;
+    }
     let Some(record) = node.container(&call.key) else { return };
     let node = Rc::clone(node);
     tokio::task::spawn_local(async move {
-        let _or_never = tokio::time::timeout(DELETION, pidfd::ended(&process)).await;
+        let _or_never = tokio::time::timeout(RUNTIME_WAIT, ended(&node, &record.key, pid)).await;
         node.registry.wait_for_returning().await;
-        let lane = node.lane(&record.key);
-        let turn = lane.turn.lock().await;
-        let now = node.container(&record.key);
-        let is_same = now.is_some_and(|now| now.incarnation == record.incarnation);
-        if is_same && !state_dir::exists(&node.host, &record.key) {
-            removal::deleted(&node, &record.key).await;
+        let mut backoff = Backoff::default();
+        loop {
+            let lane = node.lane(&record.key);
+            let turn = lane.turn.lock().await;
+            let now = node.container(&record.key);
+            let is_same = now.is_some_and(|now| now.incarnation == record.incarnation);
+            let is_there =
+                if is_same { state_dir::exists(&node.host, &record.key) } else { Ok(true) };
+            if matches!(is_there, Ok(false)) {
+                removal::deleted(&node, &record.key).await;
+            }
+            drop(turn);
+            node.lanes.release(&record.key, lane);
+            if is_there.is_ok() {
+                return;
+            }
+            tokio::time::sleep(backoff.next()).await;
         }
-        drop(turn);
-        node.lanes.release(&record.key, lane);
     });
+}
+
+/// Waits until the process of this PID no longer works for the container.
+async fn ended(node: &Node, key: &ContainerKey, pid: u32) {
+    let mut backoff = Backoff::default();
+    loop {
+        match catch_up::process_of(node, key, pid) {
+            Ok(Some(process)) => return pidfd::ended(&process).await,
+            Ok(None) => return,
+            Err(_unknown) => tokio::time::sleep(backoff.next()).await,
+        }
+    }
 }
 
 /// Writes the plugins' values again: an update that bypassed the daemon may have undone them.
@@ -269,7 +329,7 @@ async fn hold_again(node: &Rc<Node>, key: &ContainerKey) {
 
 /// Records the container that the runtime made, if it made it and it still exists.
 async fn created(node: &Rc<Node>, call: &VerbRequest) -> Result<()> {
-    let init = state_dir::init_pid(&node.host, &call.key, None, None);
+    let init = state_dir::init_pid(&node.host, &call.key, None, None)?;
     let old = node.container(&call.key);
     let is_taken = |old: &Container| {
         // The predecessor of this daemon may have recorded this very call before it died.
@@ -280,7 +340,7 @@ async fn created(node: &Rc<Node>, call: &VerbRequest) -> Result<()> {
     }
     let document = files::open_dir(&document_dir(call))
         .and_then(|dir| files::read_at(&dir, &call.question().document));
-    if init.is_none() && pidfd::open(call.question().pid).is_none() {
+    if init.is_none() && pidfd::open(call.question().pid)?.is_none() {
         return Ok(()); // It failed, or was removed since.
     }
     let description = describe(node, call, &document?.bytes).await?;
@@ -288,18 +348,18 @@ async fn created(node: &Rc<Node>, call: &VerbRequest) -> Result<()> {
     if let Some(flight) = &mut record.in_flight {
         flight.executed = true;
     }
-    let is_under_way = !catch_up::under_way(node, &record).is_empty();
+    let is_under_way = !catch_up::under_way(node, &record)?.is_empty();
     if init.is_none() && !is_under_way {
         return Ok(());
     }
     if let Some(pid) = init.filter(|_| !is_under_way || call.command_line.verb != Verb::Create) {
-        state::set_found(node, &mut record, pid);
+        state::set_found(node, &mut record, pid)?;
     }
     if !is_under_way {
         record.in_flight = None;
     }
     if let Some(old) = old {
-        bundle::restore(node, &old);
+        bundle::restore(node, &old).await;
         state::forget(node, &call.key);
     }
     life::adopt(node, &description, &record)?;
@@ -318,17 +378,52 @@ fn document_dir(call: &VerbRequest) -> PathBuf {
     }
 }
 
-/// A recorded container was started without the daemon.
-fn started(node: &Node, key: &ContainerKey) -> Result<()> {
+/// A recorded container was started without the daemon, or its runtime still works on that.
+fn started(node: &Rc<Node>, call: &VerbRequest) -> Result<()> {
+    let key = &call.key;
     let Some(record) = node.container(key) else { return Ok(()) };
-    let is_there = state_dir::exists(&node.host, key);
-    if record.state != Lifecycle::Created || !is_there {
+    if record.state != Lifecycle::Created || !state_dir::exists(&node.host, key)? {
         return Ok(());
     }
-    if state_dir::waits_for_start(&node.host, key) {
+    // Where plugins are registered, they are notified of it, in the container's own turn.
+    let is_live = !node.registry.connected().is_empty();
+    if is_live || catch_up::process_of(node, key, call.question().pid)?.is_some() {
+        follow_start(node, call, record.incarnation);
+        return Ok(());
+    }
+    if state_dir::waits_for_start(&node.host, key)? {
         return Ok(()); // The runtime failed.
     }
     node.change(key, |record| record.in_flight = None);
-    state::mark_running(node, key, None);
+    state::mark_running(node, key, None)?;
     if record.is_sandbox { life::started_without_daemon(node, &record.pod) } else { Ok(()) }
+}
+
+/// The runtime still works on a `start` that bypassed the daemon: when it exits, the container is
+/// started or it is not. Plugins are notified of it then.
+fn follow_start(node: &Rc<Node>, call: &VerbRequest, incarnation: u64) {
+    let (node, key, pid) = (Rc::clone(node), call.key.clone(), call.question().pid);
+    tokio::task::spawn_local(async move {
+        let _or_never = tokio::time::timeout(RUNTIME_WAIT, ended(&node, &key, pid)).await;
+        node.registry.wait_for_returning().await;
+        let mut backoff = Backoff::default();
+        loop {
+            let lane = node.lane(&key);
+            let turn = lane.turn.lock().await;
+            let record = node.container(&key).filter(|record| record.incarnation == incarnation);
+            let is_waiting = match &record {
+                Some(_) => state_dir::waits_for_start(&node.host, &key),
+                None => Ok(true),
+            };
+            if matches!(is_waiting, Ok(false)) {
+                late_start::started(&node, &key).await;
+            }
+            drop(turn);
+            node.lanes.release(&key, lane);
+            if is_waiting.is_ok() {
+                return;
+            }
+            tokio::time::sleep(backoff.next()).await;
+        }
+    });
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tracing::info;
+use tracing::{debug, info, warn};
 
 use crate::argv::Verb;
 use crate::daemon::bundle;
@@ -26,71 +26,116 @@ use crate::daemon::resources::{evict, updates};
 use crate::daemon::runtime::exit_status;
 use crate::daemon::runtime::state_dir::{self, Stamp};
 use crate::daemon::watch::pidfd;
+use crate::error::Result;
 use crate::files;
+use crate::presence::{Backoff, IfThere};
 use crate::state::{Container, ContainerKey, Lifecycle, Updating};
 
-/// Corrects every record; before any plugin registers.
-pub(crate) async fn make_true(node: &Rc<Node>) {
+/// Corrects every record; before any plugin registers. What it cannot know of a container is asked
+/// for again by [`recover`], whose records these are.
+pub(crate) async fn make_true(node: &Rc<Node>) -> Vec<ContainerKey> {
     let records = in_order(node);
     if !records.is_empty() {
         info!("{} on record", crate::text::counted(records.len(), "container"));
     }
+    let mut unknown = Vec::new();
     for record in records {
-        catch_up(node, &record.key).await;
+        if let Err(why) = catch_up(node, &record.key).await {
+            warn!("the state of {} is not known yet, and asked for again: {why}", record.key.id);
+            unknown.push(record.key.clone());
+        }
         learn_process(node, &record.key).await;
     }
     life::drop_orphans(node);
+    unknown
 }
 
 /// All records, oldest first.
-fn in_order(node: &Node) -> Vec<Rc<Container>> {
+pub(super) fn in_order(node: &Node) -> Vec<Rc<Container>> {
     let mut records = node.records.read().all_shared();
     records.sort_by_key(|record| record.incarnation);
     records
 }
 
-/// Notifies plugins of exits, and watches the living containers.
-pub(crate) fn recover(node: &Rc<Node>) {
+/// Notifies plugins of exits, and watches the living containers. `unknown`: these were not corrected
+/// yet.
+pub(crate) fn recover(node: &Rc<Node>, unknown: &[ContainerKey]) {
     let records = in_order(node);
-    let node = Rc::clone(node);
+    let records = records.into_iter().map(|record| {
+        let is_known = !unknown.contains(&record.key);
+        (record, is_known)
+    });
+    let (node, records) = (Rc::clone(node), records.collect::<Vec<_>>());
     tokio::task::spawn_local(async move {
         node.registry.wait_for_returning().await;
-        for record in records {
-            let lane = node.lane(&record.key);
-            let turn = lane.turn.lock().await;
-            let now = node.container(&record.key);
-            // It may have been created again since this daemon started.
-            if let Some(now) = now.filter(|now| now.incarnation == record.incarnation) {
-                finish_or_watch(&node, &now).await;
+        for (record, is_known) in records {
+            if recover_one(&node, &record, is_known).await.is_err() {
+                tokio::task::spawn_local(ask_again(Rc::clone(&node), record));
             }
-            drop(turn);
-            node.lanes.release(&record.key, lane);
         }
     });
 }
 
-async fn finish_or_watch(node: &Rc<Node>, record: &Container) {
-    if record.state == Lifecycle::Creating {
-        return; // Its runtime still works, and is watched.
+/// Asks for a container's state until it is known.
+async fn ask_again(node: Rc<Node>, record: Rc<Container>) {
+    let mut backoff = Backoff::default();
+    loop {
+        tokio::time::sleep(backoff.next()).await;
+        match recover_one(&node, &record, false).await {
+            Ok(()) => return,
+            Err(why) => debug!("the state of {} is still not known: {why}", record.key.id),
+        }
     }
-    if !state_dir::exists(&node.host, &record.key) {
-        return removal::deleted(node, &record.key).await;
+}
+
+async fn recover_one(node: &Rc<Node>, record: &Container, is_known: bool) -> Result<()> {
+    let lane = node.lane(&record.key);
+    let turn = lane.turn.lock().await;
+    let is_same = |now: &Rc<Container>| now.incarnation == record.incarnation;
+    // It may have been created again since this daemon started.
+    let recovered = match node.container(&record.key).filter(is_same) {
+        None => Ok(()),
+        Some(now) if is_known => finish_or_watch(node, &now).await,
+        Some(_) => match catch_up(node, &record.key).await {
+            Ok(()) => match node.container(&record.key).filter(is_same) {
+                Some(now) => finish_or_watch(node, &now).await,
+                None => Ok(()),
+            },
+            unknown => unknown,
+        },
+    };
+    drop(turn);
+    node.lanes.release(&record.key, lane);
+    recovered
+}
+
+async fn finish_or_watch(node: &Rc<Node>, record: &Container) -> Result<()> {
+    if record.state == Lifecycle::Creating {
+        return Ok(()); // Its runtime still works, and is watched.
+    }
+    if !state_dir::exists(&node.host, &record.key)? {
+        removal::deleted(node, &record.key).await;
+        return Ok(());
     }
     let is_resumed = node.watches.init_watches.is_resumed(record);
     if !is_resumed && exit_status::has_exited(&node.host, record) {
         stop::stopped(node, &record.key).await;
     } else {
         node.watch_init(record);
-        updates::created(node, &record.key).await;
+        updates::carry_out_deferred(node, &record.key).await;
         evict::resume(node, record);
     }
+    Ok(())
 }
 
 /// Records the outcome of runtime processes that exited while no daemon ran.
-pub(crate) async fn catch_up(node: &Rc<Node>, key: &ContainerKey) {
-    resume_update(node, key).await;
-    let Some(record) = node.container(key) else { return };
-    let works = under_way(node, &record);
+///
+/// # Errors
+/// Fails when that outcome cannot be known now.
+pub(crate) async fn catch_up(node: &Rc<Node>, key: &ContainerKey) -> Result<()> {
+    resume_update(node, key).await?;
+    let Some(record) = node.container(key) else { return Ok(()) };
+    let works = under_way(node, &record)?;
     let is_under_way = !works.is_empty();
     for pending in works {
         // A foreground `run` works for as long as its container lives.
@@ -98,35 +143,41 @@ pub(crate) async fn catch_up(node: &Rc<Node>, key: &ContainerKey) {
     }
     if record.state == Lifecycle::Creating {
         if is_under_way {
-            return;
+            return Ok(());
         }
         let pid_file = record.pid_file.as_deref().map(Path::new);
-        let init = state_dir::init_pid(&node.host, key, None, None);
+        let mut init = state_dir::init_pid(&node.host, key, None, None)?;
         // A pid file alone may be an earlier container's.
-        let init = init.or_else(|| {
-            let is_there = state_dir::exists(&node.host, key);
-            is_there.then(|| state_dir::init_pid(&node.host, key, pid_file, None)).flatten()
-        });
-        let Some(pid) = init else { return rollback::creation(node, key).await };
-        state::mark_created(node, key, pid);
+        if init.is_none() && state_dir::exists(&node.host, key)? {
+            init = state_dir::init_pid(&node.host, key, pid_file, None)?;
+        }
+        let Some(pid) = init else {
+            if record.in_flight.as_ref().is_some_and(|flight| flight.executed) {
+                state::mark_not_created(node, key);
+            }
+            rollback::creation(node, key).await;
+            return Ok(());
+        };
+        state::mark_created(node, key, pid)?;
         bundle::drop_temporary(&record);
     }
-    if is_under_way || !state_dir::exists(&node.host, key) {
-        return;
+    if is_under_way || !state_dir::exists(&node.host, key)? {
+        return Ok(());
     }
-    let waits = state_dir::waits_for_start(&node.host, key);
-    let Some(record) = node.container(key) else { return };
+    let waits = state_dir::waits_for_start(&node.host, key)?;
+    let Some(record) = node.container(key) else { return Ok(()) };
     let is_started = record.state == Lifecycle::Created && !waits;
     if is_started || record.in_flight.is_some() || record.deleting.is_some() {
         node.change(key, |record| (record.in_flight, record.deleting) = (None, None));
         if is_started {
-            state::mark_running(node, key, None);
+            state::mark_running(node, key, None)?;
             if record.is_sandbox {
                 let ready = life::started_without_daemon(node, &record.pod);
                 log_failure("recording the start of a pod", ready);
             }
         }
     }
+    Ok(())
 }
 
 /// The pod of a container that an earlier daemon knew, or none, has the container's process, unless
@@ -141,25 +192,34 @@ pub(crate) async fn learn_process(node: &Rc<Node>, key: &ContainerKey) {
 }
 
 /// The verbs of this container whose runtime process still runs.
-pub(crate) fn under_way(node: &Rc<Node>, record: &Container) -> Vec<PendingVerb> {
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) fn under_way(node: &Rc<Node>, record: &Container) -> Result<Vec<PendingVerb>> {
     let flight = record.in_flight.as_ref();
     let flight =
         flight.map(|flight| (Verb::from_word(std::ffi::OsStr::new(&flight.verb)), flight.pid));
     let deleting = record.deleting.map(|pid| (Verb::Delete, pid));
     let verbs = flight.into_iter().chain(deleting);
-    let works = verbs.filter_map(|(verb, pid)| {
-        let process = process_of(node, &record.key, pid)?;
-        Some(pending(node, record, (verb, pid), process))
-    });
-    works.collect()
+    let mut works = Vec::new();
+    for (verb, pid) in verbs {
+        if let Some(process) = process_of(node, &record.key, pid)? {
+            works.push((verb, pid, process));
+        }
+    }
+    let works = works.into_iter();
+    Ok(works.map(|(verb, pid, process)| pending(node, record, (verb, pid), process)).collect())
 }
 
 /// The process of this PID, if it still works for this container.
-pub(crate) fn process_of(node: &Node, key: &ContainerKey, pid: u32) -> Option<OwnedFd> {
-    let process = pidfd::open(pid)?;
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) fn process_of(node: &Node, key: &ContainerKey, pid: u32) -> Result<Option<OwnedFd>> {
+    let Some(process) = pidfd::open(pid)? else { return Ok(None) };
     // Read after opening: from here on the descriptor cannot mean another process.
-    let words = crate::procfs::command_line(&node.host, pid);
-    words.iter().any(|word| word == key.id.as_bytes()).then_some(process)
+    let words = crate::procfs::command_line(&node.host, pid)?;
+    Ok(words.iter().any(|word| word == key.id.as_bytes()).then_some(process))
 }
 
 /// A verb that an earlier daemon decided.
@@ -172,7 +232,7 @@ fn pending(
     let key = &record.key;
     let pid_file = record.pid_file.as_ref().map(PathBuf::from);
     let reads = verb.creates() && record.state == Lifecycle::Creating;
-    let dir = reads.then(|| files::open_dir(Path::new(record.folder())).ok()).flatten();
+    let dir = reads.then(|| files::open_dir(Path::new(record.folder())).or_absent()).flatten();
     let bundle = dir.and_then(|dir| node.lanes.bundles.turn_now(dir, &key.id));
     let account = (Rc::clone(node), key.clone());
     PendingVerb {
@@ -181,7 +241,7 @@ fn pending(
             Box::pin(async move { bypassed::take_up_of(&node, &key).await })
         })),
         // Whether it is written yet or not, the runtime's state has the same PID.
-        pid_file_before: pid_file.as_deref().and_then(state_dir::stamp),
+        pid_file_before: pid_file.as_deref().and_then(|path| state_dir::stamp(path).or_absent()?),
         pid_file,
         bundle: RefCell::new(bundle),
         ..PendingVerb::new(&node.host, key, (verb, record.incarnation), (pid, process))
@@ -190,18 +250,23 @@ fn pending(
 
 /// Resumes an update that was under way when the last daemon died; no plugin was synchronized
 /// since.
-async fn resume_update(node: &Rc<Node>, key: &ContainerKey) {
-    let Some(record) = node.container(key) else { return };
-    let Some(updating) = record.updating.clone() else { return };
+async fn resume_update(node: &Rc<Node>, key: &ContainerKey) -> Result<()> {
+    let Some(record) = node.container(key) else { return Ok(()) };
+    let Some(updating) = record.updating.clone() else { return Ok(()) };
     let Updating { pid, state_before, engine, overlay, owners, changes, classes } = updating;
     let (blockio, rdt) = classes;
     let classes = Classes { blockio, rdt };
     let lane = node.lane(key);
+    if lane.pending.borrow().iter().any(|open| open.verb == Verb::Update && open.pid == pid) {
+        return Ok(()); // It was resumed, and another verb of the container could not be.
+    }
     let writing = Arc::clone(&lane.writing).lock_owned().await;
+    let repeated = Vec::new();
+    let is_told = false;
     let proposed =
-        ProposedUpdate { engine, overlay, owners, changes, classes, is_told: false, writing };
-    let before = state_before.map(|(inode, seconds, nanos)| Stamp(inode, seconds, nanos));
-    match process_of(node, key, pid) {
+        ProposedUpdate { engine, overlay, owners, changes, repeated, classes, is_told, writing };
+    let before = Ok(state_before.map(|(inode, seconds, nanos)| Stamp(inode, seconds, nanos)));
+    match process_of(node, key, pid)? {
         Some(process) => {
             let mut pending = pending(node, &record, (Verb::Update, pid), process);
             pending.state_before = before;
@@ -209,7 +274,10 @@ async fn resume_update(node: &Rc<Node>, key: &ContainerKey) {
             settle::watch(node, key, &lane, Rc::new(pending));
         }
         None => {
-            let _nobody_was_asked = update_outcome::conclude(node, &record, before, proposed);
+            let after = state_dir::state_stamp(&node.host, key)?;
+            let is_replaced = update_outcome::is_replaced(&before, after);
+            let _nobody_was_asked = update_outcome::conclude(node, &record, is_replaced, proposed);
         }
     }
+    Ok(())
 }

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Events that happened without this daemon: records of its predecessor (`catch_up.rs`), wrappers
 //! that found no daemon (`bypassed.rs`, `refusals.rs`), run directories that were wiped
-//! (`rediscover.rs`).
+//! (`rediscover.rs`), plugins that were disabled (`enabled.rs`), engines that gave containers up without
+//! a call (`lost.rs`).
 //!
 //! It never asks a plugin about an event that has happened. It imports the rooms of a container's
 //! life, not the verbs.
 
 pub(crate) mod bypassed;
 pub(crate) mod catch_up;
+pub(crate) mod enabled;
+pub(crate) mod lost;
 mod notes;
 pub(crate) mod rediscover;
 mod refusals;

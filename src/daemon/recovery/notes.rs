@@ -3,13 +3,21 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
+use tracing::warn;
+
+use crate::error::{Context, Result};
 use crate::files;
+use crate::presence::{self, IfThere};
 
 /// The notes in this folder, oldest first. Partial files of killed wrappers are removed.
-pub(crate) fn notes_in(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+///
+/// # Errors
+/// Fails when they cannot all be known.
+pub(crate) fn notes_in(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = presence::entries(folder).doing(|| format!("reading {}", folder.display()))?;
     // Their names begin with the time.
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    let mut paths: Vec<PathBuf> = entries.iter().map(std::fs::DirEntry::path).collect();
     paths.retain(|path| {
         let is_note = path.extension().is_some_and(|extension| extension == "json");
         if !is_note {
@@ -18,5 +26,20 @@ pub(crate) fn notes_in(folder: &Path) -> Vec<PathBuf> {
         is_note
     });
     paths.sort();
-    paths
+    Ok(paths)
+}
+
+/// Reads a note, or says that it is no usable one; `None` if another task was faster.
+///
+/// # Errors
+/// Fails when it cannot be read now: it stays.
+pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+    let bytes = std::fs::read(path).if_there().doing(|| format!("reading {}", path.display()))?;
+    let Some(bytes) = bytes else { return Ok(None) };
+    let note = serde_json::from_slice(&bytes);
+    if note.is_err() {
+        warn!("{} cannot be read and is dropped", path.display());
+        let _gone = std::fs::remove_file(path);
+    }
+    Ok(note.ok())
 }

@@ -22,6 +22,7 @@ use crate::error::{Context, Error, Result};
 use crate::files;
 use crate::host::Host;
 use crate::link::{ENGINE_VARIABLES, PROTOCOL, WrapperRequest};
+use crate::presence::{self, IfThere};
 use crate::runtime;
 use crate::runtime::RuntimeKind;
 use crate::sources::registered;
@@ -48,32 +49,71 @@ const ROOTS: [&str; 6] = [
 ];
 
 /// A container that was found again.
-struct RediscoveredContainer {
+pub(super) struct RediscoveredContainer {
     description: Description,
     record: Container,
 }
+
+impl RediscoveredContainer {
+    /// Its root and ID.
+    pub(super) fn key(&self) -> &ContainerKey {
+        &self.record.key
+    }
+
+    /// Whether its process has exited.
+    pub(super) fn has_exited(&self) -> bool {
+        self.record.state == Lifecycle::Stopped
+    }
+
+    /// Records it, and its pod.
+    pub(super) fn record(self, node: &Node) {
+        let id = self.record.key.id.clone();
+        if let Err(error) = put(node, self) {
+            warn!("{id} was found, but cannot be recorded: {error}");
+        }
+    }
+}
+
+/// What is noted of a container whose record was lost with the run directory.
+const LOST: &str = "recovered from the runtime's state after the run directory was deleted: earlier plugin \
+                    changes are unknown";
 
 /// Searches for containers, if this run directory is new in this boot; before any plugin registers.
 pub(crate) async fn rediscover(node: &Rc<Node>) {
     if node.records.read().is_stamped() {
         return;
     }
-    let mut all = Vec::new();
-    for (key, is_ours) in candidates(node) {
-        match rediscover_one(node, &key, is_ours).await {
+    let (all, is_all) = find(node, LOST).await;
+    for mut found in all {
+        found.record.is_found = true;
+        found.record(node);
+    }
+    // Without a stamp the next daemon searches again.
+    if is_all {
+        log_failure("stamping the run directory", node.records.stamp());
+    }
+}
+
+/// Finds containers without a record, infrastructure containers first: with them a pod's record is
+/// complete; and whether all of them could be known. `why`: what is noted of each.
+pub(super) async fn find(node: &Rc<Node>, why: &str) -> (Vec<RediscoveredContainer>, bool) {
+    let (mut all, mut is_all) = (Vec::new(), true);
+    let candidates = presence::insist(|| candidates(node)).unwrap_or_else(|error| {
+        warn!("containers without a record cannot be recovered now: {error}");
+        is_all = false;
+        Vec::new()
+    });
+    for (key, is_ours) in candidates {
+        match rediscover_one(node, &key, is_ours, why).await {
             Ok(found) => all.extend(found),
-            Err(error) => warn!("{} in {} cannot be recovered: {error}", key.id, key.root),
+            Err(error) => {
+                warn!("{} in {} cannot be recovered: {error}", key.id, key.root);
+                is_all &= !error.may_pass();
+            }
         }
     }
-    // Infrastructure containers first: with them a pod's record is complete.
     all.sort_by_key(|found| (found.description.role != Role::Sandbox, found.record.created_at));
-    for found in all {
-        let id = found.record.key.id.clone();
-        if let Err(error) = put(node, found) {
-            warn!("{id} was recovered, but cannot be recorded: {error}");
-        }
-    }
-    log_failure("stamping the run directory", node.records.stamp());
+    (all, is_all)
 }
 
 fn put(
@@ -82,52 +122,58 @@ fn put(
 ) -> Result<()> {
     record.incarnation = node.records.next_incarnation();
     life::adopt(node, &description, &record)?;
-    info!("recovered {}: {}, plugin changes unknown", record.key.id, record.state.name());
+    info!("found {}, which had no record: {}", record.key.id, record.state.name());
     node.records.put(record)
 }
 
 /// Every unknown container in the runtimes' state directories, once; and whether the operator
 /// assigned its directory to nri-runc.
-fn candidates(node: &Node) -> Vec<(ContainerKey, bool)> {
+///
+/// # Errors
+/// Fails when they cannot all be known.
+fn candidates(node: &Node) -> Result<Vec<(ContainerKey, bool)>> {
     let (mut found, mut once) = (Vec::new(), HashSet::new());
     let config = node.config();
     let ours = config.runtime_roots.iter().map(|root| (root.display().to_string(), true));
     let known = ROOTS.into_iter().map(|root| (root.to_owned(), false));
     for (pattern, is_ours) in ours.chain(known) {
-        for root in spelled_out(&node.host.path(pattern)) {
-            for id in names(&root) {
+        for root in spelled_out(&node.host.path(pattern))? {
+            for id in names(&root)? {
                 let key = ContainerKey { root: root.display().to_string(), id };
-                let folder = std::fs::symlink_metadata(root.join(&key.id));
-                let folder = folder.ok().filter(std::fs::Metadata::is_dir);
+                let folder = std::fs::symlink_metadata(root.join(&key.id)).if_there()?;
+                let folder = folder.filter(std::fs::Metadata::is_dir);
                 let Some(file) = folder.map(|meta| (meta.dev(), meta.ino())) else { continue };
-                if once.insert(file) && !is_known(node, &key.id, file) {
+                if once.insert(file) && !is_known(node, &key.id, file)? {
                     found.push((key, is_ours));
                 }
             }
         }
     }
-    found
+    Ok(found)
 }
 
 /// Whether the container in this folder has a record, whatever the path of its root.
-fn is_known(node: &Node, id: &str, file: (u64, u64)) -> bool {
+fn is_known(node: &Node, id: &str, file: (u64, u64)) -> Result<bool> {
     let store = node.records.read();
-    store.of_id(id).any(|known| {
-        let folder = std::fs::metadata(state_dir::folder(&node.host, &known.key));
-        folder.is_ok_and(|meta| (meta.dev(), meta.ino()) == file)
-    })
+    for known in store.of_id(id) {
+        let folder = std::fs::metadata(state_dir::folder(&node.host, &known.key)).if_there()?;
+        if folder.is_some_and(|meta| (meta.dev(), meta.ino()) == file) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
-fn names(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+fn names(folder: &Path) -> Result<Vec<String>> {
+    let entries = presence::entries(folder)?;
     let mut names: Vec<String> =
-        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        entries.iter().filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort();
-    names
+    Ok(names)
 }
 
 /// The folders that match a path with at most one `*` in each name.
-fn spelled_out(pattern: &Path) -> Vec<PathBuf> {
+fn spelled_out(pattern: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = vec![PathBuf::from("/")];
     for part in pattern.components().skip(1) {
         let part = part.as_os_str().to_string_lossy();
@@ -138,35 +184,40 @@ fn spelled_out(pattern: &Path) -> Vec<PathBuf> {
                     let rest = name.strip_prefix(start);
                     rest.is_some_and(|rest| rest.ends_with(end))
                 };
-                let fit = |path: &PathBuf| {
-                    let fit = names(path).into_iter().filter(is_meant);
-                    fit.map(|name| path.join(name)).collect::<Vec<_>>()
-                };
-                paths.iter().flat_map(fit).collect()
+                let mut fit = Vec::new();
+                for path in paths {
+                    let names = names(&path)?.into_iter().filter(is_meant);
+                    fit.extend(names.map(|name| path.join(name)));
+                }
+                fit
             }
         };
     }
-    paths
+    Ok(paths)
 }
 
 async fn rediscover_one(
     node: &Rc<Node>,
     key: &ContainerKey,
     is_ours: bool,
+    why: &str,
 ) -> Result<Option<RediscoveredContainer>> {
     let folder = state_dir::folder(&node.host, key);
-    let Some(left) = RuntimeState::read(&folder) else { return Ok(None) };
+    let Some(left) = RuntimeState::read(&folder)? else { return Ok(None) };
     let Some(bundle) = left.bundle.clone() else { return Ok(None) };
-    let init = left.pid.filter(|pid| {
-        pidfd::open_same(&node.host, *pid, left.start).is_some_and(|p| !pidfd::has_ended(&p))
-    });
+    let mut init = None;
+    if let Some(pid) = left.pid {
+        let process = pidfd::open_same(&node.host, pid, left.start)?;
+        init = process.filter(|process| !pidfd::has_ended(process)).map(|_lives| pid);
+    }
     if init.is_none() && !left.is_of_this_boot(&node.host) {
         return Ok(None); // The state directory is on a disk.
     }
-    let parent =
-        init.and_then(|pid| crate::procfs::parent_of(&node.host, pid)).filter(|pid| *pid > 1);
-    let words = parent.map(|pid| crate::procfs::command_line(&node.host, pid)).unwrap_or_default();
-    if !is_ours && !calls_us(&node.host, &words, &bundle) {
+    let parent = init.map(|pid| crate::procfs::parent_of(&node.host, pid)).transpose()?.flatten();
+    let parent = parent.filter(|pid| *pid > 1);
+    let words = parent.map(|pid| crate::procfs::command_line(&node.host, pid)).transpose()?;
+    let words = words.unwrap_or_default();
+    if !is_ours && !calls_us(&node.host, &words, &bundle)? {
         return Ok(None);
     }
     let key = ContainerKey {
@@ -179,13 +230,11 @@ async fn rediscover_one(
         .doing(|| bundle.clone())?;
     let description = describe(node, &call, &document.bytes).await?;
     let mut record = new_record(node, &call, &description);
-    (record.in_flight, record.is_found) = (None, true);
-    let reason = "recovered from the runtime's state after the run directory was deleted: earlier \
-                  plugin changes are unknown";
-    record.skipped.push(Skipped { plugin: String::new(), reason: reason.to_owned() });
+    record.in_flight = None;
+    record.skipped.push(Skipped { plugin: String::new(), reason: why.to_owned() });
     record.created_at = state_dir::time_of_ticks(&node.host, left.start);
     match left.pid {
-        Some(pid) => state::set_found(node, &mut record, pid),
+        Some(pid) => state::set_found(node, &mut record, pid)?,
         None => record.state = Lifecycle::Stopped,
     }
     Ok(Some(RediscoveredContainer { description, record }))
@@ -210,7 +259,7 @@ fn call(
         cwd: OsString::from("/"),
         parent_pid: parent.unwrap_or_default(),
         runtime: runtime_of(node, left)?.into_os_string(),
-        variables: parent.map(|pid| variables(&node.host, pid)).unwrap_or_default(),
+        variables: parent.map(|pid| variables(&node.host, pid)).transpose()?.unwrap_or_default(),
         document: "config.json".to_owned(),
         ..WrapperRequest::default()
     };
@@ -225,34 +274,38 @@ fn runtime_of(node: &Node, left: &RuntimeState) -> Result<PathBuf> {
     let named = named.filter(|path| path.starts_with('/')).map(PathBuf::from);
     let usual = runtime::resolve(config, None);
     let mut all = named.chain(usual.as_ref().ok().cloned());
-    let is_meant = |path: &PathBuf| RuntimeKind::of_program(path) == left.runtime && path.exists();
+    // One that cannot be looked at is as good as there: it is the configured one.
+    let is_meant = |path: &PathBuf| {
+        RuntimeKind::of_program(path) == left.runtime && presence::exists(path).unwrap_or(true)
+    };
     all.find(is_meant).map_or(usual, Ok)
 }
 
 /// The engine's variables, from the environment of its monitor.
-fn variables(host: &Host, pid: u32) -> Vec<(String, OsString)> {
-    crate::procfs::variables(host, pid, &ENGINE_VARIABLES)
+fn variables(host: &Host, pid: u32) -> Result<Vec<(String, OsString)>> {
+    Ok(crate::procfs::variables(host, pid, &ENGINE_VARIABLES)?)
 }
 
 /// Whether its engine calls nri-runc for it. conmon has the program on its command line;
 /// containerd's shim notes it in the bundle, the empty text being the default.
-fn calls_us(host: &Host, parent: &[Vec<u8>], bundle: &str) -> bool {
+fn calls_us(host: &Host, parent: &[Vec<u8>], bundle: &str) -> Result<bool> {
     if let Some(program) = monitored(parent, &["-r", "--runtime"]) {
-        return is_us(host, &program);
+        return Ok(is_us(host, &program));
     }
     if !bundle.contains("/io.containerd.runtime.v2.task/") {
-        return false;
+        return Ok(false);
     }
     let bundle = host.path(bundle);
-    let noted = std::fs::read_to_string(bundle.join("runtime")).ok();
-    let options = || {
-        let bytes = std::fs::read(bundle.join("options.json")).ok()?;
-        let options: serde_json::Value = serde_json::from_slice(&bytes).ok()?;
+    let mut noted = std::fs::read_to_string(bundle.join("runtime")).if_there()?;
+    if noted.is_none()
+        && let Some(bytes) = std::fs::read(bundle.join("options.json")).if_there()?
+    {
+        let options: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
         let name = ["binary_name", "BinaryName"].iter().find_map(|key| options[*key].as_str());
-        name.map(ToOwned::to_owned)
-    };
-    let program = noted.or_else(options).map(|name| name.trim().to_owned());
-    program.is_some_and(|name| is_us(host, if name.is_empty() { "runc" } else { &name }))
+        noted = name.map(ToOwned::to_owned);
+    }
+    let program = noted.map(|name| name.trim().to_owned());
+    Ok(program.is_some_and(|name| is_us(host, if name.is_empty() { "runc" } else { &name })))
 }
 
 /// The argument of conmon after one of these flags.
@@ -270,7 +323,9 @@ fn monitored(parent: &[Vec<u8>], flags: &[&str]) -> Option<String> {
 fn root_in(parent: &[Vec<u8>], key: &ContainerKey) -> Option<String> {
     let words = parent.iter().map(|word| String::from_utf8_lossy(word));
     let roots = words.filter_map(|word| word.strip_prefix("--root=").map(ToOwned::to_owned));
-    let file = |path: &str| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    // The spelling alone is at stake.
+    let file =
+        |path: &str| std::fs::metadata(path).or_absent().map(|meta| (meta.dev(), meta.ino()));
     let same = file(&key.root)?;
     roots.map(|root| root.trim_end_matches('/').to_owned()).find(|root| file(root) == Some(same))
 }
@@ -294,11 +349,11 @@ mod tests {
         for folder in ["runtime-a/moby", "runtime-b/moby", "other/moby"] {
             std::fs::create_dir_all(temp.path().join(folder)).unwrap();
         }
-        let found = spelled_out(&temp.path().join("runtime-*/*"));
+        let found = spelled_out(&temp.path().join("runtime-*/*")).unwrap();
         let wanted = ["runtime-a/moby", "runtime-b/moby"].map(|name| temp.path().join(name));
         assert_eq!(found, wanted);
-        assert!(spelled_out(&temp.path().join("nothing/*")).is_empty());
-        assert_eq!(spelled_out(temp.path()), [temp.path()]);
+        assert!(spelled_out(&temp.path().join("nothing/*")).unwrap().is_empty());
+        assert_eq!(spelled_out(temp.path()).unwrap(), [temp.path()]);
     }
 
     #[test]
@@ -306,10 +361,11 @@ mod tests {
         let host = Host::default();
         let own = std::env::current_exe().unwrap().display().to_string();
         let line = |program: &str| words(&format!("/usr/bin/conmon -c x -r {program} -b /b"));
-        assert!(calls_us(&host, &line(&own), "/b"));
-        assert!(!calls_us(&host, &line("/usr/sbin/runc"), "/b"));
-        assert!(!calls_us(&host, &words(&format!("sh -r {own}")), "/b"), "anybody has words");
-        assert!(!calls_us(&host, &words("conmon -r"), "/b"));
+        let calls_us = |words: &[Vec<u8>], bundle: &str| calls_us(&host, words, bundle).unwrap();
+        assert!(calls_us(&line(&own), "/b"));
+        assert!(!calls_us(&line("/usr/sbin/runc"), "/b"));
+        assert!(!calls_us(&words(&format!("sh -r {own}")), "/b"), "anybody has words");
+        assert!(!calls_us(&words("conmon -r"), "/b"));
     }
 
     #[test]
@@ -319,16 +375,17 @@ mod tests {
         let bundle = temp.path().join("io.containerd.runtime.v2.task/k8s.io/c");
         std::fs::create_dir_all(&bundle).unwrap();
         let path = bundle.display().to_string();
-        assert!(!calls_us(&host, &[], &path), "nothing is noted");
+        let calls_us = |bundle: &str| calls_us(&host, &[], bundle).unwrap();
+        assert!(!calls_us(&path), "nothing is noted");
         let own = std::env::current_exe().unwrap().display().to_string();
         let options = serde_json::json!({"BinaryName": own}).to_string();
         files::replace(&bundle.join("options.json"), options.as_bytes()).unwrap();
-        assert!(calls_us(&host, &[], &path));
+        assert!(calls_us(&path));
         files::replace(&bundle.join("runtime"), b"/usr/sbin/runc").unwrap();
-        assert!(!calls_us(&host, &[], &path), "what was called wins");
+        assert!(!calls_us(&path), "what was called wins");
         files::replace(&bundle.join("runtime"), own.as_bytes()).unwrap();
-        assert!(calls_us(&host, &[], &path));
-        assert!(!calls_us(&host, &[], &temp.path().display().to_string()), "no engine's bundle");
+        assert!(calls_us(&path));
+        assert!(!calls_us(&temp.path().display().to_string()), "no engine's bundle");
     }
 
     #[test]

@@ -3,13 +3,11 @@
 //! `RUN_DIR/refused/`. The daemon logs it, counts it among the failures of `status` and shows it in
 //! `explain` of the container, like a refusal of its own.
 
-use std::path::Path;
-
 use serde::Deserialize;
 use tracing::{error, warn};
 
 use crate::audit::{AuditAction, AuditEntry};
-use crate::error::quoted;
+use crate::error::{Result, quoted};
 use crate::link::{REFUSAL_NOTES, REFUSED_DIR, WrapperRequest};
 use crate::text::rfc3339_nanos;
 
@@ -35,24 +33,23 @@ struct RefusalNote {
 }
 
 /// Takes up all records, oldest first.
-pub(crate) fn take_up(node: &Node) {
-    let notes = notes::notes_in(&node.config().run_dir.join(REFUSED_DIR));
+///
+/// # Errors
+/// Fails when one cannot be read now: it stays, with those behind it.
+pub(crate) fn take_up(node: &Node) -> Result<()> {
+    let notes = notes::notes_in(&node.config().run_dir.join(REFUSED_DIR))?;
     if notes.len() >= REFUSAL_NOTES {
         warn!(
             "wrappers refused {REFUSAL_NOTES} requests or more: only the newest {REFUSAL_NOTES} refusals were kept"
         );
     }
     for path in notes {
-        match read(&path) {
-            Some(note) => record_refusal(node, &note),
-            None => warn!("{} cannot be read and is dropped", path.display()),
+        if let Some(note) = notes::read(&path)? {
+            record_refusal(node, &note);
         }
         let _taken = std::fs::remove_file(&path);
     }
-}
-
-fn read(path: &Path) -> Option<RefusalNote> {
-    std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
+    Ok(())
 }
 
 fn record_refusal(node: &Node, note: &RefusalNote) {

@@ -154,7 +154,7 @@ impl Reexec<'_> {
     /// another run directory would find nothing.
     fn check_configuration(&self) -> Result<()> {
         let loaded = self.started_with.read();
-        if let Some(problem) = loaded.stops_reload() {
+        if let Some(problem) = loaded.refusal() {
             let error = Error::new(format!("the configuration has an error: {}", problem.text));
             return Err(error.hint("fix it first"));
         }

@@ -15,6 +15,7 @@ use crate::config::FILE_VARIABLE;
 use crate::daemon::process::handover::STATE_VERSIONS;
 use crate::daemon::process::started_with::StartedWith;
 use crate::error::{Context, Error, Result, quoted};
+use crate::presence::IfThere;
 
 /// How long a program may take to say which states it can go on with.
 const PROBE_WAIT: Duration = Duration::from_secs(5);
@@ -39,7 +40,8 @@ impl Program {
         let path = started_with.program()["path"].as_str().map(PathBuf::from);
         let path = path.filter(|path| path.is_absolute());
         let path = path.ok_or_else(|| Error::new("the path of the daemon's program is unknown"))?;
-        if !path.is_file() {
+        let meta = std::fs::metadata(&path).if_there().doing(|| path.display().to_string())?;
+        if !meta.is_some_and(|meta| meta.is_file()) {
             return Err(Error::new(format!("there is no program {}", path.display())));
         }
         Ok(Self { path, state_version: started_with.state_version() })

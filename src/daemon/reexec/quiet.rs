@@ -3,8 +3,12 @@
 //! holds a lane, waits for a plugin, or is a child of this process: at a moment without any of
 //! these the records and the plugins' connections are everything that there is.
 
+use std::io;
+use std::path::Path;
+
 use crate::daemon::node::Node;
 use crate::daemon::server::drain::Drain;
+use crate::presence::{self, IfThere};
 use crate::state::Lifecycle;
 
 /// Whether nothing is under way.
@@ -34,10 +38,8 @@ pub(super) fn has_unsettled_plugins(node: &Node) -> bool {
 /// Whether a runtime that the daemon has started still runs, or a plugin that is starting or
 /// ending: whatever else is a child of this process.
 fn has_other_children(node: &Node) -> bool {
-    // Each thread has a list of those that it has started.
-    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let children = threads.map(|thread| std::fs::read_to_string(thread.path().join("children")));
-    let children: Vec<String> = children.filter_map(Result::ok).collect();
+    // While that cannot be known, there may be some.
+    let Ok(children) = children() else { return true };
     let plugins: Vec<i32> = node
         .registry
         .connected()
@@ -47,4 +49,13 @@ fn has_other_children(node: &Node) -> bool {
         .collect();
     let pids = children.iter().flat_map(|pids| pids.split_whitespace());
     pids.filter_map(|pid| pid.parse().ok()).any(|pid: i32| !plugins.contains(&pid))
+}
+
+/// The children of this process: each thread has a list of those that it has started.
+fn children() -> io::Result<Vec<String>> {
+    let mut children = Vec::new();
+    for thread in presence::entries(Path::new("/proc/self/task"))? {
+        children.extend(std::fs::read_to_string(thread.path().join("children")).if_there()?);
+    }
+    Ok(children)
 }

@@ -132,12 +132,17 @@ impl Predecessor {
 /// happened meanwhile is an event like any other.
 pub(crate) async fn follow(node: &Rc<Node>) {
     let records = node.records.read().all_shared();
+    let mut unknown = Vec::new();
     for record in records {
-        if record.in_flight.is_some() && record.state != Lifecycle::Creating {
-            catch_up::catch_up(node, &record.key).await;
+        if record.in_flight.is_some()
+            && record.state != Lifecycle::Creating
+            && let Err(why) = catch_up::catch_up(node, &record.key).await
+        {
+            warn!("the state of {} is not known yet, and asked for again: {why}", record.key.id);
+            unknown.push(record.key.clone());
         }
     }
-    catch_up::recover(node);
+    catch_up::recover(node, &unknown);
 }
 
 /// Reports that the daemon has gone on as this program.

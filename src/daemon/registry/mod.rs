@@ -31,7 +31,7 @@ use crate::chain::{
 use crate::config::Config;
 use crate::plugin::{Event, api};
 use crate::rules::{PodsOfContainers, RuledPod, Rules};
-use crate::state::Skipped;
+use crate::state::{HiddenFrom, Skipped};
 
 use connected::{ConnectedPlugin, Subject};
 use recording::Recorders;
@@ -119,6 +119,21 @@ impl Registry {
         Rc::clone(&self.rules.borrow())
     }
 
+    /// The connected plugins from which the rules hide this pod, each with the rule.
+    pub(crate) fn hidden_from(&self, pod: &RuledPod) -> Vec<HiddenFrom> {
+        let rules = self.rules();
+        if !rules.hides_anything() {
+            return Vec::new();
+        }
+        let connected = self.connected.borrow();
+        let hidden = connected.iter().filter_map(|plugin| {
+            let plugin = plugin.chained.id();
+            let rule = rules.hidden_by(&plugin, pod)?.rule.clone();
+            Some(HiddenFrom { plugin, rule })
+        });
+        hidden.collect()
+    }
+
     /// Every connected plugin, in order.
     pub(crate) fn connected(&self) -> Vec<Rc<ConnectedPlugin>> {
         self.connected.borrow().clone()
@@ -180,10 +195,15 @@ impl Registry {
     }
 
     /// Waits for the plugins that are expected back, bounded (D14), and for successors of plugins
-    /// that are gone (D41); returns at once if there is none.
-    pub(crate) async fn wait_for_returning(&self) {
+    /// that are gone (D41); returns at once if there is none. Returns those that did not come.
+    pub(crate) async fn wait_for_returning(&self) -> Vec<String> {
         self.expect_successors();
-        self.returning.wait(|name| self.is_present(name)).await;
+        self.returning.wait(|name| self.is_present(name)).await
+    }
+
+    /// Plugins that took part before this daemon, or that the operator names, and did not come.
+    pub(crate) fn absent(&self) -> Vec<String> {
+        self.returning.absent(|name| self.is_present(name))
     }
 
     /// Expects each plugin that is gone while its successor is being configured or synchronized.
@@ -223,6 +243,14 @@ impl Registry {
     /// The rows of `nri-runc nri plugins`.
     pub(crate) fn rows(&self) -> Value {
         self.roster.rows(&self.connected())
+    }
+
+    /// The plugins that are connected or have been lately, each as `NN-name`.
+    pub(crate) fn known_plugins(&self) -> Vec<String> {
+        let rows = self.rows();
+        let id =
+            |row: &Value| Some(format!("{}-{}", row["index"].as_str()?, row["name"].as_str()?));
+        rows.as_array().into_iter().flatten().filter_map(id).collect()
     }
 
     /// What a launched plugin printed, for `nri-runc nri plugins --logs`.

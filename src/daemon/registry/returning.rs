@@ -61,11 +61,19 @@ impl ReturningPlugins {
 
     /// Lets creates wait for the restarted plugin `id`, as they do after a daemon start.
     pub(crate) fn expect(&self, id: &str, at_most: Duration) {
+        self.expect_more(BTreeMap::from([(id.to_owned(), ExpectedPlugin::default())]), at_most);
+    }
+
+    /// Lets creates wait for these plugins as well.
+    pub(crate) fn expect_more(&self, more: BTreeMap<String, ExpectedPlugin>, at_most: Duration) {
+        if more.is_empty() {
+            return;
+        }
         let mut expected = self.expected.borrow_mut();
         if self.until.get().is_none() {
             expected.clear();
         }
-        expected.insert(id.to_owned(), ExpectedPlugin::default());
+        expected.extend(more);
         self.until.set(Some(Instant::now() + at_most));
     }
 
@@ -116,9 +124,10 @@ impl ReturningPlugins {
         awaited.len() > known
     }
 
-    /// Waits until every expected plugin that may still come is present.
-    pub(super) async fn wait(&self, is_present: impl Fn(&str) -> bool) {
-        let Some(until) = self.until.get() else { return };
+    /// Waits until every expected plugin that may still come is present; returns those that are
+    /// late.
+    pub(super) async fn wait(&self, is_present: impl Fn(&str) -> bool) -> Vec<String> {
+        let Some(until) = self.until.get() else { return Vec::new() };
         let begun = Instant::now();
         let mut logs = false;
         let late = loop {
@@ -147,6 +156,13 @@ impl ReturningPlugins {
             }
             (false, _) => {}
         }
+        late
+    }
+
+    /// Plugins that were expected and did not come in time.
+    pub(super) fn absent(&self, is_present: impl Fn(&str) -> bool) -> Vec<String> {
+        let is_waiting = self.until.get().is_some_and(|until| Instant::now() < until);
+        if is_waiting { Vec::new() } else { self.late(is_present) }
     }
 
     /// Expected plugins that are not present and may still come.

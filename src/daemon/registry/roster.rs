@@ -35,6 +35,10 @@ pub(crate) struct LaunchRecord {
     name: String,
     /// The file of its present run.
     file: RefCell<Option<PluginFile>>,
+    /// Whether the present run is of an earlier file or configuration than those on disk.
+    is_outdated: Cell<bool>,
+    /// Why the start that was tried last failed; none once one succeeded.
+    start_failure: RefCell<Option<String>>,
     starts: Cell<u64>,
     again_at: Cell<Option<Instant>>,
     /// The log of its present run, and of the one before: that one explains a failure.
@@ -53,9 +57,26 @@ impl LaunchRecord {
         format!("{}-{}", self.index, self.name)
     }
 
-    /// Notes from which file it runs: one that was started since may have failed.
-    pub(crate) fn runs(&self, file: &PluginFile) {
+    /// Notes from which file it runs: one that was started since may have failed. `is_outdated`:
+    /// another file or configuration is on disk.
+    pub(crate) fn runs(&self, file: &PluginFile, is_outdated: bool) {
         self.file.replace(Some(file.clone()));
+        self.is_outdated.set(is_outdated);
+    }
+
+    /// Notes the outcome of a start: why it failed, if it did.
+    pub(crate) fn note_start(&self, failure: Option<String>) {
+        self.start_failure.replace(failure);
+    }
+
+    /// Why its present run is older than its file, if it is.
+    fn outdated(&self) -> Option<String> {
+        if !self.is_outdated.get() {
+            return None;
+        }
+        let why = self.start_failure.borrow().clone();
+        let why = why.unwrap_or_else(|| "has not taken its place".to_owned());
+        Some(format!("it is older than its file or configuration: the newer one {why}"))
     }
 
     /// Notes that it runs, after so many starts.
@@ -90,6 +111,8 @@ impl LaunchRecord {
         let (log, before) = (self.log.borrow(), self.log_before.borrow());
         let ended = [log.as_ref(), before.as_ref()].into_iter().flatten();
         let ended = ended.into_iter().find(|log| log.exit().is_some());
+        row["outdated"] = json!(self.outdated());
+        row["start_failure"] = json!(*self.start_failure.borrow());
         row["restarts"] = json!(self.starts.get().saturating_sub(1));
         row["exit_status"] = json!(ended.and_then(|log| log.exit()));
         row["last_words"] = json!(ended.map(|log| log.last_words()).unwrap_or_default());
@@ -142,6 +165,8 @@ impl Roster {
             index: index.to_owned(),
             name: name.to_owned(),
             file: RefCell::default(),
+            is_outdated: Cell::new(false),
+            start_failure: RefCell::default(),
             starts: Cell::new(0),
             again_at: Cell::new(None),
             log: RefCell::default(),
@@ -193,6 +218,7 @@ impl Roster {
         row["gone_at"] = at.into();
         row["gone_time"] = rfc3339_nanos(at).into();
         row["reason"] = why.into();
+        row["struck"] = plugin.chained.has_strikes().into();
         self.keep_departed(Instant::now(), row);
     }
 
@@ -223,10 +249,13 @@ impl Roster {
         departed.push_back((at, row));
     }
 
-    /// The plugins that disconnected within the last hour.
+    /// The plugins that disconnected within the last hour, and those that time-outs disconnected
+    /// at any time: they take no part until they return.
     fn gone(&self, now: Instant) -> Vec<Value> {
         let mut departed = self.departed.borrow_mut();
-        departed.retain(|(at, _)| now.saturating_duration_since(*at) < SHOWN);
+        departed.retain(|(at, row)| {
+            row["struck"] == true || now.saturating_duration_since(*at) < SHOWN
+        });
         departed.iter().map(|(_, row)| row.clone()).collect()
     }
 
@@ -259,6 +288,13 @@ impl Roster {
         let record = launches.find(|record| format!("{}-{}", record.index, record.name) == id)?;
         let file = record.file.borrow().clone()?;
         Some((file, record.starts.get()))
+    }
+
+    /// Launched plugins that run an earlier file or configuration than those on disk, and why.
+    pub(crate) fn outdated(&self) -> Vec<(String, String)> {
+        let launches = self.launches.borrow();
+        let launched = launches.iter().filter_map(Weak::upgrade);
+        launched.filter_map(|record| Some((record.id(), record.outdated()?))).collect()
     }
 
     /// All rows: connected plugins first, in order.
@@ -317,6 +353,10 @@ fn empty_row(index: &str, name: &str, state: &str, is_launched: bool) -> Value {
         "exit_status": null,
         "last_words": [],
         "restart_in_seconds": null,
+        "unresponsive": false,
+        "struck": false,
+        "outdated": null,
+        "start_failure": null,
     })
 }
 
@@ -351,6 +391,10 @@ fn row(connected: &ConnectedPlugin, state: &str) -> Value {
         "exit_status": null,
         "last_words": [],
         "restart_in_seconds": null,
+        "unresponsive": chained.is_unresponsive(),
+        "struck": false,
+        "outdated": null,
+        "start_failure": null,
     })
 }
 
@@ -389,7 +433,10 @@ mod tests {
         assert_eq!(gone.len(), DEPARTED);
         assert_eq!(gone.iter().filter(|row| is_same(row, &named(5))).count(), 1);
         assert!(!gone.contains(&named(0)), "the oldest went");
-        assert!(roster.gone(now + SHOWN).is_empty());
+        let mut struck = named(1000);
+        struck["struck"] = json!(true);
+        roster.keep_departed(now, struck.clone());
+        assert_eq!(roster.gone(now + SHOWN), [struck], "time-outs are shown until it returns");
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(crate) async fn describe(
 ) -> Result<Description> {
     let spec = describe::Spec::parse(document)?;
     let bundle = call.bundle.to_string_lossy();
-    let [parent, grandparent] = call.callers(&node.host);
+    let [parent, grandparent] = call.callers(&node.host)?;
     let engine_call = engine::CallerInfo {
         id: &call.key.id,
         bundle: &bundle,
@@ -57,7 +57,7 @@ pub(crate) async fn describe(
         node.report.note_missing(facts.engine.name(), missing, &call.key.id);
     }
     let is_exempt = identity::judge(node, &mut facts);
-    identity::note(node, &call.key.id, &facts);
+    identity::note(node, &call.key.id, &mut facts);
     Ok(Description {
         is_exempt,
         has_unproven_namespace: facts.has_unproven_namespace(),
@@ -90,7 +90,7 @@ pub(crate) async fn describe_folder(
     }
     let mut facts = node.caches.sources.facts(&node.host, &no_caller, &engine_spec).await;
     let is_exempt = identity::judge(node, &mut facts);
-    identity::note(node, id, &facts);
+    identity::note(node, id, &mut facts);
     Ok(Some(Description {
         is_exempt,
         has_unproven_namespace: facts.has_unproven_namespace(),

@@ -4,6 +4,7 @@
 
 use crate::engine::Facts;
 use crate::engine::identity::Exemptions;
+use crate::limits;
 
 use crate::daemon::node::Node;
 
@@ -26,8 +27,10 @@ pub(crate) fn judge(node: &Node, facts: &mut Facts) -> bool {
     is_exempt
 }
 
-/// Warns of claims that the engine contradicts.
-pub(crate) fn note(node: &Node, id: &str, facts: &Facts) {
+/// Warns of claims that the engine contradicts. Their number is the choice of the pod's author: the
+/// first are listed, and how many there are besides.
+pub(crate) fn note(node: &Node, id: &str, facts: &mut Facts) {
+    limits::list_first(&mut facts.contradictions, limits::CONTRADICTIONS);
     for what in &facts.contradictions {
         node.report.note_contradiction(facts.engine.name(), id, what);
     }

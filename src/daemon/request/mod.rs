@@ -15,6 +15,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use crate::argv;
+use crate::error::{Context, Result};
 use crate::host::Host;
 use crate::link::{Attached, WrapperRequest};
 use crate::runtime::root_of;
@@ -99,8 +100,12 @@ impl VerbRequest {
     }
 
     /// Command lines of the caller and of its parent, which identify an engine.
-    pub(crate) fn callers(&self, host: &Host) -> [Vec<Vec<u8>>; 2] {
+    ///
+    /// # Errors
+    /// Fails when they cannot be read.
+    pub(crate) fn callers(&self, host: &Host) -> Result<[Vec<Vec<u8>>; 2]> {
         callers(host, self.question().pid, self.question().parent_pid)
+            .doing(|| "reading the command line of the engine")
     }
 
     /// The arguments between argv[0] and the verb.

@@ -73,6 +73,8 @@ pub(crate) fn blank_record(node: &Node, call: &VerbRequest) -> Container {
         refused_at: 0,
         skipped: Vec::new(),
         would_refuse: Vec::new(),
+        repeated: Vec::new(),
+        hidden_from: Vec::new(),
         deferred: Vec::new(),
         in_flight: Some(InFlight {
             verb: call.verb().to_owned(),

@@ -8,14 +8,20 @@ use serde_json::{Map, Value};
 
 use crate::daemon::request::VerbRequest;
 use crate::error::Result;
+use crate::runtime::RuntimeKind;
+use crate::spec::decoded::odd_document;
 use crate::spec::flags;
 
 /// The most that is read of a request, in bytes.
 const LIMIT: u64 = 16 << 20;
 
-/// The requested resources, from standard input, a file, or flags; `None` if they cannot be parsed:
-/// then the runtime reports the mistake.
-pub(crate) fn requested(call: &VerbRequest, bytes: Option<Vec<u8>>) -> Option<Map<String, Value>> {
+/// The requested resources as `runtime` reads them, from standard input, a file, or flags; `None`
+/// if they cannot be parsed: then the runtime reports the mistake.
+pub(crate) fn requested(
+    call: &VerbRequest,
+    bytes: Option<Vec<u8>>,
+    runtime: &str,
+) -> Option<Map<String, Value>> {
     let words: Vec<(&str, String)> = call
         .command_line
         .resource_flags
@@ -24,16 +30,22 @@ pub(crate) fn requested(call: &VerbRequest, bytes: Option<Vec<u8>>) -> Option<Ma
         .collect();
     let pairs: Vec<(&str, &str)> =
         words.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let Ok(mut request) = flags::resources_from_flags(&pairs) else { return None };
+    let Ok(request) = flags::resources_from_flags(&pairs) else { return None };
     let Some(bytes) = bytes else {
         return call.command_line.resources.is_none().then_some(request);
     };
+    // runc: a file or standard input replaces all flags but those of RDT.
+    let block = match RuntimeKind::of_program(runtime) {
+        // Neither of them is written in Go: names count as they are.
+        RuntimeKind::Crun | RuntimeKind::Youki => None,
+        RuntimeKind::Runc | RuntimeKind::Other => odd_document(&bytes).ok()?,
+    };
     // The runtime takes the first JSON value and ignores the rest.
     let mut values = serde_json::Deserializer::from_slice(&bytes).into_iter::<Value>();
-    let Some(Ok(Value::Object(block))) = values.next() else { return None };
-    // runc: a file or standard input replaces all flags but those of RDT.
-    request = block;
-    Some(request)
+    match block.or_else(|| values.next()?.ok()) {
+        Some(Value::Object(block)) => Some(block),
+        _ => None,
+    }
 }
 
 /// Reads the request that the wrapper passed on.

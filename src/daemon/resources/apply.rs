@@ -23,7 +23,7 @@ use crate::daemon::node::Node;
 use crate::daemon::node::messages::{self, Classes};
 use crate::daemon::resources::classes;
 use crate::daemon::resources::error::{RefusedField, UpdateError};
-use crate::daemon::resources::ignored::{SplitUpdate, ignored, split, takes};
+use crate::daemon::resources::ignored::{SplitUpdate, ignored, leave_out_idle, split, takes};
 use crate::daemon::resources::in_force::{Block, in_force, note_changes};
 use crate::daemon::resources::route::{self, Route, route};
 use crate::daemon::runtime::{command, exit_status};
@@ -80,6 +80,9 @@ pub(crate) async fn apply(
     let _writing =
         tokio::time::timeout(UPDATE_WAIT, writing).await.map_err(|_late| UpdateError::Busy)?;
     let record = living(node, key)?;
+    if record.is_starting() {
+        return Err(UpdateError::Starting);
+    }
     let moved = classes::enter(node, &record, requested.rdt_class.as_deref())?;
     let found = found.filter(|found| found.incarnation == record.incarnation);
     let done = set(node, &record, requested, found.map(|found| found.route)).await;
@@ -300,6 +303,7 @@ async fn run_update(
     if !with_devices {
         resources.remove("devices"); // crun would take these for all that are allowed.
     }
+    leave_out_idle(node, &mut resources, &record.engine_resources);
     let fault = |error: crate::error::Error| UpdateError::refused(error);
     node.host.point(Point::DaemonCgroup).map_err(fault)?;
     let document = Value::Object(resources).to_string();
@@ -334,7 +338,8 @@ fn note_applied(
         overlay::put_over(&mut record.overlay, &requested.part);
         record.owners.extend(requested.owners.iter().map(|(k, v)| (k.clone(), v.clone())));
         note_changes(record, changes.clone());
-        record.message = messages::with_resources(&record.message, &in_force(record), &classes);
+        record.message =
+            messages::with_resources(&record.message, &record.overlay, &in_force(record), &classes);
     });
     node.audit_applied(key, &changes);
 }

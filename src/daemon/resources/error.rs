@@ -16,6 +16,8 @@ pub(crate) enum UpdateError {
     Gone,
     /// Its creation failed.
     NotCreated,
+    /// It is being started: an update waits until it runs.
+    Starting,
     /// Another update of it takes too long.
     Busy,
     /// The values cannot be set.
@@ -31,6 +33,7 @@ impl fmt::Display for UpdateError {
             Self::Sandbox => f.write_str("it is the infrastructure of its pod"),
             Self::Gone => f.write_str("it has ended"),
             Self::NotCreated => f.write_str("it was not created"),
+            Self::Starting => f.write_str("it is being started"),
             Self::Busy => f.write_str("another update of this container takes too long"),
             Self::Refused(refusal) => refusal.fmt(f),
             Self::Frozen(why) => write!(f, "{why}, while it is frozen"),

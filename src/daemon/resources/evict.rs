@@ -14,6 +14,7 @@ use tracing::{info, warn};
 
 use crate::audit::{AuditAction, AuditEntry};
 use crate::config::Evict;
+use crate::error::in_our_words;
 use crate::error::quoted;
 use crate::host::Point;
 use crate::plugin::api;
@@ -145,7 +146,9 @@ fn allowed(node: &Node, record: &Container, askers: &[String]) -> Result<String,
             Evict::Allow => return Ok(asker.clone()),
             Evict::Deny => why = format!("{asker} may not evict containers (plugin.{name}.evict)"),
             Evict::OwnNamespace => {
-                let own = own_pod::of_plugin(node, asker);
+                let own = own_pod::of_plugin(node, asker).map_err(|unknown| {
+                    format!("the pod of {asker} is not known: {}", in_our_words(&unknown))
+                })?;
                 let pod = node.records.read().pod(&record.pod).cloned();
                 if let (Some(own), Some(pod)) = (&own, &pod)
                     && share_namespace(own, pod)
@@ -207,6 +210,7 @@ mod tests {
             message: messages::pod_to_wire(&api::PodSandbox::new()),
             refused: Vec::new(),
             skipped: Vec::new(),
+            hidden_from: Vec::new(),
             unknown: Default::default(),
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a runtime's `update` takes without applying it, and which part of that is written beside it
+//! What a runtime's `update` takes without applying it (`runtime/ignored.rs`), and which part of that is written beside it
 //! in a scope of systemd (D48): huge pages, block I/O and v1's other settings of memory, whose files
 //! systemd does not own. It owns the device rules of a scope, and would take back what others write
 //! there at its next reload: these are refused. It only reads.
@@ -7,33 +7,18 @@
 use serde_json::{Map, Value};
 
 use crate::cgroup::Cgroups;
+use crate::resolve::is_cgroup_v2;
 use crate::runtime::RuntimeKind;
+use crate::runtime::ignored::is_ignored_in_updates;
 use crate::spec::owned;
 use crate::state::Container;
 
+use crate::daemon::node::Node;
 use crate::daemon::resources::error::{RefusedField, UpdateError};
 use crate::daemon::resources::in_force::{Block, in_force};
 
 /// The rules of a scope's devices are systemd's.
 const SYSTEMDS: &str = "devices";
-
-/// Members that runc accepts in an update and silently does not apply.
-const IGNORED_BY_RUNC: [(&str, &[&str]); 4] = [
-    ("memory", &["swappiness", "disableOOMKiller", "useHierarchy", "kernel", "kernelTCP"]),
-    ("hugepageLimits", &[]),
-    ("devices", &[]),
-    (
-        "blockIO",
-        &[
-            "leafWeight",
-            "weightDevice",
-            "throttleReadBpsDevice",
-            "throttleWriteBpsDevice",
-            "throttleReadIOPSDevice",
-            "throttleWriteIOPSDevice",
-        ],
-    ),
-];
 
 /// Whether the runtime's `update` applies all of `part`.
 pub(super) fn takes(record: &Container, part: &Block) -> Result<(), UpdateError> {
@@ -57,17 +42,16 @@ pub(super) fn takes(record: &Container, part: &Block) -> Result<(), UpdateError>
 }
 
 /// The part that the runtime takes without applying it.
-pub(super) fn ignored(record: &Container, part: &Block) -> Block {
+pub(crate) fn ignored(record: &Container, part: &Block) -> Block {
     if RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun {
         return Map::new();
     }
     let mut found = Map::new();
-    for (section, members) in IGNORED_BY_RUNC {
-        let Some(value) = part.get(section) else { continue };
+    for (section, value) in part {
         let value = match value {
             Value::Object(object) => {
                 let mut object = object.clone();
-                object.retain(|key, _| members.contains(&key.as_str()));
+                object.retain(|key, _| is_ignored_in_updates(section, key));
                 if object.is_empty() {
                     continue;
                 }
@@ -77,11 +61,31 @@ pub(super) fn ignored(record: &Container, part: &Block) -> Block {
             | Value::Bool(_)
             | Value::Number(_)
             | Value::String(_)
-            | Value::Array(_) => value.clone(),
+            | Value::Array(_) => {
+                if !is_ignored_in_updates(section, "") {
+                    continue;
+                }
+                value.clone()
+            }
         };
-        found.insert(section.to_owned(), value);
+        found.insert(section.clone(), value);
     }
     found
+}
+
+/// Takes out what holds anyway on cgroup v2, where crun refuses an update with it. What the engine
+/// itself says stays.
+pub(crate) fn leave_out_idle(node: &Node, resources: &mut Block, engine: &Block) {
+    if !is_cgroup_v2(&node.host) {
+        return;
+    }
+    for (section, members) in resources.iter_mut() {
+        let is_engines = |key: &str| engine.get(section).is_some_and(|own| own.get(key).is_some());
+        if let Value::Object(members) = members {
+            members
+                .retain(|key, value| !owned::holds_anyway(section, key, value) || is_engines(key));
+        }
+    }
 }
 
 /// An update of a container that its runtime updates.

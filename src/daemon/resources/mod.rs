@@ -9,7 +9,7 @@ pub(crate) mod apply;
 pub(crate) mod classes;
 pub(crate) mod error;
 pub(crate) mod evict;
-mod ignored;
+pub(crate) mod ignored;
 pub(crate) mod in_force;
 pub(crate) mod own_pod;
 pub(crate) mod partial;

@@ -2,25 +2,40 @@
 //! The pod in which a process runs: by its cgroup, which the kernel says, and by our own records of
 //! containers. Nothing that the process says of itself counts.
 
+use std::io;
+
 use crate::daemon::node::{Node, messages};
+use crate::presence::IfThere;
 use crate::state::{Container, Pod};
 
 /// The pod in which the plugin's process runs.
-pub(super) fn of_plugin(node: &Node, plugin: &str) -> Option<Pod> {
-    let pid = node.registry.find(plugin)?.chained.plugin.pid()?;
-    pod_of_process(node, u32::try_from(pid).ok()?)
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(super) fn of_plugin(node: &Node, plugin: &str) -> io::Result<Option<Pod>> {
+    let pid = node.registry.find(plugin).and_then(|connected| connected.chained.plugin.pid());
+    let pid = pid.and_then(|pid| u32::try_from(pid).ok());
+    pid.map_or(Ok(None), |pid| pod_of_process(node, pid))
 }
 
-/// The pod in which a process runs.
-pub(crate) fn pod_of_process(node: &Node, pid: u32) -> Option<Pod> {
-    let text = std::fs::read_to_string(node.host.path(format!("/proc/{pid}/cgroup"))).ok()?;
+/// The pod in which a process runs; `None` if it is in none of those on record.
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) fn pod_of_process(node: &Node, pid: u32) -> io::Result<Option<Pod>> {
+    let path = node.host.path(format!("/proc/{pid}/cgroup"));
+    let text = std::fs::read_to_string(path).if_there()?;
+    Ok(text.and_then(|text| pod_in(node, &text)))
+}
+
+fn pod_in(node: &Node, text: &str) -> Option<Pod> {
     let store = node.records.read();
     let mentioned = store.containers().filter(|known| text.contains(&known.key.id));
     let candidates: Vec<(&Container, String)> = mentioned
         .map(|known| (known, messages::container(known).linux.cgroups_path.clone()))
         .collect();
     let paths = candidates.iter().map(|(known, path)| (known.key.id.as_str(), path.as_str()));
-    let at = outermost(&text, &paths.collect::<Vec<_>>())?;
+    let at = outermost(text, &paths.collect::<Vec<_>>())?;
     let (record, _) = candidates.get(at)?;
     store.pod(&record.pod).cloned()
 }

@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use tracing::debug;
 
 use crate::cgroup::{Cgroups, members};
+use crate::error::Error;
+use crate::presence::IfThere;
 use crate::runtime::RuntimeKind;
 use crate::state::Container;
 
@@ -31,7 +33,8 @@ pub(crate) fn route(node: &Node, record: &Container) -> Result<Route, UpdateErro
     if !has_known_cgroups(record) {
         return Ok(Route::Runtime(None));
     }
-    let (paths, by_systemd) = state_dir::cgroups(&node.host, &record.key);
+    let state = state_dir::cgroups(&node.host, &record.key);
+    let (paths, by_systemd) = state.map_err(|unknown| not_known(unknown.into()))?;
     let by_systemd = by_systemd || record.global_flags.iter().any(|f| f == "--systemd-cgroup");
     Ok(match own_cgroups(node, record, &paths)? {
         Some(found) if !by_systemd && !found.is_scope() => Route::Direct(found),
@@ -53,19 +56,26 @@ pub(crate) fn own_cgroups(
     let pid = record.init_pid.ok_or(UpdateError::Gone)?;
     let found = node.caches.cgroup_mounts(&node.host).and_then(|mounts| {
         let found = Cgroups::find(&node.host, &mounts, pid, paths)?;
-        Ok((found, node.caches.own_cgroups(&node.host, &mounts)))
+        Ok((found, node.caches.own_cgroups(&node.host, &mounts)?))
     });
     // Opened last: if the process still exists, the paths were this very process's.
-    pidfd::open_same(&node.host, pid, record.init_start).ok_or(UpdateError::Gone)?;
+    let process = pidfd::open_same(&node.host, pid, record.init_start);
+    process.map_err(|unknown| not_known(unknown.into()))?.ok_or(UpdateError::Gone)?;
     Ok(match found {
         // A container without cgroups of its own is in those of another process.
         Ok((found, ours)) if !ours.as_ref().is_some_and(|ours| found.holds(ours)) => Some(found),
         Ok(_) => None,
+        Err(error) if error.may_pass() => return Err(not_known(error)),
         Err(error) => {
             debug!("{}: {error}", record.key.id);
             None
         }
     })
+}
+
+/// It cannot be known where the container's cgroups are.
+fn not_known(error: Error) -> UpdateError {
+    UpdateError::refused(error.doing("finding its cgroups"))
 }
 
 /// CPUs and memory nodes that the host can have: the requested members, and the kernel's list.
@@ -77,7 +87,8 @@ const THERE: [(&str, &str); 2] =
 pub(crate) fn has_processors(node: &Node, part: &Block) -> Result<(), UpdateError> {
     for (key, list) in THERE {
         let wanted = part.get("cpu").and_then(|cpu| cpu.get(key)?.as_str()).unwrap_or_default();
-        let there = std::fs::read_to_string(node.host.path(list)).unwrap_or_default();
+        let there = std::fs::read_to_string(node.host.path(list)).if_there();
+        let there = there.map_err(|unknown| not_known(unknown.into()))?.unwrap_or_default();
         let (Some(all), Some(wanted)) = (members(&there), members(wanted)) else { continue };
         if let Some(missing) = wanted.difference(&all).next().filter(|_| !all.is_empty()) {
             let why = format!("the host has no {missing}, only {}", there.trim());

@@ -3,7 +3,10 @@
 //! Synchronize, and on their own.
 //!
 //! All updates of a request are checked before anything is written; then each container succeeds or
-//! fails by itself. A container that is still being created gets its updates right after (D15).
+//! fails by itself. A container that is being created gets its updates right after (D15), and so does
+//! one that is being started: after StartContainer nothing of it changes before its process runs.
+//! Nothing waits for either, so that a plugin may ask from inside the very handler: the update is on
+//! record, and the plugin's request succeeds.
 //! A failure never fails the event that it came with: it is logged, and `explain` shows it.
 
 use std::collections::BTreeMap;
@@ -27,7 +30,7 @@ use crate::daemon::resources::error::UpdateError;
 use crate::daemon::resources::in_force::{LATEST, keep_ends};
 use crate::daemon::resources::{classes, evict, ruled, target};
 
-/// How many updates may wait for a container to be created.
+/// How many updates may wait for a container to be created or started.
 const DEFERRED: usize = 200;
 /// How many are then carried out at most, with those that arrive meanwhile.
 const AT_ONCE: usize = 5 * DEFERRED;
@@ -49,7 +52,8 @@ pub(crate) async fn carry_out(
     event: Event,
     subject: &ContainerKey,
 ) {
-    let Updated { updates, evictions, evicted_by, owners, unknown, noted, dropped } = updated;
+    let Updated { updates, answered: _, evictions, evicted_by, owners, unknown, noted, dropped } =
+        updated;
     note_skipped(node, subject, unknown.into_iter().map(unknown_field).collect());
     ruled::note_hits(node, &noted, event.name(), Some(subject));
     ruled::note_dropped(node, &dropped, event.name(), Some(subject));
@@ -259,28 +263,33 @@ async fn apply_or_defer(
         return Ok(());
     }
     let record = node.container(key).ok_or(UpdateError::Unknown)?;
-    if is_deferred(record.state, record.deferred.len())? {
-        // Recorded, because the plugin's response promises it.
-        node.change(key, |record| record.deferred.push(requested.clone()));
-        return Ok(());
+    if !is_deferred(record.state, record.is_starting(), record.deferred.len())? {
+        match apply::apply(node, key, requested, found).await {
+            Err(UpdateError::Starting) => {} // Since it was looked at.
+            applied => return applied,
+        }
     }
-    apply::apply(node, key, requested, found).await
+    // Recorded, because the plugin's response promises it.
+    node.change(key, |record| record.deferred.push(requested.clone()));
+    Ok(())
 }
 
-/// Whether an update waits: for the creation, or for older updates that would overwrite it.
-fn is_deferred(state: Lifecycle, waiting: usize) -> Result<bool, UpdateError> {
+/// Whether an update waits: for the creation, for the start, or for older updates that would
+/// overwrite it.
+fn is_deferred(state: Lifecycle, is_starting: bool, waiting: usize) -> Result<bool, UpdateError> {
     let is_alive = matches!(state, Lifecycle::Created | Lifecycle::Running);
-    let waits = state == Lifecycle::Creating || is_alive && waiting > 0;
+    let waits = state == Lifecycle::Creating || is_starting || is_alive && waiting > 0;
     if waits && waiting >= DEFERRED {
         return Err(UpdateError::refused(format!(
-            "{waiting} updates already wait for its creation"
+            "{waiting} updates already wait for its creation or its start"
         )));
     }
     Ok(waits)
 }
 
-/// A container was created: carries out the updates that waited, and those that arrive meanwhile.
-pub(crate) async fn created(node: &Rc<Node>, key: &ContainerKey) {
+/// A container was created or started, or was not started after all: carries out the updates that
+/// waited, and those that arrive meanwhile.
+pub(crate) async fn carry_out_deferred(node: &Rc<Node>, key: &ContainerKey) {
     for done in 0.. {
         let next = node.container(key).and_then(|record| record.deferred.first().cloned());
         let Some(requested) = next else { return };
@@ -288,6 +297,9 @@ pub(crate) async fn created(node: &Rc<Node>, key: &ContainerKey) {
             ..AT_ONCE => apply::apply(node, key, &requested, None).await,
             _ => Err(UpdateError::Busy),
         };
+        if result == Err(UpdateError::Starting) {
+            return; // They are carried out after that start.
+        }
         if let Err(update_error) = result {
             let (id, key) = (key.id.clone(), Some(key.clone()));
             let update_request =
@@ -353,15 +365,16 @@ mod tests {
     fn an_update_waits_for_the_container_and_for_older_ones_and_not_without_end() {
         for state in [Lifecycle::Creating, Lifecycle::Created, Lifecycle::Running] {
             let is_made = state != Lifecycle::Creating;
-            assert_eq!(is_deferred(state, 0).ok(), Some(!is_made), "{state:?}");
-            assert_eq!(is_deferred(state, 1).ok(), Some(true), "it would be overwritten");
-            assert_eq!(is_deferred(state, DEFERRED - 1).ok(), Some(true));
-            let Err(UpdateError::Refused(why)) = is_deferred(state, DEFERRED) else {
+            assert_eq!(is_deferred(state, false, 0).ok(), Some(!is_made), "{state:?}");
+            assert_eq!(is_deferred(state, true, 0).ok(), Some(true), "{state:?}");
+            assert_eq!(is_deferred(state, false, 1).ok(), Some(true), "it would be overwritten");
+            assert_eq!(is_deferred(state, false, DEFERRED - 1).ok(), Some(true));
+            let Err(UpdateError::Refused(why)) = is_deferred(state, false, DEFERRED) else {
                 panic!("{state:?}")
             };
             let why = why.to_string();
             assert!(why.contains("200 updates already wait"), "{why}");
         }
-        assert_eq!(is_deferred(Lifecycle::Stopped, DEFERRED).ok(), Some(false));
+        assert_eq!(is_deferred(Lifecycle::Stopped, false, DEFERRED).ok(), Some(false));
     }
 }

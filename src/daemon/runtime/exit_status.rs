@@ -6,11 +6,13 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::engine::EngineKind;
 use crate::host::Host;
+use crate::presence::IfThere;
 use crate::state::{Container, EVICTION, Lifecycle};
 
 use crate::daemon::runtime::state_dir;
@@ -29,11 +31,21 @@ const KILLED: i32 = 128 + 9;
 
 /// The exit code, if the engine wrote one for this very process.
 pub(crate) fn code(host: &Host, record: &Container) -> Option<i32> {
-    let text = std::fs::read_to_string(host.path(place(record)?)).ok()?;
+    // It is looked for again until the container is removed.
+    read_code(host, record).or_absent().flatten()
+}
+
+fn read_code(host: &Host, record: &Container) -> io::Result<Option<i32>> {
+    let Some(place) = place(record) else { return Ok(None) };
+    let text = std::fs::read_to_string(host.path(place)).if_there()?;
+    Ok(text.and_then(|text| code_in(record, &text)))
+}
+
+fn code_in(record: &Container, text: &str) -> Option<i32> {
     if !is_shim(record) {
         return text.trim().parse().ok();
     }
-    let exit: serde_json::Value = serde_json::from_str(&text).ok()?;
+    let exit: serde_json::Value = serde_json::from_str(text).ok()?;
     let is_this = exit["Pid"].as_u64() == record.init_pid.map(u64::from);
     is_this.then(|| exit["Status"].as_i64()?.try_into().ok()).flatten()
 }
@@ -81,20 +93,22 @@ impl ExitCodes {
             return;
         }
         let mut mute = self.mute_monitors.borrow_mut();
-        if code(host, record).is_none() {
-            mute.insert(monitor(record));
-        } else {
-            mute.remove(&monitor(record));
+        match read_code(host, record) {
+            Ok(None) => drop(mute.insert(monitor(record))),
+            Ok(Some(_)) => drop(mute.remove(&monitor(record))),
+            Err(_unknown) => {}
         }
     }
 }
 
-/// Whether the init process of a container is known to have exited.
+/// Whether the init process of a container is known to have exited; false as well while that cannot
+/// be known.
 pub(crate) fn has_exited(host: &Host, record: &Container) -> bool {
     let Some(pid) = record.init_pid else { return false };
     match pidfd::open_same(host, pid, record.init_start) {
-        Some(process) => pidfd::has_ended(&process),
-        None => true,
+        Ok(Some(process)) => pidfd::has_ended(&process),
+        Ok(None) => true,
+        Err(_unknown) => false,
     }
 }
 
@@ -127,11 +141,12 @@ pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (Str
 /// Whether the kernel killed a process of the container for lack of memory: the container's cgroup
 /// counts that, and exists until the runtime deletes the container.
 fn lacked_memory(host: &Host, record: &Container) -> bool {
-    let (cgroups, _) = state_dir::cgroups(host, &record.key);
+    let Ok((cgroups, _)) = state_dir::cgroups(host, &record.key) else { return false };
     let files = [("", "memory.events"), ("memory", "memory.oom_control")];
     files.into_iter().any(|(controller, file)| {
         let Some(dir) = cgroups.get(controller) else { return false };
-        let text = std::fs::read_to_string(host.path(dir.join(file))).unwrap_or_default();
+        let text =
+            std::fs::read_to_string(host.path(dir.join(file))).or_absent().unwrap_or_default();
         let counts = text.lines().filter_map(|line| line.strip_prefix("oom_kill "));
         counts.into_iter().any(|count| count.trim() != "0")
     })

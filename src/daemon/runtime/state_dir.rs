@@ -2,9 +2,10 @@
 //! The real runtime's state directory, which shows the outcome of its verbs (decision D2): the
 //! wrapper becomes the runtime and never sees its exit code. runc and youki keep
 //! `ROOT/ID/state.json`, crun keeps `ROOT/ID/status`; runc and crun keep `exec.fifo` there from
-//! create until start. This module only reads.
+//! create until start. This module only reads; what it cannot know is an error, never an absence.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +14,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::host::Host;
+use crate::presence::{self, IfThere};
 use crate::runtime::RuntimeKind;
 use crate::state::ContainerKey;
 
@@ -28,39 +30,67 @@ pub(crate) fn folder(host: &Host, key: &ContainerKey) -> PathBuf {
 }
 
 /// Whether the runtime knows the container.
-pub(crate) fn exists(host: &Host, key: &ContainerKey) -> bool {
-    folder(host, key).is_dir()
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) fn exists(host: &Host, key: &ContainerKey) -> io::Result<bool> {
+    presence::is_dir(&folder(host, key))
+}
+
+/// Whether the runtime certainly does not know the container: a folder that cannot be read may exist.
+pub(crate) fn is_gone(host: &Host, key: &ContainerKey) -> bool {
+    crate::files::is_missing(&folder(host, key))
 }
 
 /// Whether the container was created and not started yet.
-pub(crate) fn waits_for_start(host: &Host, key: &ContainerKey) -> bool {
-    folder(host, key).join("exec.fifo").exists()
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) fn waits_for_start(host: &Host, key: &ContainerKey) -> io::Result<bool> {
+    presence::exists(&folder(host, key).join("exec.fifo"))
 }
 
 /// The init process: from the pid file if it differs from `before` the call, else from the
 /// runtime's own state.
+///
+/// # Errors
+/// Fails when it cannot be known whether there is one.
 pub(crate) fn init_pid(
     host: &Host,
     key: &ContainerKey,
     pid_file: Option<&Path>,
     before: Option<Stamp>,
-) -> Option<u32> {
-    let fresh = pid_file.filter(|path| stamp(path) != before);
-    let from_file = fresh.and_then(|path| std::fs::read_to_string(path).ok());
-    let in_state = || RuntimeState::read(&folder(host, key))?.pid;
-    from_file.and_then(|text| text.trim().parse().ok()).or_else(in_state)
+) -> io::Result<Option<u32>> {
+    if let Some(path) = pid_file
+        && let Some(now) = stamp(path)?
+        && Some(now) != before
+        && let Some(text) = std::fs::read_to_string(path).if_there()?
+        && let Ok(pid) = text.trim().parse()
+    {
+        return Ok(Some(pid));
+    }
+    Ok(RuntimeState::read(&folder(host, key))?.and_then(|state| state.pid))
 }
 
 /// When the init process started, in clock ticks since boot, by the runtime's own state.
-pub(crate) fn init_start(host: &Host, key: &ContainerKey) -> Option<u64> {
-    RuntimeState::read(&folder(host, key))?.start
+///
+/// # Errors
+/// Fails when that cannot be read.
+pub(crate) fn init_start(host: &Host, key: &ContainerKey) -> io::Result<Option<u64>> {
+    Ok(RuntimeState::read(&folder(host, key))?.and_then(|state| state.start))
 }
 
 /// The container's cgroups by controller, from the runtime's state, and whether systemd manages
 /// them for it. crun names only a path, which is its process's as well.
-pub(crate) fn cgroups(host: &Host, key: &ContainerKey) -> (BTreeMap<String, PathBuf>, bool) {
-    let state = RuntimeState::read(&folder(host, key));
-    state.map(|state| (state.cgroups, state.systemd)).unwrap_or_default()
+///
+/// # Errors
+/// Fails when the state cannot be read.
+pub(crate) fn cgroups(
+    host: &Host,
+    key: &ContainerKey,
+) -> io::Result<(BTreeMap<String, PathBuf>, bool)> {
+    let state = RuntimeState::read(&folder(host, key))?;
+    Ok(state.map(|state| (state.cgroups, state.systemd)).unwrap_or_default())
 }
 
 /// The state of one container, as its runtime wrote it.
@@ -127,14 +157,21 @@ where
 }
 
 impl RuntimeState {
-    /// Reads the state of the container whose state directory this is.
-    pub(crate) fn read(folder: &Path) -> Option<Self> {
-        STATE_FILES.iter().find_map(|name| {
+    /// Reads the state of the container whose state directory this is; `None` if its runtime has
+    /// written none that can be understood.
+    ///
+    /// # Errors
+    /// Fails when it cannot be known what the runtime has written.
+    pub(crate) fn read(folder: &Path) -> io::Result<Option<Self>> {
+        for name in STATE_FILES {
             let path = folder.join(name);
-            let written = stamp(&path)?.1;
-            let file = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
-            Some(Self::from_file(name, file, written))
-        })
+            let Some(written) = stamp(&path)? else { continue };
+            let Some(bytes) = std::fs::read(path).if_there()? else { continue };
+            if let Ok(file) = serde_json::from_slice(&bytes) {
+                return Ok(Some(Self::from_file(name, file, written.1)));
+            }
+        }
+        Ok(None)
     }
 
     fn from_file(name: &str, file: StateFile, written: i64) -> Self {
@@ -176,7 +213,7 @@ pub(crate) fn time_of_ticks(host: &Host, ticks: Option<u64>) -> i64 {
 
 /// When this machine was booted, in seconds of Unix time.
 fn booted(host: &Host) -> Option<i64> {
-    let stat = std::fs::read_to_string(host.path("/proc/stat")).ok()?;
+    let stat = std::fs::read_to_string(host.path("/proc/stat")).or_absent()?;
     stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
 }
 
@@ -185,15 +222,26 @@ fn booted(host: &Host) -> Option<i64> {
 pub(crate) struct Stamp(pub(crate) u64, pub(crate) i64, pub(crate) i64);
 
 /// The stamp of a file, if it exists.
-pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
-    let meta = std::fs::metadata(path).ok()?;
-    Some(Stamp(meta.ino(), meta.mtime(), meta.mtime_nsec()))
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) fn stamp(path: &Path) -> io::Result<Option<Stamp>> {
+    let meta = std::fs::metadata(path).if_there()?;
+    Ok(meta.map(|meta| Stamp(meta.ino(), meta.mtime(), meta.mtime_nsec())))
 }
 
 /// The stamp of the runtime's state file: an `update` replaces it.
-pub(crate) fn state_stamp(host: &Host, key: &ContainerKey) -> Option<Stamp> {
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) fn state_stamp(host: &Host, key: &ContainerKey) -> io::Result<Option<Stamp>> {
     let folder = folder(host, key);
-    STATE_FILES.iter().find_map(|name| stamp(&folder.join(name)))
+    for name in STATE_FILES {
+        if let Some(found) = stamp(&folder.join(name))? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -217,16 +265,17 @@ mod tests {
         let (temp, key) = place(&[("pid", "41"), ("c/state.json", "{\"init_process_pid\":42}")]);
         let file = temp.path().join("pid");
         let host = Host::default();
-        assert_eq!(init_pid(&host, &key, Some(&file), None), Some(41));
-        assert_eq!(init_pid(&host, &key, Some(&file), stamp(&file)), Some(42));
+        assert_eq!(init_pid(&host, &key, Some(&file), None).unwrap(), Some(41));
+        let before = stamp(&file).unwrap();
+        assert_eq!(init_pid(&host, &key, Some(&file), before).unwrap(), Some(42));
     }
 
     #[test]
     fn crun_and_youki_states_are_understood() {
         let (_a, crun) = place(&[("c/status", "{\"pid\":7}")]);
         let (_b, youki) = place(&[("c/state.json", "{\"pid\":8}")]);
-        assert_eq!(init_pid(&Host::default(), &crun, None, None), Some(7));
-        assert_eq!(init_pid(&Host::default(), &youki, None, None), Some(8));
+        assert_eq!(init_pid(&Host::default(), &crun, None, None).unwrap(), Some(7));
+        assert_eq!(init_pid(&Host::default(), &youki, None, None).unwrap(), Some(8));
     }
 
     #[test]
@@ -234,14 +283,33 @@ mod tests {
         let (_a, garbage) = place(&[("c/state.json", "{{{")]);
         let (_b, stopped) = place(&[("c/status", "{\"pid\":0}")]);
         for key in [garbage, stopped] {
-            assert_eq!(init_pid(&Host::default(), &key, None, None), None);
+            assert_eq!(init_pid(&Host::default(), &key, None, None).unwrap(), None);
         }
+    }
+
+    #[test]
+    fn a_state_that_cannot_be_read_is_not_the_absence_of_one() {
+        let (temp, key) = place(&[]);
+        let host = Host::default();
+        assert_eq!(init_pid(&host, &key, None, None).unwrap(), None);
+        assert!(exists(&host, &key).unwrap() && !waits_for_start(&host, &key).unwrap());
+        // A link to itself: the kernel refuses to look.
+        let odd =
+            |name: &str| std::os::unix::fs::symlink(temp.path().join(name), temp.path().join(name));
+        for name in ["c/state.json", "c/exec.fifo", "pid", "d"] {
+            odd(name).unwrap();
+        }
+        assert!(init_pid(&host, &key, None, None).is_err() && cgroups(&host, &key).is_err());
+        assert!(init_start(&host, &key).is_err() && state_stamp(&host, &key).is_err());
+        assert!(waits_for_start(&host, &key).is_err());
+        assert!(init_pid(&host, &key, Some(&temp.path().join("pid")), None).is_err());
+        assert!(exists(&host, &ContainerKey { id: "d".to_owned(), ..key }).is_err());
     }
 
     fn understood(name: &str, state: &Value) -> RuntimeState {
         let temp = tempfile::tempdir().unwrap();
         crate::files::replace(&temp.path().join(name), state.to_string().as_bytes()).unwrap();
-        RuntimeState::read(temp.path()).unwrap()
+        RuntimeState::read(temp.path()).unwrap().unwrap()
     }
 
     #[test]
@@ -293,7 +361,7 @@ mod tests {
         assert_eq!(understood("state.json", &json!({"bundle": "b"})).bundle, None);
         for text in ["{{", "\"x\"", "7"] {
             let (temp, _key) = place(&[("c/state.json", text)]);
-            assert_eq!(RuntimeState::read(&temp.path().join("c")), None, "{text}");
+            assert_eq!(RuntimeState::read(&temp.path().join("c")).unwrap(), None, "{text}");
         }
     }
 

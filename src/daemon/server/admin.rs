@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon's answers to operators: one JSON document for each admin verb, in shapes that scripts
-//! depend on. It changes nothing itself.
+//! depend on. It changes nothing itself; what a verb changes is done in `recovery` and `reload`.
 
 use std::rc::Rc;
 
@@ -11,11 +11,16 @@ use crate::daemon::node::report::Contradiction;
 use crate::daemon::node::{Node, events};
 use crate::daemon::process::requests::ReloadRequest;
 use crate::daemon::process::started_with::StartedWith;
+use crate::daemon::recovery::{enabled, lost};
 use crate::daemon::registry::NRI_VERSION;
 use crate::daemon::server::{explain, holdings, policy, rows};
 use crate::error::{Result, quoted};
 use crate::link::DaemonResponse;
+use crate::state::{Container, Lifecycle, Skipped, Store};
 use crate::text::rfc3339_nanos;
+
+/// How many unadjusted containers `status` names.
+const UNADJUSTED: usize = 100;
 
 /// Answers an admin request.
 pub(crate) async fn answer(node: &Rc<Node>, question: &str) -> DaemonResponse {
@@ -54,6 +59,7 @@ pub(crate) async fn answer(node: &Rc<Node>, question: &str) -> DaemonResponse {
             }
         }
         "switched" => {
+            enabled::catch_up(node);
             log_switch(question["off"] == true, question["by"].as_str().unwrap_or_default())
         }
         other => {
@@ -67,6 +73,16 @@ pub(crate) async fn answer(node: &Rc<Node>, question: &str) -> DaemonResponse {
 pub(crate) fn is_reexec(question: &str) -> bool {
     let question: Value = serde_json::from_str(question).unwrap_or_default();
     question["verb"] == "reexec"
+}
+
+/// Drops the record that the request names; `None`: it is another request. Plugins may be slow.
+pub(crate) async fn forget(node: &Rc<Node>, question: &str) -> Option<DaemonResponse> {
+    let question: Value = serde_json::from_str(question).unwrap_or_default();
+    let id = question["id"].as_str().filter(|_| question["verb"] == "forget")?;
+    Some(match lost::forget(node, id, question["force"] == true).await {
+        Ok(document) => DaemonResponse::Admin(document.to_string()),
+        Err(error) => DaemonResponse::Refuse(error.to_string()),
+    })
 }
 
 /// Whether the request is for the daemon's end.
@@ -100,6 +116,7 @@ fn status(node: &Node) -> Value {
                 "count": note.count,
                 "what": note.what,
                 "plugin": note.plugin,
+                "refused": note.is_refusal(),
             })
         })
         .collect();
@@ -109,6 +126,7 @@ fn status(node: &Node) -> Value {
         "pid": std::process::id(),
         "run_dir": node.config().run_dir,
         "log": crate::log::shown_by(),
+        "log_lines_lost": crate::log::lost(),
         "configuration": started_with.map(|with| with.to_json(&node.config())),
         "program": started_with.map(StartedWith::program),
         "supervisor": started_with.and_then(StartedWith::supervisor),
@@ -121,7 +139,12 @@ fn status(node: &Node) -> Value {
         "bypassed": node.report.requests.borrow().get("bypassed").copied().unwrap_or_default(),
         "found": store.containers().filter(|container| container.is_found).count(),
         "set_aside": store.set_aside(),
+        "unadjusted": unadjusted(&store),
         "unwritten": store.unwritten(),
+        "records_refused": node.records.refusals().map(|(count, why)| json!({"count": count, "why": why})),
+        "audit": audit(node),
+        "outdated_plugins": outdated(node),
+        "absent_plugins": node.registry.absent(),
         "missing": missing(node),
         "contradictions": contradictions(node),
         "plugin_socket": node.registry.socket.line(),
@@ -133,7 +156,35 @@ fn status(node: &Node) -> Value {
     })
 }
 
-/// Logs that the kill switch was used, and by which user. The daemon itself does not act on it.
+/// Running containers that were created without plugins, because the daemon was away.
+fn unadjusted(store: &Store) -> Vec<String> {
+    let lives = |container: &&Container| {
+        !matches!(container.state, Lifecycle::Stopped | Lifecycle::Removed)
+    };
+    let bypassed =
+        |container: &&Container| container.skipped.iter().any(Skipped::is_bypassed_create);
+    let containers = store.containers().filter(|container| !container.is_sandbox);
+    let ids = containers.filter(lives).filter(bypassed).map(|container| container.key.id.clone());
+    ids.take(UNADJUSTED).collect()
+}
+
+/// The audit log, if one is kept: what was written and lost, and why it cannot be written now.
+fn audit(node: &Node) -> Value {
+    let log = &node.report.audit;
+    if !log.is_on() {
+        return Value::Null;
+    }
+    let counts = log.counts();
+    json!({"written": counts.written(), "lost": counts.lost(), "failure": counts.failing()})
+}
+
+/// Launched plugins that are older than their files.
+fn outdated(node: &Node) -> Value {
+    let row = |(plugin, why): (String, String)| json!({"plugin": plugin, "why": why});
+    node.registry.roster.outdated().into_iter().map(row).collect()
+}
+
+/// Logs that the kill switch was used, and by which user.
 fn log_switch(off: bool, who: &str) -> Value {
     let who = quoted(who);
     if off {

@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::daemon::node::{Node, events};
+use crate::daemon::node::Node;
 use crate::daemon::server::{explain_pod, rows};
+use crate::spec::owned;
 use crate::state::{Container, Lifecycle};
 use crate::text::{first_of, rfc3339_nanos, short_id};
 
@@ -38,7 +39,7 @@ pub(crate) fn explain(node: &Node, wanted: &str) -> Result<Value, String> {
     let ranked: Vec<(Match, &Container)> = ranked.collect();
     let best = ranked.iter().map(|(rank, _)| *rank).min();
     if best != Some(Match::Id)
-        && let Some(pod) = explain_pod::explain(node, &store, wanted, best.is_none())
+        && let Some(pod) = explain_pod::explain(&store, wanted, best.is_none())
     {
         return pod;
     }
@@ -163,7 +164,8 @@ fn explained(node: &Node, container: &Container) -> Value {
         "refused": container.refused,
         "skipped": skipped,
         "would_refuse": would_refuse(container),
-        "hidden_from": rows::hidden_from(node, &events::ruled_pod_of(&store, container)),
+        "repeated": repeated(container),
+        "hidden_from": rows::hidden_from(&container.hidden_from),
     });
     rows::add_times(&mut document, container);
     document
@@ -180,6 +182,22 @@ fn would_refuse(container: &Container) -> Value {
             "field": hit.field,
             "rule": hit.rule,
         })
+    });
+    rows.collect()
+}
+
+/// Values that the engine repeats while a plugin's stay.
+fn repeated(container: &Container) -> Value {
+    let rows = container.repeated.iter().filter_map(|repeated| {
+        let value = owned::value(&container.overlay, &repeated.field)?;
+        Some(json!({
+            "at": repeated.at,
+            "time": rfc3339_nanos(repeated.at),
+            "plugin": repeated.plugin,
+            "field": format!("linux.resources.{}", repeated.field),
+            "engine": repeated.engine,
+            "value": value,
+        }))
     });
     rows.collect()
 }

@@ -4,20 +4,18 @@
 
 use serde_json::{Value, json};
 
-use crate::daemon::node::{Node, events};
 use crate::daemon::server::rows;
 use crate::state::{Container, Pod, Store};
 
 /// The pod that matches: by its ID; where no container matches, also by a prefix of the ID, by
 /// namespace/name, or by name if it has no namespace. `None` if there is none.
 pub(crate) fn explain(
-    node: &Node,
     store: &Store,
     wanted: &str,
     is_no_container: bool,
 ) -> Option<Result<Value, String>> {
     if let Some(pod) = newest(store, wanted) {
-        return Some(Ok(explained(node, store, pod)));
+        return Some(Ok(explained(store, pod)));
     }
     if !is_no_container || wanted.is_empty() {
         return None;
@@ -34,7 +32,7 @@ pub(crate) fn explain(
     }
     match found.as_slice() {
         [] => None,
-        [pod] => Some(Ok(explained(node, store, pod))),
+        [pod] => Some(Ok(explained(store, pod))),
         several => Some(Err(rows::ambiguous_pods(wanted, several))),
     }
 }
@@ -44,7 +42,7 @@ pub(crate) fn newest<'s>(store: &'s Store, id: &str) -> Option<&'s Pod> {
     store.pod(id).or_else(|| store.gone_pods().rev().find(|pod| pod.id == id))
 }
 
-fn explained(node: &Node, store: &Store, pod: &Pod) -> Value {
+fn explained(store: &Store, pod: &Pod) -> Value {
     let living = store.of_pod(&pod.id);
     let members = living.chain(store.gone().filter(|container| container.pod == pod.id));
     let row = |container: &Container| {
@@ -72,7 +70,7 @@ fn explained(node: &Node, store: &Store, pod: &Pod) -> Value {
         "changes": [],
         "refused": pod.refused,
         "skipped": pod.skipped,
-        "hidden_from": rows::hidden_from(node, &events::ruled_pod(pod)),
+        "hidden_from": rows::hidden_from(&pod.hidden_from),
         "containers": containers,
     })
 }

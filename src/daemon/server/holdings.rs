@@ -3,6 +3,7 @@
 
 use crate::daemon::node::Node;
 use crate::metrics::Holdings;
+use crate::presence::{self, IfThere};
 use crate::state::Lifecycle;
 
 /// Every state of a container by the name that operators see, so that a state without containers
@@ -35,6 +36,11 @@ pub(super) fn unready(node: &Node) -> Vec<String> {
     if unwritten > 0 {
         why.push(format!("{unwritten} records could not be written to the run directory"));
     }
+    if let Some((count, refusal)) = node.records.refusals() {
+        why.push(format!(
+            "{count} requests failed, as the run directory takes no record: {refusal}"
+        ));
+    }
     why
 }
 
@@ -59,10 +65,13 @@ pub(super) fn required_plugins(node: &Node) -> Vec<String> {
 
 /// The setting that disables plugins for every container, if there is one.
 pub(super) fn switched_off(node: &Node) -> Option<&'static str> {
-    if node.config().disable {
+    // Wrapper processes obey the file at every call, whether it was reloaded or not.
+    let on_disk = node.process.started_with.get().map(|started_with| started_with.read().config);
+    if on_disk.map_or_else(|| node.config().disable, |config| config.disable) {
         return Some("nri.disable in the configuration");
     }
-    node.config().disabled_file().exists().then_some("nri-runc nri disable")
+    let file = presence::exists(&node.config().disabled_file());
+    (file.or_absent() == Some(true)).then_some("nri-runc nri disable")
 }
 
 fn holdings(node: &Node) -> Holdings {
@@ -71,14 +80,17 @@ fn holdings(node: &Node) -> Holdings {
         let members = store.containers().filter(|container| !container.is_sandbox);
         members.filter(|container| container.state == state).count()
     };
+    let refused = node.records.refusals().map_or(0, |(count, _)| count);
     Holdings {
         plugins: node.registry.synchronized().len(),
         missing_plugins: missing_plugins(node).len(),
+        outdated_plugins: node.registry.roster.outdated().len(),
+        absent_plugins: node.registry.absent().len(),
         pods: store.pods().count(),
         containers: STATES.into_iter().map(|(state, name)| (name, count(state))).collect(),
         problems: vec![
             ("set_aside", store.set_aside().len()),
-            ("unwritten", store.unwritten().len()),
+            ("unwritten", store.unwritten().len() + refused),
             ("found_again", store.containers().filter(|container| container.is_found).count()),
         ],
         audit_written: node.report.audit.counts().written(),

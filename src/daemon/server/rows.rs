@@ -4,8 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::daemon::node::Node;
-use crate::rules::RuledPod;
-use crate::state::{Container, Pod};
+use crate::state::{Container, HiddenFrom, Pod};
 use crate::text::{first_of, rfc3339_nanos, short_id};
 
 /// When it was created, started, stopped and refused, in nanoseconds and as text.
@@ -37,11 +36,9 @@ pub(crate) fn ambiguous_pods(wanted: &str, pods: &[&Pod]) -> String {
     format!("\"{wanted}\" is ambiguous: {} pods match: {}", pods.len(), first_of(&names))
 }
 
-/// The connected plugins that do not hear of this pod, each with the rule.
-pub(crate) fn hidden_from(node: &Node, pod: &RuledPod) -> Value {
-    let rules = node.registry.rules();
-    let connected = node.registry.connected();
-    let ids = connected.iter().map(|plugin| plugin.chained.id());
-    let hidden = ids.filter_map(|id| Some((rules.hidden_by(&id, pod)?, id)));
-    hidden.map(|(rule, plugin)| json!({"plugin": plugin, "rule": rule.rule})).collect()
+/// The plugins from which rules hid a pod or a container, each with the rule that did.
+pub(crate) fn hidden_from(hidden: &[HiddenFrom]) -> Value {
+    let rows =
+        hidden.iter().map(|HiddenFrom { plugin, rule }| json!({"plugin": plugin, "rule": rule}));
+    rows.collect()
 }

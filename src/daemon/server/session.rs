@@ -88,7 +88,11 @@ async fn dispatch(
         return Ok(());
     }
     if !asked.question.admin.is_empty() {
-        let answer = admin::answer(node, &asked.question.admin).await;
+        let forgotten = async { Ok(admin::forget(node, &asked.question.admin).await) };
+        let answer = match frames::with_heartbeat(stream, forgotten).await?? {
+            Some(answer) => answer,
+            None => admin::answer(node, &asked.question.admin).await,
+        };
         return frames::send(stream, &answer).await;
     }
     let Some(call) = VerbRequest::new(asked) else {

@@ -14,6 +14,7 @@ use crate::daemon::lifecycle::{rollback, settle};
 use crate::daemon::node::bundle_turns::BundleTurn;
 use crate::daemon::node::lane::{Lane, PendingVerb, ProposedUpdate};
 use crate::daemon::node::{Node, log_failure};
+use crate::daemon::recovery::bypassed;
 use crate::daemon::request::VerbRequest;
 use crate::daemon::runtime::error_log::RuntimeLog;
 use crate::daemon::runtime::state_dir;
@@ -22,6 +23,7 @@ use crate::daemon::server::traced::TracedVerb;
 use crate::daemon::verbs::delete::DELETE_WAIT;
 use crate::daemon::verbs::kill::KILL_WAIT;
 use crate::daemon::verbs::{create, delete, kill, start, update};
+use crate::daemon::watch::pidfd;
 use crate::error::{Error, Result};
 use crate::host::Point;
 use crate::link::{Attached, DaemonResponse, Notice, Proceed};
@@ -58,7 +60,7 @@ pub(super) async fn serve(
         call.process().ok_or_else(|| Error::new("the request has no process descriptor"))?;
     let lane = node.lane(&key);
     let until = node.caller_waits_until();
-    let pid_file_before = call.pid_file.as_deref().and_then(state_dir::stamp);
+    let pid_file_before = call.pid_file.as_deref().map(state_dir::stamp).transpose()?.flatten();
     let verb = call.command_line.verb;
     let is_delete = verb == Verb::Delete;
     if frames::is_closed(stream) && !is_delete {
@@ -78,7 +80,7 @@ pub(super) async fn serve(
             let decided = Decided { is_watched: is_delete, ..Decided::watched(Proceed::default()) };
             return Ok((decided, turn, bundle));
         }
-        settle::settle_exited(node, &key, &lane).await;
+        settle::settle_before(node, &key, &lane).await;
         let traced = TracedVerb::of(&call);
         let decided = traced.span(decide(node, &mut call));
         let decided = plugin::with_caller_deadline(until, decided).await;
@@ -104,11 +106,10 @@ pub(super) async fn serve(
         pending.start_watch.borrow().watch_in_background();
     }
     node.host.point(Point::DaemonVerdict)?;
-    let executed = hand_over(node, stream, &key, decided.proceed).await;
+    let confirmed = hand_over(node, stream, &key, decided.proceed).await;
     // A `kill`, or a call that the runtime refuses: the container belongs to another call.
     if decided.is_watched {
-        // A delete goes on even if its wrapper is gone: the runtime's state shows the outcome.
-        settle_verdict(node, &key, &lane, executed || is_delete, pending).await;
+        settle_verdict(node, &key, &lane, confirmed, pending).await;
     }
     Ok(())
 }
@@ -118,15 +119,33 @@ async fn settle_verdict(
     node: &Rc<Node>,
     key: &ContainerKey,
     lane: &Rc<Lane>,
-    goes_on: bool,
-    pending: PendingVerb,
+    confirmed: Confirmed,
+    mut pending: PendingVerb,
 ) {
+    let is_creation = pending.verb.creates();
+    let goes_on = match confirmed {
+        Confirmed::Executed => true,
+        // A start or delete goes on even if its wrapper is gone, or runs it without the daemon: the
+        // runtime's state shows the outcome.
+        _ if matches!(pending.verb, Verb::Start | Verb::Delete) => true,
+        Confirmed::Failed => false,
+        Confirmed::Unknown => !pidfd::has_ended(&pending.process),
+    };
+    if goes_on && is_creation && matches!(confirmed, Confirmed::Unknown) {
+        // It may go on without the daemon, and leave a note of that.
+        let account = (Rc::clone(node), key.clone());
+        pending.by_wrapper = Some(Box::new(move || {
+            let (node, key) = account.clone();
+            Box::pin(async move { bypassed::take_up_of(&node, &key).await })
+        }));
+    }
     if goes_on {
         settle::watch(node, key, lane, Rc::new(pending));
     } else if is_new(node, key, pending.verb) {
         rollback::creation(node, key).await;
     } else {
         node.change(key, |record| (record.in_flight, record.updating) = (None, None));
+        settle::not_started(node, key).await;
     }
 }
 
@@ -190,20 +209,31 @@ fn is_new(node: &Node, key: &ContainerKey, verb: Verb) -> bool {
         && node.records.read().container(key).is_some_and(|record| record.in_flight.is_some())
 }
 
-/// Sends the verdict and waits for EXEC; false if the wrapper did not confirm it.
+/// What a wrapper said of its verdict.
+enum Confirmed {
+    /// It became the runtime.
+    Executed,
+    /// It could not, and has put everything back.
+    Failed,
+    /// Nothing, or it could not be heard: its process shows whether it goes on.
+    Unknown,
+}
+
+/// Sends the verdict and waits for EXEC.
 async fn hand_over(
     node: &Node,
     stream: &mut UnixStream,
     key: &ContainerKey,
     proceed: Proceed,
-) -> bool {
+) -> Confirmed {
     if frames::send(stream, &DaemonResponse::Proceed(proceed)).await.is_err() {
-        return false;
+        return Confirmed::Unknown;
     }
     log_failure("sending a verdict", node.host.point(Point::DaemonSaid));
     match tokio::time::timeout(EXEC_WAIT, frames::notice(stream)).await {
         Ok(Ok(Notice::Exec)) => {}
-        Ok(Ok(Notice::ExecFailed(_)) | Err(_)) | Err(_) => return false,
+        Ok(Ok(Notice::ExecFailed(_))) => return Confirmed::Failed,
+        Ok(Err(_)) | Err(_) => return Confirmed::Unknown,
     }
     log_failure("sending a verdict", node.host.point(Point::DaemonExec));
     // Not written: after a crash the runtime's state decides, whether or not EXEC arrived.
@@ -217,8 +247,8 @@ async fn hand_over(
     match tokio::time::timeout(EXEC_WAIT, frames::notice(stream)).await {
         Ok(Ok(Notice::ExecFailed(why))) => {
             node.report.note_failure(&format!("{}: {why}", key.id), "");
-            false
+            Confirmed::Failed
         }
-        Ok(Ok(Notice::Exec) | Err(_)) | Err(_) => true,
+        Ok(Ok(Notice::Exec) | Err(_)) | Err(_) => Confirmed::Executed,
     }
 }

@@ -6,6 +6,8 @@ use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::rc::Rc;
 
+use serde_json::{Value, json};
+
 use crate::adaptation::{Creation, Merged};
 use crate::chain::{self, ChainError, ChainObserver, Notification, Participants, RuleScope};
 use crate::clock::now;
@@ -18,12 +20,14 @@ use crate::daemon::request::VerbRequest;
 use crate::daemon::request::describe::{self, Description};
 use crate::daemon::request::record;
 use crate::daemon::resources::{target, updates};
+use crate::daemon::verbs::host_facts::{self, Written};
 use crate::engine::Role;
 use crate::error::{Error, Result, quoted};
 use crate::host::Point;
 use crate::link::Attached;
 use crate::plugin::{Event, api};
-use crate::spec::patch::PatchError;
+use crate::resolve::ResourceWriter;
+use crate::spec::patch::{PatchError, PatchedSpec, Resolved};
 use crate::state::{Container, ContainerKey, Skipped};
 
 /// A container that is being created: described, announced and recorded.
@@ -33,6 +37,21 @@ pub(super) struct Admitted {
     pub(super) runtime: String,
     pub(super) description: Description,
     pub(super) bundle: Bundle,
+}
+
+/// What the plugins' replies make of a container that is being created; nothing is written yet.
+pub(super) struct Adjusted {
+    pub(super) merged: Merged,
+    pub(super) patched: PatchedSpec,
+    /// What the names in the adjustment stand for on this host.
+    pub(super) names: Resolved,
+}
+
+/// The same, before it is known whether this node has everything for it.
+struct Edited {
+    adjusted: Adjusted,
+    container: Option<api::Container>,
+    missing: Vec<PatchError>,
 }
 
 /// Everything before the plugins are asked: describes the container, checks for the required
@@ -65,7 +84,7 @@ async fn describe_and_record(
     if description.role == Role::Sandbox {
         life::sandbox_appears(node, &description, record)?;
     } else {
-        node.registry.wait_for_returning().await;
+        let mut late = node.registry.wait_for_returning().await;
         let requirement = Requirement::of_container(node, &description);
         requirement.wait().await;
         requirement.require_connected()?;
@@ -76,10 +95,20 @@ async fn describe_and_record(
         }
         // Again: a plugin may be gone by now whose successor is not synchronized yet (D41). Not once
         // the container is on record: the successor would know it, and be asked to create it.
-        node.registry.wait_for_returning().await;
+        late.extend(node.registry.wait_for_returning().await);
+        note_late(node, record, late);
     }
     put_on_record(node, &description, record.clone()).await?;
     Ok((bundle, description))
+}
+
+/// Notes the plugins that a create waited for in vain.
+fn note_late(node: &Node, record: &mut Container, late: Vec<String>) {
+    let reason = "was expected to connect and did not in time";
+    let late = late.into_iter().map(|plugin| Skipped { plugin, reason: reason.to_owned() });
+    let late: Vec<Skipped> = late.collect();
+    node.audit_skipped(&record.key, Event::CreateContainer.name(), &late);
+    record.skipped.extend(late);
 }
 
 /// Records the container: without a record the daemon would never watch it, nor its pod.
@@ -102,16 +131,66 @@ impl Admitted {
         self.description.role == Role::Sandbox
     }
 
+    /// The user of the process as in the engine's document.
+    pub(super) fn engines_user(&self) -> Value {
+        let user = self.description.container.user.get_or_default();
+        json!({"uid": user.uid, "gid": user.gid, "additionalGids": user.additional_gids})
+    }
+
     /// The file name of the runtime as the wrapper resolved it.
-    pub(super) fn runtime(&self) -> &OsStr {
+    fn runtime(&self) -> &OsStr {
         OsStr::new(&self.runtime)
     }
 
-    /// CreateContainer through the chain.
+    /// CreateContainer through the chain, and what the replies make of the document. From here on
+    /// plugins receive the container as that document describes it, also if it is refused for what
+    /// node or runtime lack; without one, as the engine's does. A crash loses the request anyway,
+    /// so the description is written to disk with the decision.
     ///
     /// # Errors
-    /// Fails with the plugin that refused, or the conflict between two.
-    pub(super) async fn ask(&self) -> Result<Merged> {
+    /// Fails with the plugin that refused, the conflict between two, or the adjustment that cannot
+    /// be applied, or not on this node.
+    pub(super) async fn adjust(&self, writer: ResourceWriter) -> Result<Adjusted> {
+        let asked = self.ask_and_edit(writer).await;
+        let written = asked.as_ref().ok().and_then(|edited| edited.container.as_ref());
+        self.describe(written);
+        let Edited { adjusted, container: _, missing } = asked?;
+        let Adjusted { merged, patched, names } = &adjusted;
+        let engines = &self.bundle.original.bytes;
+        let document = match writer {
+            ResourceWriter::Runtime => patched.bytes.as_ref().unwrap_or(engines),
+            ResourceWriter::Daemon => engines,
+        };
+        let is_there = missing.into_iter().next().map_or(Ok(()), Err);
+        is_there
+            .and_then(|()| host_facts::check_node(&self.node, merged, names, document))
+            .map_err(|error| blame(merged, &error))?;
+        Ok(adjusted)
+    }
+
+    /// From now on plugins receive this container; `None`: the engine's.
+    pub(super) fn describe(&self, container: Option<&api::Container>) {
+        let message = messages::to_wire(container.unwrap_or(&self.description.container));
+        self.node.records.change_in_memory(&self.key, |record| record.message = message);
+    }
+
+    async fn ask_and_edit(&self, writer: ResourceWriter) -> Result<Edited> {
+        let Self { node, key, bundle, .. } = self;
+        let merged = self.ask().await?;
+        let names =
+            host_facts::resolve_for_runtime(node, &key.id, self.runtime(), &merged, writer).await;
+        let (names, missing) = names.map_err(|error| blame(&merged, &error))?;
+        let facts = host_facts::host_facts(node, &merged.adjust, names).await?;
+        let Written { patched, container } =
+            host_facts::patch(&bundle.original.bytes, &merged, &facts)
+                .await
+                .map_err(|error| blame(&merged, &error))?;
+        let adjusted = Adjusted { merged, patched, names: facts.names };
+        Ok(Edited { adjusted, container, missing })
+    }
+
+    /// CreateContainer through the chain.
+    async fn ask(&self) -> Result<Merged> {
         let Self { node, key, description, .. } = self;
         let pod = record::known_pod(node, description);
         let creation = Creation::new(pod.clone(), description.container.clone());
@@ -120,6 +199,8 @@ impl Admitted {
         let (engine, is_doubtful) = (description.engine.name(), description.is_doubtful);
         let notification = notification.below(&key.root).of_engine(engine, is_doubtful);
         let (rules, ruled) = (node.registry.rules(), notification.ruled_pod());
+        let hidden_from = node.registry.hidden_from(&ruled);
+        node.records.change_in_memory(key, |record| record.hidden_from = hidden_from);
         let mut registered = node.registry.participants();
         registered.retain(|chained| rules.hidden_by(&chained.id(), &ruled).is_none());
         let pods = target::KnownPods { node, subject: Some(key) };
@@ -198,7 +279,7 @@ impl ChainObserver for RecordNotes<'_> {
     /// A plugin that registers now sees the container as the plugins before it made it (D15). A
     /// crash loses the request anyway, so this is not written to disk.
     fn container_changed(&self, container: &api::Container) {
-        let view = messages::merged(container);
+        let view = messages::so_far(container);
         self.node.records.change_in_memory(self.key, |record| record.message = view);
     }
 

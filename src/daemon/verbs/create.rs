@@ -8,17 +8,17 @@ use std::rc::Rc;
 use crate::adaptation::{Merged, Updated};
 use crate::clock::now;
 use crate::daemon::lifecycle::{carry_over, removal, rollback, settle};
-use crate::daemon::node::{Node, messages};
+use crate::daemon::node::Node;
 use crate::daemon::request::{VerbRequest, record};
 use crate::daemon::resources::{in_force, updates};
 use crate::daemon::runtime::state_dir;
-use crate::daemon::verbs::admitted::{Admitted, admit, blame};
-use crate::daemon::verbs::host_facts;
-use crate::error::Result;
+use crate::daemon::verbs::admitted::{Adjusted, Admitted, admit, blame};
+use crate::error::{Context, Result};
 use crate::host::Point;
 use crate::link::Proceed;
-use crate::mark::process_values;
+use crate::mark::{self, ProcessValue};
 use crate::plugin::Event;
+use crate::resolve::ResourceWriter;
 use crate::spec::overlay;
 use crate::spec::patch::{PatchedSpec, Resolved};
 use crate::state::{Change, Container, Lifecycle};
@@ -27,7 +27,7 @@ use crate::state::{Change, Container, Lifecycle};
 /// with its own message; the container that has the ID is not touched by this call.
 pub(crate) async fn create(node: &Rc<Node>, call: &mut VerbRequest) -> Result<Option<Proceed>> {
     if let Some(old) = node.container(&call.key) {
-        if is_alive(node, &old) {
+        if is_alive(node, &old).doing(|| format!("looking for the old {}", old.key.id))? {
             return Ok(None);
         }
         // Docker and Podman restart with the same ID: plugins are notified of the old end first.
@@ -54,9 +54,9 @@ pub(crate) async fn create(node: &Rc<Node>, call: &mut VerbRequest) -> Result<Op
 }
 
 /// Whether the runtime knows this container, or is creating it now.
-fn is_alive(node: &Node, old: &Container) -> bool {
+fn is_alive(node: &Node, old: &Container) -> std::io::Result<bool> {
     match old.state {
-        Lifecycle::Creating => settle::is_being_created(node, &old.key),
+        Lifecycle::Creating => Ok(settle::is_being_created(node, &old.key)),
         Lifecycle::Created | Lifecycle::Running | Lifecycle::Stopped | Lifecycle::Removed => {
             state_dir::exists(&node.host, &old.key)
         }
@@ -67,21 +67,14 @@ fn is_alive(node: &Node, old: &Container) -> bool {
 async fn decide(admitted: &Admitted) -> Result<Option<String>> {
     let Admitted { node, key, bundle, .. } = admitted;
     node.host.point(Point::DaemonPlugins)?;
-    let merged = admitted.ask().await?;
-    let names = host_facts::resolve_for_runtime(node, &key.id, admitted.runtime(), &merged)
-        .await
-        .map_err(|error| blame(&merged, &error))?;
-    let facts = host_facts::host_facts(node, &merged.adjust, names).await?;
-    let patched = host_facts::patch(&bundle.original.bytes, &merged.adjust, &facts)
-        .await
-        .map_err(|error| blame(&merged, &error))?;
+    let Adjusted { merged, patched, names } = admitted.adjust(ResourceWriter::Runtime).await?;
     bundle.refuse_link(&patched.changes).map_err(|error| blame(&merged, &error))?;
-    host_facts::check_node(node, &merged, &facts.names).map_err(|error| blame(&merged, &error))?;
     node.host.point(Point::DaemonDecided)?;
-    note_verdict(admitted, &merged, &patched, &facts.names);
+    note_verdict(admitted, &merged, &patched, &names);
     node.host.point(Point::DaemonOthers)?;
     let others = Updated {
         updates: merged.updates,
+        answered: None,
         evictions: merged.evictions,
         evicted_by: merged.evicted_by,
         owners: merged.owners,
@@ -105,7 +98,21 @@ fn has_news(record: &Container) -> bool {
     !(record.owners.is_empty() && record.overlay.is_empty() && record.skipped.is_empty())
 }
 
-/// Records the decision: the container as merged, owners, changes, omissions.
+/// What `exec` carries over, unless the record's list of changes has all of it for as long as the
+/// container lives: later changes may push these out, and the list does not have the engine's user.
+fn values_for_exec(admitted: &Admitted, changes: &[Change]) -> Option<Vec<ProcessValue>> {
+    let user = admitted.engines_user();
+    let groups = mark::added_groups(user, changes.iter().map(|c| (c.field.as_str(), &c.after)));
+    if changes.len() <= in_force::LATEST && groups.is_none() {
+        return None;
+    }
+    let changes = changes.iter().map(|c| (c.field.as_str(), &c.before, &c.after));
+    let mut values = mark::process_values(changes);
+    values.extend(groups);
+    Some(values)
+}
+
+/// Records the decision: owners, changes, omissions.
 fn note_verdict(admitted: &Admitted, merged: &Merged, patched: &PatchedSpec, names: &Resolved) {
     let Admitted { node, key, .. } = admitted;
     let owners = merged.owners.to_flat(&key.id);
@@ -119,10 +126,7 @@ fn note_verdict(admitted: &Admitted, merged: &Merged, patched: &PatchedSpec, nam
         after: change.after.clone().unwrap_or_default(),
     });
     let changes: Vec<Change> = changes.collect();
-    let process_values =
-        process_values(changes.iter().map(|c| (c.field.as_str(), &c.before, &c.after)));
-    // Later changes may push these out of the list, from which the mark is made otherwise.
-    let process_values = (changes.len() > in_force::LATEST).then_some(process_values);
+    let process_values = values_for_exec(admitted, &changes);
     let (changes, unlisted) = in_force::listed(changes);
     admitted.note_unknown(merged);
     let resources = merged.adjust.linux.as_ref().and_then(|linux| linux.resources.as_ref());
@@ -131,7 +135,6 @@ fn note_verdict(admitted: &Admitted, merged: &Merged, patched: &PatchedSpec, nam
     let kept = carry_over::from_earlier(node, key, &owned);
     // Written together with the record of the patched file; without one, nothing was decided.
     node.records.change_in_memory(key, |record| {
-        record.message = messages::merged(&merged.container);
         record.owners = owners;
         record.changes = changes;
         record.process_values = process_values;

@@ -33,7 +33,7 @@ pub(crate) async fn delete(node: &Rc<Node>, call: &VerbRequest) -> Result<Procee
     if is_deleted {
         // Before the runtime's `delete`: after it, the engine removes the bundle's folder, which must
         // not get a new file meanwhile.
-        bundle::restore(node, &record);
+        bundle::restore(node, &record).await;
     }
     let ends_pod = record.is_sandbox && is_deleted;
     if has_exited || ends_pod {

@@ -12,19 +12,21 @@ use std::time::Duration;
 use crate::adaptation::{Merged, Updated};
 use crate::argv::Verb;
 use crate::daemon::lifecycle::{late_start, removal, rollback};
+use crate::daemon::node::Node;
 use crate::daemon::node::lane::Lane;
-use crate::daemon::node::{Node, messages};
 use crate::daemon::request::{VerbRequest, record};
 use crate::daemon::resources::in_force::Block;
 use crate::daemon::resources::{apply, updates};
 use crate::daemon::runtime::{exit_status, state_dir};
-use crate::daemon::verbs::admitted::{Admitted, admit, blame};
-use crate::daemon::verbs::{delete, host_facts};
+use crate::daemon::verbs::admitted::{Adjusted, Admitted, admit, blame};
+use crate::daemon::verbs::delete;
 use crate::daemon::watch::pidfd;
 use crate::error::{Error, Result, quoted};
 use crate::link::{Hook, Stage};
 use crate::plugin::Event;
+use crate::resolve::ResourceWriter;
 use crate::spec::overlay;
+use crate::spec::patch::{PatchedSpec, Resolved};
 use crate::state::{ContainerKey, InFlight, Lifecycle, PendingUpdate};
 
 /// The part of config.json whose changes are applied in cgroups.
@@ -48,7 +50,8 @@ pub(crate) async fn decide(
     match hook.stage {
         Stage::Prestart | Stage::CreateRuntime => create(node, call, hook.init).await.map(Some),
         Stage::Poststart => {
-            if has_turn && !state_dir::waits_for_start(&node.host, &call.key) {
+            // One that is not known to be started is watched for its start.
+            if has_turn && matches!(state_dir::waits_for_start(&node.host, &call.key), Ok(false)) {
                 late_start::started(node, &call.key).await;
             }
             Ok(None)
@@ -79,7 +82,7 @@ async fn create(node: &Rc<Node>, call: &mut VerbRequest, init: u32) -> Result<Ve
         removal::removed(node, &call.key).await;
     }
     let mut record = record::blank_record(node, call);
-    record.init_start = pidfd::start_time(&node.host, init);
+    record.init_start = pidfd::start_time(&node.host, init)?;
     record.init_pid = Some(init);
     let (verb_name, pid) = (verb.name().to_owned(), call.question().pid);
     record.in_flight = Some(InFlight { verb: verb_name, pid, executed: true });
@@ -99,14 +102,15 @@ async fn create(node: &Rc<Node>, call: &mut VerbRequest, init: u32) -> Result<Ve
 /// Asks the plugins, and applies their adjustment: all of it, or nothing.
 async fn adjust(admitted: &Admitted) -> Result<()> {
     let Admitted { node, key, .. } = admitted;
-    let mut merged = admitted.ask().await?;
-    let part = applicable_part(admitted, &merged).await?;
+    let Adjusted { mut merged, patched, names } = admitted.adjust(ResourceWriter::Daemon).await?;
+    let part = applicable_part(admitted, &merged, &patched, &names);
+    let part = part.inspect_err(|_| admitted.describe(None))?;
     admitted.note_unknown(&merged);
     let owners = merged.owners.to_flat(&key.id);
-    let message = messages::to_wire(&merged.container);
-    node.change(key, |record| record.message = message);
+    node.change(key, |_| ());
     let others = Updated {
         updates: std::mem::take(&mut merged.updates),
+        answered: None,
         evictions: std::mem::take(&mut merged.evictions),
         evicted_by: std::mem::take(&mut merged.evicted_by),
         owners: merged.owners,
@@ -124,16 +128,13 @@ async fn adjust(admitted: &Admitted) -> Result<()> {
 }
 
 /// The resources of an adjustment; any other change refuses the container.
-async fn applicable_part(admitted: &Admitted, merged: &Merged) -> Result<Block> {
-    let Admitted { node, key, bundle, .. } = admitted;
-    let blame = |error: &_| blame(merged, error);
-    let names = host_facts::resolve_for_runtime(node, &key.id, admitted.runtime(), merged)
-        .await
-        .map_err(|e| blame(&e))?;
-    let facts = host_facts::host_facts(node, &merged.adjust, names).await?;
-    let patched = host_facts::patch(&bundle.original.bytes, &merged.adjust, &facts).await;
-    let patched = patched.map_err(|e| blame(&e))?;
-    host_facts::check_node(node, merged, &facts.names).map_err(|e| blame(&e))?;
+fn applicable_part(
+    admitted: &Admitted,
+    merged: &Merged,
+    patched: &PatchedSpec,
+    names: &Resolved,
+) -> Result<Block> {
+    let key = &admitted.key;
     let resources = merged.adjust.linux.as_ref().and_then(|linux| linux.resources.as_ref());
     let is_class = |field: &str| matches!(field, "BlockioClass" | "RdtClass");
     let beyond = patched
@@ -151,8 +152,8 @@ async fn applicable_part(admitted: &Admitted, merged: &Merged) -> Result<Block> 
         let error = Error::new(why).hint("make nri-runc the engine's runtime");
         return Err(error.by(owner.unwrap_or_default()));
     }
-    let part = resources.map(|resources| overlay::overlay_of(resources, &facts.names));
-    let part = part.transpose().map_err(|e| blame(&e))?;
+    let part = resources.map(|resources| overlay::overlay_of(resources, names));
+    let part = part.transpose().map_err(|error| blame(merged, &error))?;
     Ok(part.unwrap_or_default())
 }
 

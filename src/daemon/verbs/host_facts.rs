@@ -13,9 +13,10 @@ use tracing::warn;
 use crate::adaptation::Merged;
 use crate::chain::SMALL;
 use crate::config::Config;
+use crate::describe::{Spec, in_document};
 use crate::error::{Error, Result};
 use crate::plugin::api;
-use crate::resolve;
+use crate::resolve::{self, ResourceWriter};
 use crate::runtime::features::Features;
 use crate::spec::patch::{
     HostFacts, PatchError, PatchedSpec, Resolved, patch_on, propagating_sources,
@@ -29,14 +30,16 @@ const LARGE: usize = 256 << 10;
 /// With more CDI devices than this the document is edited on another thread.
 const FEW: usize = 16;
 
-/// Resolves the adjustment's names, and checks that the runtime honours them.
+/// Resolves the adjustment's names, and checks that the runtime honours them. The second value is
+/// what this node lacks for them: the container is refused for it once it is described.
 pub(crate) async fn resolve_for_runtime(
     node: &Node,
     id: &str,
     runtime: &OsStr,
     merged: &Merged,
-) -> std::result::Result<Resolved, PatchError> {
-    let resolved = resolve_names(node, &merged.adjust).await?;
+    writer: ResourceWriter,
+) -> std::result::Result<(Resolved, Vec<PatchError>), PatchError> {
+    let (resolved, missing) = resolve_names(node, &merged.adjust).await?;
     for note in &resolved.notes {
         warn!("{id}: {note}");
     }
@@ -52,16 +55,16 @@ pub(crate) async fn resolve_for_runtime(
                 "{id}: {name} does not report its features: every field is assumed to be supported"
             );
         }
-        resolve::check_runtime(&merged.adjust, &resolved, &features)?;
+        resolve::check_runtime(&merged.adjust, &resolved, &features, writer)?;
     }
-    Ok(resolved)
+    Ok((resolved, missing))
 }
 
 /// Resolves the names. CDI's files are read on another thread: there may be many.
 async fn resolve_names(
     node: &Node,
     adjust: &api::ContainerAdjustment,
-) -> std::result::Result<Resolved, PatchError> {
+) -> std::result::Result<(Resolved, Vec<PatchError>), PatchError> {
     if adjust.CDI_devices.is_empty() {
         return resolve::resolve(adjust, &node.config(), &node.host);
     }
@@ -74,22 +77,52 @@ async fn resolve_names(
     })
 }
 
+/// An edited document, and the container as that document describes it.
+pub(crate) struct Written {
+    pub(crate) patched: PatchedSpec,
+    /// `None`: no plugin asked for anything, and the engine's description holds.
+    pub(crate) container: Option<api::Container>,
+}
+
 /// Edits the document, on another thread if that may take long.
 pub(crate) async fn patch(
     document: &[u8],
-    adjust: &api::ContainerAdjustment,
+    merged: &Merged,
     facts: &HostFacts,
-) -> std::result::Result<PatchedSpec, PatchError> {
+) -> std::result::Result<Written, PatchError> {
+    let Merged { adjust, container, .. } = merged;
     let is_small = adjust.compute_size() <= SMALL && document.len() <= LARGE;
     if is_small && facts.names.cdi.len() <= FEW {
-        return patch_on(document, adjust, facts);
+        return write(document, adjust, container, facts);
     }
-    let (document, adjust, facts) = (document.to_vec(), adjust.clone(), facts.clone());
-    let patch = tokio::task::spawn_blocking(move || patch_on(&document, &adjust, &facts));
-    patch.await.unwrap_or_else(|_panicked| {
+    let (document, facts) = (document.to_vec(), facts.clone());
+    let (adjust, container) = (adjust.clone(), container.clone());
+    let write = move || write(&document, &adjust, &container, &facts);
+    tokio::task::spawn_blocking(write).await.unwrap_or_else(|_panicked| {
         let problem = "the document could not be edited".to_owned();
         Err(PatchError::Invalid { field: String::new(), problem })
     })
+}
+
+/// Plugins receive what was written, not what was asked for: names stand for more than they say,
+/// some values follow others, and lists have an order of their own.
+fn write(
+    document: &[u8],
+    adjust: &api::ContainerAdjustment,
+    merged: &api::Container,
+    facts: &HostFacts,
+) -> std::result::Result<Written, PatchError> {
+    let patched = patch_on(document, adjust, facts)?;
+    if *adjust == api::ContainerAdjustment::default() {
+        return Ok(Written { patched, container: None });
+    }
+    let spec = Spec::parse(patched.bytes.as_deref().unwrap_or(document));
+    let spec = spec.map_err(|error| {
+        let problem = format!("the edited document cannot be read: {error}");
+        PatchError::Invalid { field: String::new(), problem }
+    })?;
+    let container = in_document(merged.clone(), &spec);
+    Ok(Written { patched, container: Some(container) })
 }
 
 /// Refuses values that this node lacks, once they are known to be well formed: a runtime would
@@ -98,24 +131,30 @@ pub(crate) fn check_node(
     node: &Node,
     merged: &Merged,
     names: &Resolved,
+    document: &[u8],
 ) -> std::result::Result<(), PatchError> {
     let config = node.config();
-    resolve::check_node(&merged.adjust, names, &config.resctrl_path, &config.node())
+    resolve::check_node(&merged.adjust, names, &config.resctrl_path, document, &config.node())
 }
 
-/// The facts about the host; read only if the adjustment asks for mounts that propagate.
+/// The facts about the host; its mounts are read only if the adjustment asks for mounts that
+/// propagate.
 pub(crate) async fn host_facts(
     node: &Node,
     adjust: &api::ContainerAdjustment,
     names: Resolved,
 ) -> Result<HostFacts> {
+    let has_resources = adjust.linux.as_ref().is_some_and(|linux| linux.resources.is_some());
+    let is_cgroup_v2 = has_resources && resolve::is_cgroup_v2(&node.config().node());
     let sources = propagating_sources(adjust, &names).into_iter().map(str::to_owned);
     let sources: Vec<String> = sources.collect();
     if sources.is_empty() {
-        return Ok(HostFacts { names, ..HostFacts::default() });
+        return Ok(HostFacts { names, is_cgroup_v2, ..HostFacts::default() });
     }
     let host = node.host.clone();
     // Not on this thread: a plugin may name a file server that does not answer.
     let look = tokio::task::spawn_blocking(move || resolve::host_facts(&sources, names, &host));
-    look.await.map_err(|_panicked| Error::new("the host's mounts could not be read"))?
+    let facts = look.await;
+    let facts = facts.map_err(|_panicked| Error::new("the host's mounts could not be read"))?;
+    facts.map(|facts| HostFacts { is_cgroup_v2, ..facts })
 }

@@ -10,6 +10,7 @@ use crate::daemon::node::Node;
 use crate::daemon::pods::stopping;
 use crate::daemon::request::VerbRequest;
 use crate::daemon::runtime::exit_status;
+use crate::presence::IfThere;
 use crate::procfs;
 use crate::state::{Container, Lifecycle};
 
@@ -45,8 +46,10 @@ fn will_end(node: &Node, sandbox: &Container, signal: u8) -> bool {
     if exit_status::has_exited(&node.host, sandbox) {
         return true; // The pod is over, whatever this signal does.
     }
+    // What is not known to end is reported when it ends.
+    let dispositions = procfs::dispositions(&node.host, pid).or_absent().flatten();
     signal == KILL
-        || procfs::dispositions(&node.host, pid).is_some_and(|process| {
+        || dispositions.is_some_and(|process| {
             process.handles(signal) || (!process.is_first && !process.ignores(signal))
         })
 }

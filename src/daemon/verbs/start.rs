@@ -3,16 +3,21 @@
 //! prevents the start.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::clock::now;
 use crate::daemon::lifecycle::notify;
 use crate::daemon::node::Node;
 use crate::daemon::pods::{life, own_process};
 use crate::daemon::request::VerbRequest;
+use crate::daemon::resources::updates;
 use crate::error::Result;
 use crate::host::Point;
 use crate::link::Proceed;
-use crate::state::{InFlight, Lifecycle};
+use crate::state::{InFlight, Lifecycle, START};
+
+/// How long StartContainer waits for an update of the container that is being written.
+const WRITE_WAIT: Duration = Duration::from_secs(3);
 
 /// Decides a `start`.
 pub(crate) async fn start(node: &Rc<Node>, call: &VerbRequest) -> Result<Proceed> {
@@ -21,9 +26,13 @@ pub(crate) async fn start(node: &Rc<Node>, call: &VerbRequest) -> Result<Proceed
         return Ok(Proceed::default()); // The runtime refuses it with its own message.
     }
     node.host.point(Point::DaemonRecord)?;
-    let flight = InFlight { verb: "start".to_owned(), pid: call.question().pid, executed: false };
+    let flight = InFlight { verb: START.to_owned(), pid: call.question().pid, executed: false };
     // Not written: after a crash the runtime's state shows whether it was started.
     node.records.change_in_memory(&call.key, |record| record.in_flight = Some(flight));
+    // An update that began before ends first. Those that plugins request from here on wait until the
+    // container was started: after StartContainer nothing of it changes before its process runs.
+    let lane = node.lane(&call.key);
+    drop(tokio::time::timeout(WRITE_WAIT, lane.writing.lock()).await);
     let allowed = if record.is_sandbox {
         life::run(node, &record.pod).await
     } else {
@@ -35,6 +44,7 @@ pub(crate) async fn start(node: &Rc<Node>, call: &VerbRequest) -> Result<Proceed
             record.in_flight = None;
             record.refuse(error.to_string(), now());
         });
+        updates::carry_out_deferred(node, &call.key).await;
         return Err(error);
     }
     Ok(Proceed::default())

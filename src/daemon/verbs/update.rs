@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `update` (decision D21): the plugins are asked about the engine's real changes, and the runtime
-//! gets the engine's values with all values that plugins own over them. kubelet's CPU manager
+//! `update` (decisions D21, D66): the plugins are asked about the engine's real changes, and the
+//! runtime gets the engine's values with all values that plugins own over them. kubelet's CPU manager
 //! repeats every cpuset every ten seconds; without this it would undo a plugin's within seconds.
+//! An engine that only repeats its values may do so because a person asked it to: plugins that own
+//! some are asked with the engine's, as an engine's own NRI asks them, and what they do not answer
+//! stays theirs.
 //!
 //! A refusal changes nothing. No lock is held while plugins are asked; from their reply until the
 //! runtime has exited no other request writes this container's resources.
@@ -23,6 +26,7 @@ use crate::daemon::node::messages::{self, Classes};
 use crate::daemon::registry::Skips;
 use crate::daemon::request::{VerbRequest, resources as requests};
 use crate::daemon::resources::error::{RefusedField, UpdateError};
+use crate::daemon::resources::ignored::{ignored, leave_out_idle};
 use crate::daemon::resources::in_force::{Block, in_force};
 use crate::daemon::resources::{apply, classes, target, updates};
 use crate::daemon::runtime::state_dir::{self, Stamp};
@@ -30,10 +34,11 @@ use crate::describe;
 use crate::error::{Context, Error, Result, quoted};
 use crate::link::{Attached, Proceed};
 use crate::plugin::{Event, api};
+use crate::presence::IfThere;
 use crate::runtime::RuntimeKind;
 use crate::spec::overlay::{self, UpdateOutcome};
 use crate::spec::owned;
-use crate::state::{Change, Container, ContainerKey, PendingUpdate, Updating};
+use crate::state::{Change, Container, ContainerKey, PendingUpdate, RepeatedValue, Updating};
 
 /// How long an update waits for another one of the same container: less than the wrapper's time-out
 /// (D8).
@@ -63,16 +68,13 @@ pub(crate) async fn update(
     }
     let bytes = call.received.take(Attached::Resources).map(requests::read).transpose();
     let bytes = bytes.doing(|| "reading the requested resources")?;
-    let Some(request) = requests::requested(call, bytes) else {
+    let Some(request) = requests::requested(call, bytes, &record.runtime) else {
         return Ok((Proceed::default(), None));
     };
-    let delta = overlay::delta(&request, &record.engine_resources);
-    // An engine that only repeats its values changes nothing.
     let refuse = |error: &Error| note_refusal(node, &call.key, error);
-    let answer = if delta.is_empty() {
-        AnsweredUpdate::default()
-    } else {
-        ask(node, &record, &delta).await.inspect_err(refuse)?
+    let answer = match EnginesQuestion::of(&record, &request) {
+        Some(question) => ask(node, &record, question).await.inspect_err(refuse)?,
+        None => AnsweredUpdate::default(),
     };
     let lane = node.lane(&call.key);
     let writing = tokio::time::timeout(WRITE_WAIT, Arc::clone(&lane.writing).lock_owned())
@@ -83,7 +85,8 @@ pub(crate) async fn update(
         })?;
     // Read again: another update may have changed the record while the plugins were asked.
     let Some(record) = node.container(&call.key) else { return Ok((Proceed::default(), None)) };
-    let merged = merge(&record, &request, &answer).inspect_err(refuse)?;
+    let mut merged = merge(&record, &request, &answer).inspect_err(refuse)?;
+    leave_out_idle(node, &mut merged.to_runtime, &merged.engine);
     let is_plugin_owned = !record.overlay.is_empty() || !answer.part.is_empty();
     let proceed = if is_plugin_owned {
         proceed(call, &merged.to_runtime)?
@@ -98,9 +101,57 @@ pub(crate) async fn update(
     let (is_told, mut owners) = (answer.is_told, record.owners.clone());
     owned::retain(&mut owners, &overlay);
     owners.extend(answer.owners);
-    let proposed = ProposedUpdate { engine, overlay, owners, changes, classes, is_told, writing };
+    let repeated = repeated(&request, &overlay, &answer.part, &owners);
+    let proposed =
+        ProposedUpdate { engine, overlay, owners, changes, repeated, classes, is_told, writing };
     remember(node, call.question().pid, &record, &proposed);
     Ok((proceed, Some(proposed)))
+}
+
+/// What the plugins are asked about.
+enum EnginesQuestion {
+    /// The engine changes these values.
+    Changed(Block),
+    /// It repeats its values, and plugins own some of them (D66).
+    Repeated(Block),
+}
+
+impl EnginesQuestion {
+    /// `None`: the engine repeats its values, and no plugin owns any.
+    fn of(record: &Container, request: &Block) -> Option<Self> {
+        let delta = overlay::delta(request, &record.engine_resources);
+        if !delta.is_empty() {
+            return Some(Self::Changed(delta));
+        }
+        let repeated = || Self::Repeated(overlay::repeated(&record.engine_resources));
+        (!record.overlay.is_empty()).then(repeated)
+    }
+
+    fn resources(&self) -> api::LinuxResources {
+        let (Self::Changed(block) | Self::Repeated(block)) = self;
+        describe::resources_from_json(block)
+    }
+}
+
+/// The values of a request that do not come into force, because a plugin owns the field and none
+/// has answered this time.
+fn repeated(
+    request: &Block,
+    overlay: &Block,
+    answered: &Block,
+    owners: &BTreeMap<String, String>,
+) -> Vec<RepeatedValue> {
+    let answered = owned::values(answered);
+    let at = now();
+    let all = overlay::not_in_force(request, overlay).into_iter();
+    let repeated = all.filter(|(member, _)| !answered.contains_key(&member.path));
+    let repeated = repeated.map(|(member, engine)| RepeatedValue {
+        at,
+        plugin: owned::owner(&member, overlay, owners).unwrap_or_default().to_owned(),
+        field: member.path,
+        engine,
+    });
+    repeated.collect()
 }
 
 /// Notes a refusal for `explain`. An engine may repeat a request every ten seconds: it is noted
@@ -121,12 +172,12 @@ fn note_refusal(node: &Node, key: &ContainerKey, error: &Error) {
 /// Records the update before the runtime runs: if this daemon dies meanwhile, the next one checks
 /// whether the runtime took it.
 fn remember(node: &Node, pid: u32, record: &Container, proposed: &ProposedUpdate) {
-    let ProposedUpdate { engine, overlay, owners, changes, classes, is_told: _, writing: _ } =
-        proposed;
+    let ProposedUpdate { engine, overlay, owners, changes, classes, .. } = proposed;
     if *engine == record.engine_resources && *overlay == record.overlay {
         return;
     }
-    let stamp = state_dir::state_stamp(&node.host, &record.key);
+    // Without it the next daemon goes by what the files say.
+    let stamp = state_dir::state_stamp(&node.host, &record.key).or_absent().flatten();
     let updating = Updating {
         pid,
         state_before: stamp.map(|Stamp(inode, seconds, nanoseconds)| (inode, seconds, nanoseconds)),
@@ -140,7 +191,11 @@ fn remember(node: &Node, pid: u32, record: &Container, proposed: &ProposedUpdate
 }
 
 /// UpdateContainer through the chain; updates of other containers are carried out.
-async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<AnsweredUpdate> {
+async fn ask(
+    node: &Rc<Node>,
+    record: &Container,
+    question: EnginesQuestion,
+) -> Result<AnsweredUpdate> {
     let key = &record.key;
     node.registry.wait_for_returning().await;
     let Some(notification) = node.notification(Event::UpdateContainer, key) else {
@@ -151,7 +206,7 @@ async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<Answe
     let request = api::UpdateContainerRequest {
         pod: Some(notification.pod).into(),
         container: notification.container.into(),
-        linux_resources: Some(describe::resources_from_json(delta)).into(),
+        linux_resources: Some(question.resources()).into(),
         ..api::UpdateContainerRequest::default()
     };
     node.registry.recorders.request(Event::UpdateContainer, &request);
@@ -173,17 +228,28 @@ async fn ask(node: &Rc<Node>, record: &Container, delta: &Block) -> Result<Answe
             return Err(failure.into_error().hint("its resources are unchanged"));
         }
     };
-    let answer = own(node, record, &updated)?;
+    let answer = own(node, record, &question, &updated)?;
     updates::carry_out(node, updated, Event::UpdateContainer, key).await;
     Ok(AnsweredUpdate { is_told: true, ..answer })
 }
 
 /// The plugins' part of the update of the container itself.
-fn own(node: &Node, record: &Container, updated: &Updated) -> Result<AnsweredUpdate> {
+fn own(
+    node: &Node,
+    record: &Container,
+    question: &EnginesQuestion,
+    updated: &Updated,
+) -> Result<AnsweredUpdate> {
     let key = &record.key;
     let owners = updated.owners.to_flat(&key.id);
     let own = updated.updates.iter().find(|update| update.container_id == key.id);
-    let resources = own.and_then(|update| update.linux.as_ref()?.resources.as_ref());
+    let resources = match question {
+        EnginesQuestion::Changed(_) => {
+            own.and_then(|update| update.linux.as_ref()?.resources.as_ref())
+        }
+        // Alone: beside the engine's old values, a plugin's limit would not take the swap along.
+        EnginesQuestion::Repeated(_) => updated.answered.as_ref(),
+    };
     let Some(resources) = resources else { return Ok(AnsweredUpdate::default()) };
     let wanted = classes::overlay_of(node, &key.id, resources).map_err(|error| {
         let owner = error.field().and_then(|field| owners.get(field));
@@ -221,6 +287,11 @@ fn merge(record: &Container, request: &Block, answer: &AnsweredUpdate) -> Result
     let strips_devices = is_crun && !answer.part.contains_key("devices");
     let engine = &record.engine_resources;
     let mut merged = overlay::merge_update(engine, &record.overlay, request, strips_devices);
+    // The engine cannot take back what its runtime's update does not apply: the plugin's value stays
+    // in force.
+    let unheeded = ignored(record, &record.overlay);
+    overlay::put_over(&mut merged.overlay, &unheeded);
+    overlay::put_over(&mut merged.to_runtime, &unheeded);
     overlay::put_over(&mut merged.overlay, &answer.part);
     overlay::put_over(&mut merged.to_runtime, &answer.part);
     let number = |key| merged.to_runtime.get("memory")?.get(key)?.as_i64();

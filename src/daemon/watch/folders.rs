@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -17,6 +18,7 @@ use rustix::io::Errno;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::daemon::watch::pidfd;
+use crate::presence::IfThere;
 
 /// The same events for every folder: a second watch of one folder is the first one.
 const WANTED: WatchFlags = WatchFlags::CREATE
@@ -62,9 +64,10 @@ pub(crate) struct WatchedFolder {
 }
 
 impl FolderWatch {
-    /// Watches a folder; `None` if it does not exist, or the kernel has no watch left.
+    /// Watches a folder; `None` if it does not exist, or the kernel has no watch left: for callers
+    /// that look again, or hear of it elsewhere.
     pub(crate) fn watch(&self, folder: &Path) -> Option<WatchedFolder> {
-        self.watch_if_there(folder).ok().flatten()
+        self.watch_if_there(folder).map_err(io::Error::from).or_absent().flatten()
     }
 
     /// The same; `None` if it does not exist, an error if the kernel refuses the watch.

@@ -12,15 +12,10 @@ use rustix::ioctl::{Updater, ioctl, opcode};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-pub(crate) use crate::procfs::{open_same, start_time};
+pub(crate) use crate::procfs::{open, open_same, start_time};
 
 /// How often a process is checked if no event can wake the task.
 const UNWATCHED_CHECK: Duration = Duration::from_millis(50);
-
-/// Opens a process, if it exists.
-pub(crate) fn open(pid: u32) -> Option<OwnedFd> {
-    crate::procfs::open(pid).ok()
-}
 
 /// Whether the process has exited; its parent need not have reaped it.
 pub(crate) fn has_ended(process: &OwnedFd) -> bool {
@@ -118,8 +113,8 @@ mod tests {
     #[test]
     fn our_own_process_runs_and_has_a_start_time() {
         let host = Host::default();
-        let start = start_time(&host, std::process::id());
-        let own = open_same(&host, std::process::id(), start).unwrap();
+        let start = start_time(&host, std::process::id()).unwrap();
+        let own = open_same(&host, std::process::id(), start).unwrap().unwrap();
         assert!(start.is_some() && !has_ended(&own));
     }
 
@@ -129,7 +124,7 @@ mod tests {
         for (script, wanted) in [("exit 3", 3), ("kill -9 $$", 137), ("exit 0", 0)] {
             let mut child =
                 std::process::Command::new("/bin/sh").args(["-c", script]).spawn().unwrap();
-            let process = open(child.id()).unwrap();
+            let process = open(child.id()).unwrap().unwrap();
             while !has_ended(&process) {
                 std::thread::sleep(Duration::from_millis(2));
             }
@@ -162,11 +157,12 @@ mod tests {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let mut child = std::process::Command::new("/bin/sleep").arg("300").spawn().unwrap();
-        let process = open(child.id()).unwrap();
+        let process = open(child.id()).unwrap().unwrap();
         // poll(2) takes no more descriptors than the limit says.
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         setrlimit(Resource::RLIMIT_NOFILE, 3, hard).unwrap();
         let copied = process.try_clone().is_ok();
+        let is_gone = matches!(open(child.id()), Ok(None));
         let (early, pause) = runtime.block_on(async {
             let early = tokio::time::timeout(UNWATCHED_CHECK * 3, ended(&process)).await.is_ok();
             let began = tokio::time::Instant::now();
@@ -178,5 +174,6 @@ mod tests {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
         child.wait().unwrap();
         assert!(!copied && !early && pause >= UNWATCHED_CHECK, "{copied} {early} {pause:?}");
+        assert!(!is_gone, "a process that runs counts as gone");
     }
 }

@@ -8,6 +8,7 @@
 //! no longer reports reads from a fifo (seen on 6.18). Runtimes without a fifo are judged by their
 //! state file. This module only reads.
 
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use tracing::warn;
 
 use crate::daemon::watch::pidfd;
+use crate::presence::{self, IfThere};
 
 const FIFO: &str = "exec.fifo";
 
@@ -66,20 +68,27 @@ impl StartWatch {
 
     /// Reads the events, and returns whether the process was started. `has_init`: the runtime's
     /// state names an init process.
-    pub(crate) fn has_started(&mut self, has_init: bool) -> bool {
+    ///
+    /// # Errors
+    /// Fails when that cannot be known now.
+    pub(crate) fn has_started(&mut self, has_init: bool) -> io::Result<bool> {
         if self.events.get().is_none()
             && let Some(found) = watch_folder(&self.folder)
         {
             let _or_the_thread_was_faster = self.events.set(found);
         }
-        self.has_fifo |= self.folder.join(FIFO).exists();
+        let has_fifo = presence::exists(&self.folder.join(FIFO));
         self.read_events();
-        self.was_written || (has_init && !self.has_fifo)
+        if self.was_written {
+            return Ok(true);
+        }
+        self.has_fifo |= has_fifo?;
+        Ok(has_init && !self.has_fifo)
     }
 
     /// Waits until another check is due; borrows nothing meanwhile.
     pub(crate) fn changes(&self) -> impl Future<Output = ()> + use<> {
-        let events = self.events.get().and_then(|events| events.try_clone().ok());
+        let events = self.events.get().and_then(|events| events.try_clone().or_absent());
         async move {
             match events {
                 Some(events) => {
@@ -94,7 +103,7 @@ impl StartWatch {
     /// Waits for the next event without polling, if the kernel has a watch for it: it may take
     /// days. It also returns when the folder is removed.
     pub(crate) fn event(&self) -> impl Future<Output = ()> + use<> {
-        let events = self.events.get().and_then(|events| events.try_clone().ok());
+        let events = self.events.get().and_then(|events| events.try_clone().or_absent());
         async move {
             match events {
                 Some(events) => pidfd::readable(&events).await,
@@ -122,14 +131,14 @@ impl Drop for StartWatch {
     }
 }
 
-/// `None` if the folder does not exist yet, or the kernel has no watch left.
+/// `None` if the folder does not exist yet, or the kernel has no watch left: it is looked for again.
 fn watch_folder(folder: &Path) -> Option<OwnedFd> {
-    if !folder.is_dir() {
-        return None;
-    }
-    let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
+    presence::is_dir(folder).or_absent().filter(|is_dir| *is_dir)?;
+    let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
+    let events = events.map_err(io::Error::from).or_absent()?;
     let wanted = WatchFlags::CLOSE_WRITE | WatchFlags::CREATE | WatchFlags::MOVED_TO;
-    inotify::add_watch(&events, folder, wanted | WatchFlags::ONLYDIR).ok()?;
+    let added = inotify::add_watch(&events, folder, wanted | WatchFlags::ONLYDIR);
+    added.map_err(io::Error::from).or_absent()?;
     Some(events)
 }
 
@@ -169,14 +178,14 @@ mod tests {
     #[test]
     fn a_container_that_was_started_and_is_gone_was_started() {
         let (place, mut start_watch) = Place::new();
-        assert!(!start_watch.has_started(false));
+        assert!(!start_watch.has_started(false).unwrap());
         std::fs::create_dir(place.folder()).unwrap();
-        assert!(!start_watch.has_started(false));
+        assert!(!start_watch.has_started(false).unwrap());
         place.make_fifo();
-        assert!(!start_watch.has_started(true));
+        assert!(!start_watch.has_started(true).unwrap());
         place.let_go();
         std::fs::remove_dir(place.folder()).unwrap();
-        assert!(start_watch.has_started(false));
+        assert!(start_watch.has_started(false).unwrap());
     }
 
     #[test]
@@ -190,7 +199,7 @@ mod tests {
         }
         place.let_go();
         std::fs::remove_dir(place.folder()).unwrap();
-        assert!(start_watch.has_started(false));
+        assert!(start_watch.has_started(false).unwrap());
     }
 
     #[test]
@@ -198,16 +207,16 @@ mod tests {
         let (place, mut start_watch) = Place::new();
         std::fs::create_dir(place.folder()).unwrap();
         place.make_fifo();
-        assert!(!start_watch.has_started(true));
+        assert!(!start_watch.has_started(true).unwrap());
         std::fs::remove_file(place.folder().join(FIFO)).unwrap();
-        assert!(!start_watch.has_started(true));
+        assert!(!start_watch.has_started(true).unwrap());
     }
 
     #[test]
     fn without_a_fifo_an_init_process_is_enough() {
         let (place, mut start_watch) = Place::new();
         std::fs::create_dir(place.folder()).unwrap();
-        assert!(!start_watch.has_started(false));
-        assert!(start_watch.has_started(true));
+        assert!(!start_watch.has_started(false).unwrap());
+        assert!(start_watch.has_started(true).unwrap());
     }
 }

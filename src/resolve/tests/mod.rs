@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Names against trees of files that stand in for a host; needs of adjustments are in `needs.rs`.
 
+mod device_nodes;
 mod needs;
 mod node;
+mod settings;
 
 use std::path::PathBuf;
 
@@ -46,7 +48,8 @@ impl HostTree {
     }
 
     fn resolve(&self, adjustment: &api::ContainerAdjustment) -> Result<Resolved, PatchError> {
-        resolve(adjustment, &self.config, &self.host())
+        let (resolved, missing) = resolve(adjustment, &self.config, &self.host())?;
+        missing.into_iter().next().map_or(Ok(resolved), Err)
     }
 
     /// The one line of a refusal about `field`, which says all of `wanted`.

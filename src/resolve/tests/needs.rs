@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{linux, says};
 use crate::plugin::api;
-use crate::resolve::{check_runtime, needs_runtime};
+use crate::resolve::{ResourceWriter, check_runtime, needs_runtime};
 use crate::runtime::features::Features;
 use crate::spec::patch::{CdiDevice, Class, Resolved};
 
@@ -87,7 +87,9 @@ fn refusals(runtime: &Features) -> Vec<&'static str> {
     let mut refused = Vec::new();
     for (adjustment, field) in needing() {
         assert!(needs_runtime(&adjustment, &Resolved::default()), "{field}");
-        if let Err(error) = check_runtime(&adjustment, &Resolved::default(), runtime) {
+        if let Err(error) =
+            check_runtime(&adjustment, &Resolved::default(), runtime, ResourceWriter::Runtime)
+        {
             assert_eq!(error.field(), Some(field), "{error}");
             says(&error, &[&runtime.to_string()]);
             refused.push(field);
@@ -105,6 +107,7 @@ fn an_old_runc_is_refused_what_it_would_skip() {
     let wanted = [
         "Mounts[/m]",
         "Namespace[time]",
+        "SeccompPolicy",
         "RdtSchemata",
         "LinuxNetDevices[eth0]",
         "MemoryPolicy",
@@ -162,7 +165,7 @@ fn removals_and_everyday_fields_ask_no_runtime() {
     let one = api::LinuxContainerAdjustment::default;
     let namespace = api::LinuxNamespace { type_: "-time".to_owned(), ..Default::default() };
     let mut mount = api::Mount { destination: "/m".to_owned(), ..Default::default() };
-    mount.options = vec!["ro".to_owned(), "rbind".to_owned(), "size=1M".to_owned()];
+    mount.options = vec!["ro".to_owned(), "rbind".to_owned(), "noexec".to_owned()];
     let removed = api::Mount {
         destination: "-/n".to_owned(),
         options: vec!["idmap".to_owned()],
@@ -185,6 +188,51 @@ fn removals_and_everyday_fields_ask_no_runtime() {
 }
 
 #[test]
+fn a_bind_mount_has_no_data_that_a_runtime_could_apply() {
+    let runc = Features::from_answers("runc version 1.1.5", r#"{"mountOptions": ["ro", "new"]}"#);
+    let crun = Features::from_answers("crun version 1.8.1", "unknown command");
+    let checked = |type_: &str, option: &str, runtime: &Features| {
+        let options = ["ro", option].map(str::to_owned).into();
+        let (destination, type_) = ("/m".to_owned(), type_.to_owned());
+        let mount = api::Mount { destination, type_, options, ..Default::default() };
+        let adjustment = api::ContainerAdjustment { mounts: vec![mount], ..Default::default() };
+        check_runtime(&adjustment, &Resolved::default(), runtime, ResourceWriter::Runtime)
+    };
+    for runtime in [&runc, &crun] {
+        let error = checked("bind", "size=1M", runtime).unwrap_err();
+        assert_eq!(error.field(), Some("Mounts[/m]"), "{error}");
+        says(&error, &["has no option size=1M of bind mounts"]);
+        checked("tmpfs", "size=1M", runtime).unwrap();
+        checked("bind", "rprivate", runtime).unwrap();
+    }
+    checked("bind", "new", &runc).unwrap();
+    checked("bind", "size=1M", &Features::default()).unwrap();
+}
+
+#[test]
+fn memory_that_runc_ignores_is_refused_unless_the_daemon_writes_it() {
+    let runc = Features::from_answers("runc version 1.5.2", "{}");
+    let crun = Features::from_answers("crun version 1.8.1", "unknown command");
+    let checked = |kernel_tcp: i64, runtime: &Features, writer: ResourceWriter| {
+        let limit = api::OptionalInt64 { value: kernel_tcp, ..Default::default() };
+        let memory = api::LinuxMemory { kernel_tcp: Some(limit).into(), ..Default::default() };
+        let resources = api::LinuxResources { memory: Some(memory).into(), ..Default::default() };
+        let adjustment = linux(api::LinuxContainerAdjustment {
+            resources: Some(resources).into(),
+            ..Default::default()
+        });
+        check_runtime(&adjustment, &Resolved::default(), runtime, writer)
+    };
+    let error = checked(4096, &runc, ResourceWriter::Runtime).unwrap_err();
+    assert_eq!(error.field(), Some("MemTCPLimit"), "{error}");
+    says(&error, &["runc 1.5.2 has no linux.resources.memory.kernelTCP"]);
+    checked(-1, &runc, ResourceWriter::Runtime).unwrap();
+    checked(4096, &crun, ResourceWriter::Runtime).unwrap();
+    checked(4096, &Features::default(), ResourceWriter::Runtime).unwrap();
+    checked(4096, &runc, ResourceWriter::Daemon).unwrap();
+}
+
+#[test]
 fn what_cdi_and_classes_bring_needs_the_runtime_too() {
     let device = CdiDevice {
         name: "v.com/d=x".to_owned(),
@@ -193,11 +241,23 @@ fn what_cdi_and_classes_bring_needs_the_runtime_too() {
     };
     let resolved = Resolved { cdi: vec![device], ..Resolved::default() };
     let runc = Features::from_answers("runc version 1.3.0", "{}");
-    let error = check_runtime(&api::ContainerAdjustment::default(), &resolved, &runc).unwrap_err();
+    let error = check_runtime(
+        &api::ContainerAdjustment::default(),
+        &resolved,
+        &runc,
+        ResourceWriter::Runtime,
+    )
+    .unwrap_err();
     assert_eq!(error.field(), Some("CdiDevices[v.com/d=x]"));
     let class = Class::Set(json!({"closID": "gold"}));
     let resolved = Resolved { intel_rdt: class, ..Resolved::default() };
     let crun = Features::from_answers("crun version 1.9", "{}");
-    let error = check_runtime(&api::ContainerAdjustment::default(), &resolved, &crun).unwrap_err();
+    let error = check_runtime(
+        &api::ContainerAdjustment::default(),
+        &resolved,
+        &crun,
+        ResourceWriter::Runtime,
+    )
+    .unwrap_err();
     says(&error, &["RdtClass", "crun 1.9.0", "linux.intelRdt"]);
 }

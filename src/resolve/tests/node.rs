@@ -9,7 +9,8 @@ use crate::resolve::check_node;
 use crate::spec::patch::{PatchError, Resolved};
 
 fn checked(tree: &HostTree, adjustment: &api::ContainerAdjustment) -> Result<(), PatchError> {
-    check_node(adjustment, &Resolved::default(), Path::new("/sys/fs/resctrl"), &tree.host())
+    let resctrl = Path::new("/sys/fs/resctrl");
+    check_node(adjustment, &Resolved::default(), resctrl, b"{}", &tree.host())
 }
 
 /// An adjustment for each row of the table, with the field that a refusal names.

@@ -4,13 +4,17 @@
 //!
 //! The rule (D36): a value that is absent, or that is the engine's own, becomes the plugin's; any
 //! other was asked for by the caller (`docker exec --env`) and stays. What a plugin removed is
-//! removed where it is the engine's own. Everything else stays byte for byte.
+//! removed where it is the engine's own. Groups belong to a user: they are added to the one that the
+//! engine gave the container. Everything else stays byte for byte.
+
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 
 use super::PatchError;
 use super::process::{Environment, replace_rlimit};
 use crate::mark::ProcessValue;
+use crate::spec::array::Item;
 use crate::spec::document::{Object, SpecDocument};
 
 /// Lays the plugins' values over the document of a process; `None` if nothing changes.
@@ -27,6 +31,7 @@ pub(crate) fn patch_later_process(
     is_changed |= set_rlimits(process, values)?;
     for value in values {
         is_changed |= set_member(process, value)?;
+        is_changed |= add_groups(process, value)?;
     }
     Ok(is_changed.then(|| document.to_bytes()))
 }
@@ -69,6 +74,38 @@ fn set_member(process: &mut Object<'_>, value: &ProcessValue) -> Result<bool, Pa
         process.set(name, plugin)?;
     }
     Ok(true)
+}
+
+/// Groups are added where the process runs as the engine's own user of the container, with the
+/// groups that the engine gave that one, or with none.
+fn add_groups(process: &mut Object<'_>, value: &ProcessValue) -> Result<bool, PatchError> {
+    let Some((engine, added)) = value.groups() else { return Ok(false) };
+    let user = process.object("user")?;
+    for id in ["uid", "gid"] {
+        let there = user.value(id)?;
+        if number(there.as_ref()) != number(engine.get(id)) {
+            return Ok(false);
+        }
+    }
+    let items = user.array("additionalGids")?.items();
+    let there: BTreeSet<u64> = items.iter().filter_map(|item| item.value().as_u64()).collect();
+    if !there.is_empty() && there != numbers(engine.get("additionalGids")) {
+        return Ok(false);
+    }
+    let new = numbers(Some(added)).into_iter().filter(|group| !there.contains(group));
+    let new: Vec<Item<'_>> = new.map(|group| Item::new(&group.into())).collect();
+    let is_changed = !new.is_empty();
+    items.extend(new);
+    Ok(is_changed)
+}
+
+/// An ID that is absent is zero, to every runtime.
+fn number(id: Option<&Value>) -> u64 {
+    id.and_then(Value::as_u64).unwrap_or_default()
+}
+
+fn numbers(ids: Option<&Value>) -> BTreeSet<u64> {
+    ids.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_u64).collect()
 }
 
 #[cfg(test)]
@@ -168,6 +205,44 @@ mod tests {
         becomes(asked, &values, asked);
     }
 
+    fn groups(user: Value, added: Value) -> [ProcessValue; 1] {
+        [value("process.user.additionalGids", user, added)]
+    }
+
+    #[test]
+    fn groups_are_added_to_the_user_of_the_container() {
+        let of_root = groups(json!({"uid": 0, "gid": 0}), json!([44, 45]));
+        let done = r#"{"user":{"uid":0,"gid":0,"additionalGids":[44,45]}}"#;
+        becomes(r#"{"user":{"uid":0,"gid":0}}"#, &of_root, done);
+        becomes(done, &of_root, done);
+        becomes("{}", &of_root, r#"{"user":{"additionalGids":[44,45]}}"#);
+        let user = json!({"uid": 7, "gid": 8, "additionalGids": [8, 9]});
+        becomes(
+            r#"{"user": { "uid":7, "gid":8, "additionalGids":[9,8], "umask":18 }}"#,
+            &groups(user.clone(), json!([44, 9])),
+            r#"{"user": { "uid":7, "gid":8, "additionalGids":[9,8,44], "umask":18 }}"#,
+        );
+        becomes(
+            r#"{"user":{"uid":7,"gid":8}}"#,
+            &groups(user, json!([44])),
+            r#"{"user":{"uid":7,"gid":8,"additionalGids":[44]}}"#,
+        );
+    }
+
+    #[test]
+    fn groups_of_a_user_that_the_caller_named_stay() {
+        let user = json!({"uid": 7, "gid": 8, "additionalGids": [8]});
+        for asked in [
+            r#"{"user":{"uid":0,"gid":8,"additionalGids":[8]}}"#,
+            r#"{"user":{"uid":7,"gid":0,"additionalGids":[8]}}"#,
+            r#"{"user":{"uid":7,"gid":8,"additionalGids":[8,9]}}"#,
+            r#"{"user":{"uid":7,"gid":8,"additionalGids":[9]}}"#,
+            "{}",
+        ] {
+            becomes(asked, &groups(user.clone(), json!([44])), asked);
+        }
+    }
+
     #[test]
     fn what_cannot_be_edited_without_guessing_is_refused() {
         let values = [value("process.env[A]", Value::Null, json!("1"))];
@@ -184,6 +259,9 @@ mod tests {
         }
         let limits = [value("process.rlimits[RLIMIT_CORE]", Value::Null, json!({"hard": 1}))];
         assert!(patch_later_process(br#"{"rlimits":[1]}"#, &limits).is_err());
+        let groups = groups(json!({}), json!([44]));
+        assert!(patch_later_process(br#"{"user":1}"#, &groups).is_err());
+        assert!(patch_later_process(br#"{"user":{"additionalGids":{}}}"#, &groups).is_err());
     }
 
     #[test]

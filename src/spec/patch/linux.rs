@@ -9,10 +9,10 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
-use super::resolved::{Resolved, patch_classes};
+use super::resolved::patch_classes;
 use super::{
-    Changes, PatchError, devices, memory_policy, net_devices, patch_map, process, rdt, resources,
-    scheduling, seccomp, unmark, values, wanted_by_key,
+    Changes, HostFacts, PatchError, devices, memory_policy, net_devices, patch_map, process, rdt,
+    resources, scheduling, seccomp, unmark, values, wanted_by_key,
 };
 use crate::plugin::api;
 use crate::spec::array::Item;
@@ -25,7 +25,7 @@ const NAMESPACES: [&str; 8] = ["network", "pid", "mount", "ipc", "uts", "user", 
 pub(super) fn patch(
     root: &mut Object<'_>,
     linux: &api::LinuxContainerAdjustment,
-    resolved: &Resolved,
+    facts: &HostFacts,
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
     let api::LinuxContainerAdjustment {
@@ -56,8 +56,8 @@ pub(super) fn patch(
     net_devices::patch(root, net_devices, changes)?;
     memory_policy::patch(root, memory_policy.as_ref(), changes)?;
     if let Some(resources) = resources.as_ref() {
-        resources::patch(root, resources, changes)?;
-        patch_classes(root, resources, resolved, changes)?;
+        resources::patch(root, resources, facts, changes)?;
+        patch_classes(root, resources, &facts.names, changes)?;
     }
     rdt::patch(root, rdt.as_ref(), changes)
 }

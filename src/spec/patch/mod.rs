@@ -153,7 +153,7 @@ pub fn patch_anyway(
     }
     resolved::patch_cdi(root, cdi_devices, facts, &mut changes)?;
     if let Some(linux) = linux.as_ref() {
-        linux::patch(root, linux, &facts.names, &mut changes)?;
+        linux::patch(root, linux, facts, &mut changes)?;
     }
     mounts::patch(root, mounts, facts, &mut changes)?;
     process::patch_rlimits(root, rlimits, &mut changes)?;

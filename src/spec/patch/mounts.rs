@@ -31,7 +31,7 @@ pub(super) fn patch(
     }
     let mut placed = Placed::take(root)?;
     placed.apply(root, mounts, facts, changes)?;
-    placed.put_back(root)
+    placed.put_back(root, |place| (depth(place), place.to_owned()))
 }
 
 /// The mounts of a document while they are edited: read once and written once, however many come
@@ -57,11 +57,15 @@ impl<'t> Placed<'t> {
         Ok(placed)
     }
 
-    /// Writes them into the document, in the reference's order if something changed.
-    pub(super) fn put_back(self, root: &mut Object<'t>) -> Result<(), PatchError> {
+    /// Writes them into the document, in this order if something changed.
+    pub(super) fn put_back<K: Ord>(
+        self,
+        root: &mut Object<'t>,
+        order: impl Fn(&str) -> K,
+    ) -> Result<(), PatchError> {
         let mut mounts: Vec<_> = self.mounts.into_iter().flatten().collect();
         if self.is_changed {
-            mounts.sort_by_cached_key(|(place, _)| (depth(place), place.clone()));
+            mounts.sort_by_cached_key(|(place, _)| order(place));
         }
         *root.array("mounts")?.items() = mounts.into_iter().map(|(_, item)| item).collect();
         Ok(())
@@ -148,6 +152,6 @@ pub(crate) fn field_of(destination: &str) -> String {
     format!("Mounts[{place}]")
 }
 
-fn depth(destination: &str) -> usize {
+pub(super) fn depth(destination: &str) -> usize {
     if destination == "/" { 0 } else { destination.matches('/').count() }
 }

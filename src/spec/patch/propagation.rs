@@ -24,6 +24,8 @@ pub struct HostFacts {
     pub resolved: HashMap<String, String>,
     /// What the names in the adjustment stand for.
     pub names: Resolved,
+    /// Whether cgroup v2 alone is in use: it lacks some settings of v1, whose value may hold anyway.
+    pub is_cgroup_v2: bool,
 }
 
 /// What a mount does with mounts beneath it.

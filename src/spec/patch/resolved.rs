@@ -6,6 +6,7 @@
 //! data. A name that was not resolved is refused, never skipped.
 //! Reference: NRI `InjectCDIDevices`, `AdjustBlockIOClass`, `AdjustRdtClass`; decisions D23, D26.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use serde_json::{Value, json};
@@ -140,8 +141,9 @@ impl<'t> Edited<'t> {
             changes.set(interfaces, host, json!({ "name": name }), (&names.0, names.1))?;
         }
         if !mounts.is_empty() {
+            let mounts = with_mapped_ids(root, mounts)?;
             let all = opened(&mut self.mounts, || mounts::Placed::take(root))?;
-            all.apply(root, mounts, facts, changes)?;
+            all.apply(root, &mounts, facts, changes)?;
         }
         hooks::append(root, hooks, changes)?;
         if let Some(rdt) = intel_rdt {
@@ -155,7 +157,8 @@ impl<'t> Edited<'t> {
         let Self { env, nodes, mounts, gids: _ } = self;
         env.map_or(Ok(()), |env| env.put_back(root.object("process")?))?;
         nodes.map_or(Ok(()), |nodes| nodes.put_back(root))?;
-        mounts.map_or(Ok(()), |mounts| mounts.put_back(root))
+        // CDI: mounts of one depth stay as they are.
+        mounts.map_or(Ok(()), |mounts| mounts.put_back(root, mounts::depth))
     }
 
     fn add_gids(
@@ -179,6 +182,34 @@ impl<'t> Edited<'t> {
         }
         Ok(())
     }
+}
+
+/// CDI: files of bind mounts keep their owners in a container with its own user namespace.
+fn with_mapped_ids<'m>(
+    root: &mut Object<'_>,
+    mounts: &'m [api::Mount],
+) -> Result<Cow<'m, [api::Mount]>, PatchError> {
+    let mut is_mapped = false;
+    for item in root.object("linux")?.array("namespaces")?.items() {
+        let kind = item.open("linux.namespaces[]")?.value("type")?;
+        is_mapped |= kind.as_ref().and_then(Value::as_str) == Some("user");
+    }
+    if !is_mapped {
+        return Ok(mounts.into());
+    }
+    let mut mounts = mounts.to_vec();
+    for mount in &mut mounts {
+        let options = || mount.options.iter().map(String::as_str);
+        let option = options().rev().find_map(|option| match option {
+            "bind" => Some("idmap"),
+            "rbind" => Some("ridmap"),
+            _ => None,
+        });
+        let option = option.or((mount.type_ == "bind").then_some("idmap"));
+        let is_given = options().any(|option| matches!(option, "idmap" | "ridmap"));
+        mount.options.extend(option.filter(|_| !is_given).map(str::to_owned));
+    }
+    Ok(mounts.into())
 }
 
 /// What is taken out already, or is now.

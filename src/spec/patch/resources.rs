@@ -11,15 +11,19 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value, json};
 
-use super::{Changes, Class, PatchError, Resolved, devices, values};
+use super::{Changes, Class, HostFacts, PatchError, Resolved, devices, values};
 use crate::adaptation::{keys, rule_text};
 use crate::error::quoted;
 use crate::plugin::api;
 use crate::spec::array::Item;
 use crate::spec::document::Object;
+use crate::spec::owned::holds_anyway;
 
 /// The least CPU time, in microseconds, that the kernel lets a cgroup have in a period.
 const LEAST_BANDWIDTH: i64 = 1000;
+
+/// The most CPU shares; cgroup v2 would silently take fewer.
+const MOST_SHARES: u64 = 262_144;
 
 /// How long, in microseconds, such a period may be.
 const PERIODS: RangeInclusive<u64> = 1000..=1_000_000;
@@ -60,6 +64,7 @@ impl RequestedResources {
 pub(super) fn patch(
     root: &mut Object<'_>,
     resources: &api::LinuxResources,
+    facts: &HostFacts,
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
     let RequestedResources { settings, hugepages, rules, doubts } = read(resources)?;
@@ -75,7 +80,11 @@ pub(super) fn patch(
         } else {
             (resources.object(section)?, format!("linux.resources.{section}.{key}"))
         };
-        changes.set(object, &key, value, (&field, &nri_field))?;
+        // Nothing is lost without it, and crun refuses to create a container with it.
+        let is_idle = facts.is_cgroup_v2 && holds_anyway(section, &key, &value);
+        if !is_idle || object.value(&key)?.is_some() {
+            changes.set(object, &key, value, (&field, &nri_field))?;
+        }
     }
     if touches_limits {
         let checked = check_swap(root)?;
@@ -299,6 +308,12 @@ fn read_cpu(cpu: &api::LinuxCPU, wanted: &mut RequestedResources) -> Result<(), 
 fn check_cpu(cpu: &api::LinuxCPU, wanted: &mut RequestedResources) -> Result<(), PatchError> {
     if cpu.shares.as_ref().is_some_and(|shares| shares.value == 1) {
         return Err(PatchError::invalid("CPUShares", "1 is below the minimum of 2"));
+    }
+    if let Some(shares) = cpu.shares.as_ref().map(|shares| shares.value)
+        && shares > MOST_SHARES
+    {
+        let problem = format!("{shares} is above the maximum of {MOST_SHARES}");
+        wanted.doubt("CPUShares", problem);
     }
     if let Some(quota) = cpu.quota.as_ref().map(|quota| quota.value)
         && (1..LEAST_BANDWIDTH).contains(&quota)

@@ -39,6 +39,16 @@ pub fn pins(cpus: &str) -> Script {
     Script { adjust, ..Script::default() }
 }
 
+/// A plugin that sets these resources, in OCI's words, when a container is created.
+pub fn owns(resources: &Value) -> Script {
+    let resources = resources.as_object().cloned().unwrap();
+    let resources = nri_runc::testing::describe::resources_from_json(&resources);
+    let linux =
+        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
+    let adjust = api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() };
+    Script { adjust, ..Script::default() }
+}
+
 /// A read-only bind mount.
 pub fn bind_mount(source: &Path, destination: &str) -> api::Mount {
     api::Mount {
@@ -94,6 +104,29 @@ pub fn linux(shares: u64, device: api::LinuxDevice) -> api::LinuxContainerAdjust
         oom_score_adj: Some(score).into(),
         ..Default::default()
     }
+}
+
+/// What a later process says of [`closed_device`]: mode, type and numbers of its node, and groups.
+pub const LOOK_AT_CLOSED_DEVICE: &str =
+    "/bin/busybox stat -c '%a %t:%T' /dev/closed; /bin/busybox id -G";
+
+/// A plugin that gives each container a CDI device, which is written below `dir` (`cdi`): a node
+/// that only root may open on the host, and the group 4400.
+pub fn closed_device(dir: &Path) -> Script {
+    use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+    let node = dir.join("closed-node");
+    mknod(&node, SFlag::S_IFCHR, Mode::from_bits_truncate(0o600), makedev(1, 3)).unwrap();
+    std::fs::create_dir_all(dir.join("cdi")).unwrap();
+    let spec = serde_json::json!({"cdiVersion": "0.7.0", "kind": "example.org/closed",
+    "devices": [{"name": "one", "containerEdits": {
+        "deviceNodes": [{"path": "/dev/closed", "hostPath": node}],
+        "additionalGids": [4400],
+    }}]});
+    let file = dir.join("cdi/closed.json");
+    nri_runc::testing::files::replace(&file, spec.to_string().as_bytes()).unwrap();
+    let device = api::CDIDevice { name: "example.org/closed=one".to_owned(), ..Default::default() };
+    let adjust = api::ContainerAdjustment { CDI_devices: vec![device], ..Default::default() };
+    Script { adjust, ..Script::default() }
 }
 
 /// An update of `container`, from resources in OCI's words.

@@ -37,6 +37,7 @@ pub struct Containerd {
     environment: Vec<(&'static str, OsString)>,
     cgroup: String,
     child: Option<Child>,
+    _folders: leftovers::EngineFolders,
 }
 
 impl Containerd {
@@ -55,6 +56,7 @@ impl Containerd {
             environment: setup.environment.clone(),
             cgroup: setup.cgroup.to_owned(),
             child: None,
+            _folders: leftovers::EngineFolders::hold(),
         };
         it.run();
         it.import_image(setup.busybox);

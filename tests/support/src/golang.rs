@@ -21,7 +21,8 @@ pub fn program(name: &str) -> Option<PathBuf> {
         version.map(|v| String::from_utf8_lossy(&v.stdout).into_owned()).unwrap_or_default();
     let minor = version.split("go1.").nth(1).and_then(|rest| rest.split(['.', ' ']).next());
     if minor.and_then(|minor| minor.parse::<u32>().ok()).is_none_or(|minor| minor < 24) {
-        skip::setup_lacks(&format!("no Go of at least 1.24 ({})", version.trim()));
+        let found = if version.is_empty() { "there is none" } else { version.trim() };
+        skip::go_lacks(&format!("no Go of at least 1.24: {found}"));
         return None;
     }
     let (folder, arguments) = source(name);

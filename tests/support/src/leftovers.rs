@@ -3,6 +3,39 @@
 //! and removes only what has the test's private folder or its cgroup in its name.
 
 use std::path::Path;
+use std::sync::Mutex;
+
+/// Folders that engines and libcni make whatever their configuration says.
+const ENGINE_FOLDERS: [&str; 4] =
+    ["/run/containerd", "/run/docker", "/opt/containerd", "/var/lib/cni"];
+
+/// How many engines this test program has, and which of the folders were absent before the first.
+static ENGINES: Mutex<(usize, Vec<&str>)> = Mutex::new((0, Vec::new()));
+
+/// Held by an engine. With the last one of a test program go the folders that the machine did not have.
+pub struct EngineFolders(());
+
+impl EngineFolders {
+    pub fn hold() -> Self {
+        let mut engines = ENGINES.lock().unwrap();
+        if engines.0 == 0 {
+            let absent = ENGINE_FOLDERS.into_iter().filter(|folder| !Path::new(folder).exists());
+            engines.1 = absent.collect();
+        }
+        engines.0 += 1;
+        Self(())
+    }
+}
+
+impl Drop for EngineFolders {
+    fn drop(&mut self) {
+        let Ok(mut engines) = ENGINES.lock() else { return };
+        engines.0 -= 1;
+        if engines.0 == 0 {
+            engines.1.iter().for_each(|folder| remove(Path::new(folder)));
+        }
+    }
+}
 
 /// Clears up after an engine with all its state below `dir` and its containers below `cgroup`.
 pub fn clear(dir: &str, cgroup: &str) {
@@ -42,6 +75,7 @@ pub fn processes(dir: &str, cgroup: &str) -> Vec<i32> {
     pids.filter(is_left).collect()
 }
 
+/// Removes a folder whose folders have no file.
 fn remove(dir: &Path) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.path().is_dir() {

@@ -89,7 +89,6 @@ impl PodmanHost {
         }
         let version = host.podman(&["--version"]);
         if !version.status.success() {
-            // Unpacked, it finds only what libraries the machine has.
             let said = String::from_utf8_lossy(&version.stderr).into_owned();
             skip::setup_lacks(&format!("podman does not run: {}", said.trim()));
             return None;

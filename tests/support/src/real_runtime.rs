@@ -37,6 +37,11 @@ impl RealRuntime {
         Some(Self { dir: dir.to_owned(), runc: tools.join(runtime) })
     }
 
+    /// Has another program as the runtime from now on.
+    pub fn becomes(&mut self, program: &Path) {
+        program.clone_into(&mut self.runc);
+    }
+
     /// The real runtime.
     pub fn runc(&self) -> &Path {
         &self.runc

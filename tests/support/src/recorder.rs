@@ -41,13 +41,18 @@ impl PluginHandler for Recorder {
 impl Recorder {
     /// Connects as `10-recorder`, and waits until it is synchronized.
     pub fn connect(socket: PathBuf) -> Self {
+        Self::connect_as(socket, "10-recorder")
+    }
+
+    /// Connects with that index and name, and waits until it is synchronized.
+    pub fn connect_as(socket: PathBuf, id: &'static str) -> Self {
         let recorder = Self::default();
         let handler = Arc::new(recorder.clone());
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
                 let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
-                let stub = Stub::serve(stream, "10-recorder", "", handler).await.unwrap();
+                let stub = Stub::serve(stream, id, "", handler).await.unwrap();
                 stub.closed().await;
             });
         });
@@ -62,6 +67,14 @@ impl Recorder {
             assert!(Instant::now() < deadline, "waited too long for {event}");
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// The containers that it was synchronized with.
+    pub fn snapshot(&self, ids: &[(String, &str)]) -> Vec<Value> {
+        let heard = self.heard.lock().unwrap();
+        let parts = heard.iter().filter(|(event, _)| event == "Synchronize");
+        let containers = parts.flat_map(|(_, part)| part["containers"].as_array());
+        containers.flatten().map(|container| plain(container.clone(), ids)).collect()
     }
 
     /// All events of a pod's life, with the ids of the pod and of its containers as words.

@@ -23,6 +23,8 @@ pub const WITH_RESIZES: i32 = 0x1fff;
 #[derive(Clone, Default)]
 pub struct Script {
     pub adjust: api::ContainerAdjustment,
+    /// The adjustment of the next container, in place of `adjust`: the test changes it.
+    pub next: Option<Arc<Mutex<api::ContainerAdjustment>>>,
     /// The only container that it adjusts.
     pub only: Option<&'static str>,
     pub update: Vec<api::ContainerUpdate>,
@@ -153,7 +155,8 @@ impl api::Plugin for ScriptedPlugin {
         if self.script.only.is_some_and(|name| name != request.container.name) {
             return Ok(api::CreateContainerResponse::default());
         }
-        let adjust = Some(self.script.adjust.clone()).into();
+        let next = self.script.next.as_ref().map(|next| next.lock().unwrap().clone());
+        let adjust = Some(next.unwrap_or_else(|| self.script.adjust.clone())).into();
         let update = self.script.update.clone();
         Ok(api::CreateContainerResponse { adjust, update, ..Default::default() })
     }

@@ -22,6 +22,13 @@ pub fn setup_lacks(why: &str) {
     record(why, Location::caller());
 }
 
+/// The same for what only Go brings. The machine of `make fresh` has no Go, and says so by
+/// `NRI_RUNC_FRESH`: there everything else is required.
+#[track_caller]
+pub fn go_lacks(why: &str) {
+    if std::env::var_os("NRI_RUNC_FRESH").is_some() { machine_lacks(why) } else { setup_lacks(why) }
+}
+
 /// Says it, and writes a line `TEST<tab>REASON` to the list.
 #[expect(clippy::print_stderr, reason = "a skip says why")]
 fn record(why: &str, caller: &Location<'_>) {

@@ -2,6 +2,7 @@
 //! The built binary in a private world: its own configuration, daemon, sockets, bundle, a small
 //! runtime in place of runc, and plugins in this process. Everything goes away with it.
 
+use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::{Script, scripted_plugin};
+use crate::{Script, scripted_plugin, skip};
 
 /// Does what runc does, as far as we look at it, and writes down what it was called with. What it
 /// says of itself are the files `version` and `features` beside it; how often it was asked, `asked`.
@@ -37,22 +38,48 @@ pub fn life(id: &str) -> Vec<String> {
 /// The events of a container, in the order in which they may come over one connection.
 pub const ORDER: [&str; 7] = ["Synchronize", LIFE[1], LIFE[2], LIFE[3], LIFE[4], LIFE[5], LIFE[6]];
 
+/// Keeps a mount namespace in which the default paths lead to empty folders, as long as its
+/// standard input is open.
+const HOLD: &str = "mount -t tmpfs run /run && mount -t tmpfs opt /opt && echo held && exec cat";
+
 /// The private world.
 pub struct TestHost {
     temp: tempfile::TempDir,
     daemon: Option<Child>,
+    holder: Option<Child>,
 }
 
 impl TestHost {
     /// Makes it, with `more` lines of configuration; the daemon does not run yet.
     pub fn new(more: &str) -> Self {
-        let host = Self { temp: tempfile::tempdir().unwrap(), daemon: None };
+        let host = Self { temp: tempfile::tempdir().unwrap(), daemon: None, holder: None };
         std::fs::create_dir_all(host.path("bundle/rootfs")).unwrap();
         std::fs::create_dir_all(host.path("fake")).unwrap();
         host.put_program("fake/runc", RUNTIME);
         host.configure(&host.path("fake/runc"), more);
         host.write("bundle/config.json", BUNDLE);
         host
+    }
+
+    /// The same for a configuration that cannot be read, with which all paths are the defaults: they
+    /// are not the machine's. `None` after saying why the test is skipped.
+    #[expect(clippy::disallowed_methods, reason = "a mount namespace of the test's own")]
+    #[track_caller]
+    pub fn with_default_paths(more: &str) -> Option<Self> {
+        let mut host = Self::new(more);
+        let mut holder = Command::new("unshare");
+        holder.args(["--mount", "--propagation", "private", "sh", "-c", HOLD]);
+        holder.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut holder = holder.spawn().unwrap();
+        let mut line = String::new();
+        let mut output = BufReader::new(holder.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
+        let is_held = !line.is_empty();
+        host.holder = Some(holder);
+        if !is_held {
+            skip::machine_lacks("no mount namespace of the test's own can be made");
+        }
+        is_held.then_some(host)
     }
 
     /// Writes the configuration anew.
@@ -96,7 +123,15 @@ impl TestHost {
 
     #[expect(clippy::disallowed_methods, reason = "the program under test")]
     fn command(&self) -> Command {
-        let mut command = Command::new(crate::program::nri_runc());
+        let program = crate::program::nri_runc();
+        let mut command = match &self.holder {
+            None => Command::new(program),
+            Some(holder) => {
+                let mut inside = Command::new("nsenter");
+                inside.arg(format!("--mount=/proc/{}/ns/mnt", holder.id())).arg("--").arg(program);
+                inside
+            }
+        };
         command.env("NRI_RUNC_CONFIG", self.path("config.toml")).stdin(Stdio::null());
         command
     }
@@ -160,12 +195,23 @@ impl TestHost {
     }
 
     pub fn call_with(&self, words: &[&str], stdin: &str) -> Output {
+        self.call_by(&[], words, stdin)
+    }
+
+    /// The same by another program, a tracer for instance, whose words come first.
+    #[expect(clippy::disallowed_methods, reason = "the program under test, traced")]
+    pub fn call_by(&self, tracer: &[String], words: &[&str], stdin: &str) -> Output {
         self.write("stdin", stdin);
         let (out, err) = (self.path("stdout"), self.path("stderr"));
         let mut options = std::fs::OpenOptions::new();
         let file = options.write(true).create(true).truncate(true);
-        let status = self
-            .command()
+        let mut command = self.command();
+        if let Some((program, more)) = tracer.split_first() {
+            command = Command::new(program);
+            command.env("NRI_RUNC_CONFIG", self.path("config.toml"));
+            command.args(more).arg(crate::program::nri_runc());
+        }
+        let status = command
             .args(words)
             .stdin(std::fs::File::open(self.path("stdin")).unwrap())
             .stdout(file.open(&out).unwrap())
@@ -281,6 +327,10 @@ impl Drop for TestHost {
         if let Some(daemon) = &mut self.daemon {
             let _ended = daemon.kill();
             let _reaped = daemon.wait();
+        }
+        if let Some(holder) = &mut self.holder {
+            let _ended = holder.kill();
+            let _reaped = holder.wait();
         }
     }
 }

@@ -41,7 +41,7 @@ pub fn newer(name: &str) -> Option<PathBuf> {
     if dir.join(".done").exists() {
         return Some(dir);
     }
-    skip::setup_lacks(&format!("{name} is not there (make newer builds it, where Go is)"));
+    skip::go_lacks(&format!("{name} is not there (make newer builds it, where Go is)"));
     None
 }
 
@@ -51,7 +51,7 @@ pub fn kube() -> Option<PathBuf> {
     if dir.join(".done").exists() {
         return Some(dir);
     }
-    skip::setup_lacks("Kubernetes is not there (make kube builds it, where Go is)");
+    skip::go_lacks("Kubernetes is not there (make kube builds it, where Go is)");
     None
 }
 

@@ -4,7 +4,7 @@
 use protobuf::MessageField;
 use serde_json::{Value, json};
 
-use super::super::PatchError;
+use super::super::{HostFacts, PatchError, patch_on};
 use super::{Adjustment, adjusted, invalid_field, linux, patch, refused, some, uint64};
 use crate::plugin::api;
 
@@ -277,4 +277,25 @@ fn an_overlay_says_what_the_patch_writes() {
     let (text, _) = adjusted("{}", &self::resources(resources));
     let spec: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(spec["linux"]["resources"], overlay);
+}
+
+#[test]
+fn what_holds_anyway_on_cgroup_v2_is_left_out_unless_the_document_has_it() {
+    let adjust = memory(api::LinuxMemory {
+        kernel: int64(-1),
+        use_hierarchy: some(api::OptionalBool { value: true, ..Default::default() }),
+        limit: int64(4096),
+        ..Default::default()
+    });
+    let memory = |document: &str, is_cgroup_v2: bool| {
+        let facts = HostFacts { is_cgroup_v2, ..HostFacts::default() };
+        let patched = patch_on(document.as_bytes(), &adjust, &facts).unwrap().bytes.unwrap();
+        let document: Value = serde_json::from_slice(&patched).unwrap();
+        document["linux"]["resources"]["memory"].clone()
+    };
+    let all = json!({"kernel": -1, "useHierarchy": true, "limit": 4096, "swap": 4096});
+    assert_eq!(memory("{}", false), all);
+    assert_eq!(memory("{}", true), json!({"limit": 4096, "swap": 4096}));
+    let engines = r#"{"linux": {"resources": {"memory": {"kernel": 5, "useHierarchy": false}}}}"#;
+    assert_eq!(memory(engines, true), all, "the engine's own values are replaced");
 }

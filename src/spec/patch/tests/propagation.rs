@@ -31,6 +31,7 @@ fn tmpfs() -> api::Mount {
 /// known.
 fn on_host(mountinfo: &[&str], source: &str, option: &str) -> Result<String, String> {
     let facts = HostFacts {
+        is_cgroup_v2: false,
         mounts: Some(HostMounts::read(&mountinfo.join("\n"))),
         resolved: [("/link".to_owned(), "/shared/real".to_owned())].into(),
         names: Resolved::default(),

@@ -102,6 +102,36 @@ fn a_cdi_device_brings_everything_and_each_change_names_it() {
     assert_eq!(owners, ["CdiDevices[v.com/gpu=0]"; 10]);
 }
 
+/// The options of the bind mounts of a device, in a container with these namespaces.
+#[track_caller]
+fn mounted(namespaces: &str, options: &[&str], kind: &str) -> Value {
+    let mut resolved = with_gpu();
+    let mut source = mount("/lib", "/lib");
+    source.options = options.iter().map(|option| (*option).to_owned()).collect();
+    kind.clone_into(&mut source.type_);
+    resolved.cdi[0].mounts = vec![source];
+    let document = format!(r#"{{"linux":{{"namespaces":{namespaces}}}}}"#);
+    let (after, _) = patched(&document, &wanting(&["v.com/gpu=0"]), &resolved);
+    after["mounts"][0]["options"].clone()
+}
+
+#[test]
+fn files_of_cdi_mounts_keep_their_owners_in_a_user_namespace() {
+    let own = r#"[{"type":"pid"},{"type":"user"}]"#;
+    assert_eq!(mounted(own, &["bind", "ro"], ""), json!(["bind", "ro", "idmap"]));
+    assert_eq!(mounted(own, &["ro", "rbind"], "bind"), json!(["ro", "rbind", "ridmap"]));
+    assert_eq!(mounted(own, &["ro"], "bind"), json!(["ro", "idmap"]));
+}
+
+#[test]
+fn cdi_mounts_are_not_mapped_twice_nor_without_a_user_namespace() {
+    let own = r#"[{"type":"user"}]"#;
+    assert_eq!(mounted(own, &["bind", "ridmap"], ""), json!(["bind", "ridmap"]));
+    assert_eq!(mounted(own, &["size=1k"], "tmpfs"), json!(["size=1k"]));
+    assert_eq!(mounted(r#"[{"type":"pid"}]"#, &["bind"], ""), json!(["bind"]));
+    assert_eq!(mounted("null", &["bind"], ""), json!(["bind"]));
+}
+
 #[test]
 fn plugin_devices_and_mounts_override_cdi_which_comes_after_their_env_and_hooks() {
     let adjustment = Adjustment {

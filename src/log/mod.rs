@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon's log (decision D9): the journal or syslog if there is one, else a file of limited size in
 //! the run directory; stderr in the foreground, unless that is the journal. The journal gets the priority
-//! of each line and what it is about as fields. A log that cannot be written never fails a request.
+//! of each line and what it is about as fields. A log that cannot be written never fails a request, and
+//! never makes one wait (`output.rs`).
+
+mod output;
 
 use std::fmt;
 use std::io::{self, Write};
 use std::mem::take;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
+use tokio::sync::Notify;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -20,14 +23,19 @@ use tracing_subscriber::layer::{Context, Layered, SubscriberExt};
 use tracing_subscriber::{Layer, Registry, reload};
 
 use crate::config::Config;
+use crate::host::Host;
 use crate::journal;
 use crate::text::printable;
 
-/// A log file is set aside at this size; at most two are kept.
-const FILE_LIMIT: u64 = 4 << 20;
+use output::{LogTarget, Output};
+
+pub(crate) use output::lost;
 
 /// A longer line is cut for the journal and syslog, in characters: a datagram has a limit.
 const LINE: usize = 16 << 10;
+
+/// How often waiting lines are offered again.
+const RETRY: Duration = Duration::from_millis(100);
 
 /// The events of a level that is logged.
 type Filtered = Layered<reload::Layer<LevelFilter, Registry>, Registry>;
@@ -44,8 +52,11 @@ struct RunningLog {
 
 static RUNNING: OnceLock<RunningLog> = OnceLock::new();
 
-/// How a person reads the log.
-static SHOWN_BY: Mutex<String> = Mutex::new(String::new());
+/// The output in use.
+static OUTPUT: Mutex<Option<Arc<Mutex<Output>>>> = Mutex::new(None);
+
+/// Lines wait in the output for a reader.
+static WAITING: Notify = Notify::const_new();
 
 /// Starts logging according to the configuration. `foreground`: `auto` means stderr.
 pub(crate) fn start(config: &Config, foreground: bool) {
@@ -74,18 +85,15 @@ fn level(config: &Config) -> LevelFilter {
 
 fn lines(config: &Config, foreground: bool) -> Lines {
     let target = target(config, foreground);
-    if let Ok(mut shown_by) = SHOWN_BY.lock() {
-        *shown_by = target.shown_by();
-    }
     let is_json = config.log_format == "json";
-    let target = match target {
-        LogTarget::Socket { socket, is_journal: true } if !is_json => {
-            return Box::new(Journal { socket });
-        }
-        target @ (LogTarget::Stderr | LogTarget::Socket { .. } | LogTarget::File { .. }) => target,
-    };
+    let is_journal = matches!(target, LogTarget::Socket { is_journal: true, .. });
     let is_bare = matches!(target, LogTarget::Socket { .. });
-    let writer = LogWriter { target: Mutex::new(target), is_json };
+    let output = Arc::new(Mutex::new(Output::new(target)));
+    *OUTPUT.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&output));
+    if is_journal && !is_json {
+        return Box::new(Journal { output });
+    }
+    let writer = LogWriter { output, is_json };
     let lines = tracing_subscriber::fmt::layer().with_target(false).with_ansi(false);
     if is_json {
         return Box::new(lines.json().with_writer(writer));
@@ -99,21 +107,48 @@ fn lines(config: &Config, foreground: bool) -> Lines {
     if is_bare { Box::new(lines.without_time()) } else { Box::new(lines) }
 }
 
+fn current() -> Option<Arc<Mutex<Output>>> {
+    OUTPUT.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+fn locked(output: &Mutex<Output>) -> std::sync::MutexGuard<'_, Output> {
+    output.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// How a person reads what this process logs: mostly a command.
 pub(crate) fn shown_by() -> String {
-    SHOWN_BY.lock().map(|shown_by| shown_by.clone()).unwrap_or_default()
+    current().map(|output| locked(&output).target.shown_by()).unwrap_or_default()
+}
+
+/// Hands a line to the output, or to its queue.
+fn put(output: &Mutex<Output>, line: Vec<u8>) {
+    if locked(output).put(line) {
+        WAITING.notify_one();
+    }
+}
+
+/// Offers waiting lines to their reader again and again until it takes them. Never ends.
+pub(crate) async fn deliver_waiting() {
+    loop {
+        WAITING.notified().await;
+        while current().is_some_and(|output| locked(&output).flush()) {
+            tokio::time::sleep(RETRY).await;
+        }
+    }
 }
 
 fn target(config: &Config, foreground: bool) -> LogTarget {
-    let journal = || socket(journal::SOCKET, true);
-    let syslog = || socket("/dev/log", false);
+    let journal = || LogTarget::socket(journal::SOCKET, true);
+    let syslog = || LogTarget::socket("/dev/log", false);
     let file = || LogTarget::File { path: config.run_dir.join("daemon.log"), written: None };
     match config.log_target.as_str() {
-        "stderr" => LogTarget::Stderr,
+        "stderr" if foreground => LogTarget::stderr(),
+        // Standard error is where a daemon that a wrapper started leaves its last words.
+        "stderr" => file(),
         "file" => file(),
         "journal" => journal().unwrap_or_else(file),
         "syslog" => syslog().unwrap_or_else(file),
-        _ if foreground && !is_stderr_the_journal() => LogTarget::Stderr,
+        _ if foreground && !is_stderr_the_journal() => LogTarget::stderr(),
         _ => journal().or_else(syslog).unwrap_or_else(file),
     }
 }
@@ -126,13 +161,15 @@ fn is_stderr_the_journal() -> bool {
     stderr.is_ok_and(|stderr| told == format!("{}:{}", stderr.dev(), stderr.ino()))
 }
 
-fn socket(path: &str, is_journal: bool) -> Option<LogTarget> {
-    if !Path::new(path).exists() {
-        return None;
+/// Logs a warning of a process that has no log, at the journal or else at syslog: a wrapper whose run
+/// directory takes no file. Without either, or while it does not read, it is lost.
+pub(crate) fn warn_system(host: &Host, line: &str) {
+    let socket =
+        |path: &str, is_journal| LogTarget::socket(&host.path(path).to_string_lossy(), is_journal);
+    if let Some(target) = socket(journal::SOCKET, true).or_else(|| socket("/dev/log", false)) {
+        let line = in_form_of(&target, Level::WARN, printable(line).into_bytes());
+        Output::new(target).put(line);
     }
-    let socket = UnixDatagram::unbound().ok()?;
-    socket.connect(path).ok()?;
-    Some(LogTarget::Socket { socket, is_journal })
 }
 
 /// The facility `daemon` of syslog(3), as it is added to a severity.
@@ -148,57 +185,24 @@ fn severity(level: Level) -> u8 {
     }
 }
 
-enum LogTarget {
-    Stderr,
-    Socket { socket: UnixDatagram, is_journal: bool },
-    File { path: PathBuf, written: Option<u64> },
-}
-
-impl LogTarget {
-    fn shown_by(&self) -> String {
-        match self {
-            Self::Stderr => "the standard error of the daemon".to_owned(),
-            Self::Socket { is_journal: true, .. } => "journalctl -t nri-runc".to_owned(),
-            Self::Socket { is_journal: false, .. } => "the lines of nri-runc in syslog".to_owned(),
-            Self::File { path, .. } => format!("tail -n 50 {}", path.display()),
-        }
-    }
-
-    fn put(&mut self, level: Level, line: &[u8]) -> io::Result<()> {
-        match self {
-            Self::Stderr => io::stderr().write_all(line),
-            Self::Socket { socket, is_journal } => {
-                let text = String::from_utf8_lossy(line);
-                let text: String = text.trim_end().chars().take(LINE).collect();
-                let severity = severity(level);
-                let datagram = if *is_journal {
-                    format!("SYSLOG_IDENTIFIER=nri-runc\nPRIORITY={severity}\nMESSAGE={text}\n")
-                } else {
-                    format!("<{}>nri-runc[{}]: {text}", DAEMON + severity, std::process::id())
-                };
-                socket.send(datagram.as_bytes()).map(|_| ())
-            }
-            Self::File { path, written } => {
-                let size = written.unwrap_or_else(|| path.metadata().map_or(0, |meta| meta.len()));
-                if size > FILE_LIMIT {
-                    std::fs::rename(&*path, path.with_extension("log.old"))?;
-                }
-                use std::os::unix::fs::OpenOptionsExt;
-                let mut options = std::fs::OpenOptions::new();
-                options.append(true).create(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
-                options.open(&*path)?.write_all(line)?;
-                let length = u64::try_from(line.len()).unwrap_or(0);
-                *written = Some(if size > FILE_LIMIT { length } else { size + length });
-                Ok(())
-            }
-        }
-    }
+/// A line as `target` takes it.
+fn in_form_of(target: &LogTarget, level: Level, line: Vec<u8>) -> Vec<u8> {
+    let LogTarget::Socket { is_journal, .. } = target else { return line };
+    let text = String::from_utf8_lossy(&line);
+    let text: String = text.trim_end().chars().take(LINE).collect();
+    let severity = severity(level);
+    let datagram = if *is_journal {
+        format!("SYSLOG_IDENTIFIER=nri-runc\nPRIORITY={severity}\nMESSAGE={text}\n")
+    } else {
+        format!("<{}>nri-runc[{}]: {text}", DAEMON + severity, std::process::id())
+    };
+    datagram.into_bytes()
 }
 
 /// The journal with fields.
 #[derive(Debug)]
 struct Journal {
-    socket: UnixDatagram,
+    output: Arc<Mutex<Output>>,
 }
 
 impl<S: Subscriber> Layer<S> for Journal {
@@ -206,7 +210,7 @@ impl<S: Subscriber> Layer<S> for Journal {
         let mut entry = JournalEntry::default();
         event.record(&mut entry);
         let datagram = entry.datagram(*event.metadata().level());
-        let _nowhere_to_say_it = self.socket.send(datagram.as_bytes());
+        put(&self.output, datagram.into_bytes());
     }
 }
 
@@ -248,7 +252,7 @@ impl Visit for JournalEntry {
 }
 
 struct LogWriter {
-    target: Mutex<LogTarget>,
+    output: Arc<Mutex<Output>>,
     is_json: bool,
 }
 
@@ -295,9 +299,8 @@ impl Drop for LogLine<'_> {
     fn drop(&mut self) {
         // JSON has escapes of its own, and is for programs.
         let line = if self.writer.is_json { take(&mut self.bytes) } else { one_line(&self.bytes) };
-        if let Ok(mut target) = self.writer.target.lock() {
-            let _nowhere_to_say_it = target.put(self.level, &line);
-        }
+        let line = in_form_of(&locked(&self.writer.output).target, self.level, line);
+        put(&self.writer.output, line);
     }
 }
 
@@ -305,15 +308,16 @@ impl Drop for LogLine<'_> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_log_file_is_set_aside_at_its_limit() {
-        let temp = tempfile::tempdir().unwrap();
-        let path = temp.path().join("daemon.log");
-        let mut target = LogTarget::File { path: path.clone(), written: Some(FILE_LIMIT + 1) };
-        crate::files::replace(&path, b"old\n").unwrap();
-        target.put(Level::INFO, b"new\n").unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"new\n");
-        assert_eq!(std::fs::read(temp.path().join("daemon.log.old")).unwrap(), b"old\n");
+    use std::os::unix::net::UnixDatagram;
+    use std::path::PathBuf;
+
+    fn to_file(path: PathBuf) -> Arc<Mutex<Output>> {
+        Arc::new(Mutex::new(Output::new(LogTarget::File { path, written: None })))
+    }
+
+    fn to_socket(is_journal: bool) -> (LogTarget, UnixDatagram) {
+        let (socket, peer) = UnixDatagram::pair().unwrap();
+        (LogTarget::Socket { path: PathBuf::new(), socket: Some(socket), is_journal }, peer)
     }
 
     #[test]
@@ -323,8 +327,7 @@ mod tests {
         {
             let temp = tempfile::tempdir().unwrap();
             let path = temp.path().join("daemon.log");
-            let target = Mutex::new(LogTarget::File { path: path.clone(), written: None });
-            let writer = LogWriter { target, is_json };
+            let writer = LogWriter { output: to_file(path.clone()), is_json };
             let mut line = writer.make_writer();
             line.write_all("a\n\u{1b}[2J\u{202e}b\n".as_bytes()).unwrap();
             drop(line);
@@ -341,8 +344,9 @@ mod tests {
             (false, Level::WARN, "<28>nri-runc["),
             (false, Level::DEBUG, "<31>nri-runc["),
         ] {
-            let (socket, peer) = UnixDatagram::pair().unwrap();
-            LogTarget::Socket { socket, is_journal }.put(level, b"x\n").unwrap();
+            let (target, peer) = to_socket(is_journal);
+            let line = in_form_of(&target, level, b"x\n".to_vec());
+            assert!(!Output::new(target).put(line));
             let mut datagram = [0; 200];
             let length = peer.recv(&mut datagram).unwrap();
             let datagram = String::from_utf8_lossy(&datagram[..length]);
@@ -352,8 +356,8 @@ mod tests {
 
     #[test]
     fn the_journal_gets_what_a_line_is_about_and_no_field_of_a_tenant() {
-        let (socket, peer) = UnixDatagram::pair().unwrap();
-        let layer = Journal { socket };
+        let (target, peer) = to_socket(true);
+        let layer = Journal { output: Arc::new(Mutex::new(Output::new(target))) };
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             let (plugin, container_id) = ("10-a\nPRIORITY=0", "c1");
             tracing::error!(plugin, container_id, pod = "", "create c1: no\nMESSAGE=forged\u{1b}");
@@ -378,8 +382,8 @@ mod tests {
 
     #[test]
     fn a_log_that_cannot_be_written_is_an_error_to_nobody() {
-        let target = LogTarget::File { path: PathBuf::from("/nowhere/daemon.log"), written: None };
-        let writer = LogWriter { target: Mutex::new(target), is_json: false };
+        let output = to_file(PathBuf::from("/nowhere/daemon.log"));
+        let writer = LogWriter { output, is_json: false };
         let mut line = writer.make_writer();
         assert!(line.write_all(b"x\n").is_ok());
     }

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `check`: verifies configuration, runtime, plugins and engines; each failed check names its fix.
-//! It only reads.
+//!
+//! It tries what a create would try, rather than to know faults: it opens the run directory as a
+//! wrapper does, has a daemon started up to where that would serve, executes the runtime. A file that
+//! it makes for that is removed at once; else it only reads. What was not looked at is not called ok.
 
-use std::os::unix::net::UnixStream;
-use std::path::Path;
+mod daemon;
+mod node;
+mod plugins;
+mod run_dir;
 
 use serde_json::{Value, json};
 
 use super::{install, progress};
-use crate::config::{Config, DaemonPolicy, Loaded, Problem};
-use crate::plugin::socket::{listener_at, name_for_install};
+use crate::clock;
+use crate::config::{Config, Consequence, DaemonPolicy, Loaded, Problem};
 use crate::plugin::{PluginFile, discover};
-use crate::runtime;
+use crate::wrapper;
 
 fn finding(check: &str, ok: bool, detail: impl Into<String>, hint: &str) -> Value {
     let hint = if ok { "" } else { hint };
@@ -36,7 +41,7 @@ struct Daemon {
 
 impl Daemon {
     fn ask(config: &Config) -> Self {
-        let is_listening = UnixStream::connect(config.daemon_socket()).is_ok();
+        let is_listening = wrapper::is_listening(config);
         let mut daemon =
             Self { is_listening, status: Value::Null, plugins: Value::Null, problem: None };
         let ask = |verb: &str| super::ask(config, &json!({"verb": verb}));
@@ -62,22 +67,28 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     let running = Daemon::ask(config);
     progress::step("checking the configuration");
     let mut findings = configuration(loaded, &running);
+    findings.extend(run_dir::rows(config, &running));
     progress::step("checking the engines");
     let engines = install::check_engines(config, running.status["pid"].as_i64());
-    findings.extend(runtime_found(config, &engines.findings));
-    findings.push(daemon(config, &running));
+    findings.extend(node::runtimes(config, &engines.findings));
+    findings.push(daemon::row(loaded, &running));
+    findings.extend(daemon::programs(&engines.programs));
     findings.push(without_daemon(config));
     let outdated = running.status().map(super::resident::outdated).unwrap_or_default();
     findings.extend(outdated.iter().map(|(what, hint)| finding("daemon", false, what, hint)));
-    findings.push(plugin_socket(config, &running));
+    findings.extend(daemon::protocol(config, &running));
+    findings.push(plugins::socket(config, &running, engines.takes_over.as_deref()));
     progress::step("checking the plugins");
-    findings.extend(plugins(config, &running));
+    findings.extend(plugins::rows(config, &running));
     findings.extend(required(config, &running));
     findings.push(switched_on(config));
-    findings.push(cgroups(config));
+    findings.push(node::cgroups(config));
+    findings.extend(node::clock(clock::now()));
     progress::step("checking the records");
+    findings.extend(node::audit(config, &running));
     findings.extend(unread(&running.status));
     findings.extend(records(config, &running.status));
+    findings.extend(daemon::failures(&running, clock::now()));
     findings.extend(engines.findings);
     findings.push(next_step(&findings, engines.next_step));
     findings
@@ -98,6 +109,27 @@ fn next_step(findings: &[Value], otherwise: String) -> Value {
 }
 
 fn configuration(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
+    let config = &loaded.config;
+    let mut advice = loaded.advice();
+    if running.status().is_some() {
+        let (installed, _) = discover(&config.plugin_path, &config.plugin_config_path);
+        let id =
+            |row: &Value| Some(format!("{}-{}", row["index"].as_str()?, row["name"].as_str()?));
+        let rows = running.plugins.as_array().into_iter().flatten();
+        let known: Vec<String> =
+            rows.filter_map(id).chain(installed.iter().map(PluginFile::id)).collect();
+        advice.extend(config.unseen_plugins(&known));
+    }
+    let advice = advice.into_iter().map(|line| {
+        warning("configuration", line, "correct it, or leave it out if it is meant for later")
+    });
+    let mut findings = errors(loaded, running);
+    findings.extend(advice);
+    findings
+}
+
+/// The errors in the files, or which files there are.
+fn errors(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
     if loaded.problems.is_empty() {
         let files = loaded.files.iter().map(|(path, _)| path.display().to_string());
         let files: Vec<String> = files.collect();
@@ -110,49 +142,21 @@ fn configuration(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
     });
     let told = loaded.problems.iter();
     let shown = |problem: &Problem| {
-        let refuses = match (problem.protects, is_older) {
-            (false, _) => "",
-            (true, false) => "; creates are refused until it is fixed",
-            (true, true) => {
+        use Consequence::{Ignored, KeepsLast, RefusesCreates, UsesNoFile};
+        let effect = match problem.consequence {
+            Ignored => "",
+            KeepsLast if loaded.is_last_good() => "; the last valid configuration stays in force",
+            KeepsLast => "; a reload changes nothing until it is fixed",
+            RefusesCreates | UsesNoFile if is_older => {
                 "; the running daemon keeps the last valid configuration, the next daemon refuses \
                  creates until this is fixed"
             }
+            RefusesCreates | UsesNoFile => "; creates are refused until it is fixed",
         };
-        let detail = format!("{}{refuses}", problem.text);
+        let detail = format!("{}{effect}", problem.text);
         finding("configuration", false, detail, "correct the error in this file")
     };
     told.map(shown).collect()
-}
-
-/// The runtime that this process finds, unless a row of an engine shows its own.
-fn runtime_found(config: &Config, of_engines: &[Value]) -> Option<Value> {
-    if of_engines.iter().any(|finding| finding["check"] == "real runtime") {
-        return None;
-    }
-    Some(match runtime::resolve(config, None) {
-        Ok(path) => finding("real runtime", true, path.display().to_string(), ""),
-        Err(error) => {
-            finding("real runtime", false, error.to_string(), "install runc, or set `runtime`")
-        }
-    })
-}
-
-fn daemon(config: &Config, running: &Daemon) -> Value {
-    let socket = config.daemon_socket();
-    if let Some(problem) = &running.problem {
-        let detail = format!("listening at {}, but {problem}", socket.display());
-        return finding("daemon", false, detail, "replace it: nri-runc nri restart");
-    }
-    let is_there = running.is_listening;
-    let detail = if is_there {
-        format!("listening at {}", socket.display())
-    } else {
-        format!(
-            "not running; {}",
-            if config.autostart { "the first container starts it" } else { "autostart is off" }
-        )
-    };
-    finding("daemon", is_there || config.autostart, detail, "start the service")
 }
 
 /// What becomes of containers while the daemon is away.
@@ -222,89 +226,19 @@ fn records(config: &Config, status: &Value) -> Vec<Value> {
         let hint = format!("free space in {}", config.run_dir.display());
         findings.push(finding("records", false, detail, &hint));
     }
+    if let Some(count) = status["records_refused"]["count"].as_u64() {
+        let why = status["records_refused"]["why"].as_str().unwrap_or_default();
+        let detail = format!("{count} requests failed, as their records were not written: {why}");
+        let hint = format!("free space in {}", config.run_dir.display());
+        findings.push(finding("records", false, detail, &hint));
+    }
     if let Some(found) = status["found"].as_u64().filter(|found| *found > 0) {
         let detail = format!(
             "{found} containers were recovered after their records were lost; plugin changes unknown"
         );
-        findings.push(finding("records", true, detail, ""));
+        findings.push(warning("records", detail, "recreate them if plugins have to adjust them"));
     }
     findings
-}
-
-fn plugin_socket(config: &Config, running: &Daemon) -> Value {
-    if config.disable_connections {
-        return finding("plugin socket", true, "disabled", "");
-    }
-    let path = config.socket_path.display();
-    if running.problem.is_some() {
-        // The listener may be this very daemon.
-        let detail = format!("{path}: unknown: the daemon gave no status");
-        return warning("plugin socket", detail, "nri-runc nri restart replaces the daemon");
-    }
-    let Some(status) = running.status() else {
-        // Without a daemon, only connecting to the socket shows whether a process listens.
-        return match listener_at(&config.socket_path, &config.host()) {
-            None => finding("plugin socket", true, path.to_string(), ""),
-            Some(listener) => {
-                let detail = format!("{listener} listens on {path}");
-                finding("plugin socket", false, detail, &listener.remedy())
-            }
-        };
-    };
-    let said = status["plugin_socket"].as_str().unwrap_or_default();
-    let mut detail = format!("{path}: {said}");
-    if status["pass_through"] == true {
-        detail.push_str("; until then containers are created unchanged");
-    }
-    if status["pass_through"] == true && config.requires_plugins() {
-        detail.push_str(", and required plugins are not enforced");
-    }
-    let listener = &status["plugin_socket_state"]["listener"];
-    let hint = match listener["engine"].as_str().map(name_for_install) {
-        Some(engine) => format!(
-            "nri-runc nri install {engine} --take-over-nri, or with --beside; then restart the engine"
-        ),
-        None => "free the socket: the daemon retries every few seconds".to_owned(),
-    };
-    finding("plugin socket", said == "open", detail, &hint)
-}
-
-fn plugins(config: &Config, running: &Daemon) -> Vec<Value> {
-    let (found, problems) = discover(&config.plugin_path, &config.plugin_config_path);
-    let names: Vec<String> = found.iter().map(PluginFile::id).collect();
-    let detail = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-    let mut findings = vec![finding("pre-installed plugins", true, detail, "")];
-    findings.extend(problems.iter().map(|problem| {
-        let hint = if problem.is_plugin {
-            "make its configuration file readable UTF-8 text"
-        } else {
-            "make it executable (chmod +x), and name it NN-name"
-        };
-        finding("pre-installed plugins", false, problem.to_string(), hint)
-    }));
-    findings.extend(exited(&running.plugins, &names));
-    findings
-}
-
-/// Launched plugins that are not running: a required one has a row of its own beside this.
-fn exited(rows: &Value, names: &[String]) -> Vec<Value> {
-    let rows = rows.as_array().into_iter().flatten();
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let exited = rows.filter_map(|row| {
-        let id = format!("{}-{}", text(&row["index"]), text(&row["name"]));
-        let is_exited = row["state"] == "gone" && !row["exit_status"].is_null();
-        if !is_exited || !names.contains(&id) {
-            return None;
-        }
-        let hint =
-            format!("the daemon's log says why it exited; also check the configuration of {id}");
-        let mut detail = format!("{id} is not running: {}", text(&row["exit_status"]));
-        if let Some(line) = row["last_words"].as_array().and_then(|lines| lines.last()) {
-            detail.push_str(&format!("; its last line: {}", text(line)));
-        }
-        Some(warning("pre-installed plugins", detail, &hint))
-    });
-    exited.collect()
 }
 
 /// Whether the plugins that every container needs take part: without one, creates are refused.
@@ -344,20 +278,11 @@ fn switched_on(config: &Config) -> Value {
             "remove it from the configuration",
         );
     }
+    if wrapper::is_in_user_namespace() {
+        let detail = "this is a user namespace: every command goes straight to the runtime";
+        return finding("switched on", false, detail, "run engine and nri-runc on the host");
+    }
     let is_off = config.disabled_file().exists();
     let detail = if is_off { "every command goes straight to the runtime" } else { "yes" };
     finding("switched on", !is_off, detail, "nri-runc nri enable")
-}
-
-fn cgroups(config: &Config) -> Value {
-    let root = config.host().path("/sys/fs/cgroup");
-    let unified = root.join("cgroup.controllers").exists();
-    let hybrid = root.join("unified").exists();
-    let detail = match (unified, hybrid) {
-        (true, _) => "version 2",
-        (false, true) => "version 1, hybrid",
-        (false, false) if Path::new(&root).exists() => "version 1",
-        (false, false) => "not mounted",
-    };
-    finding("cgroups", detail != "not mounted", detail, "mount /sys/fs/cgroup")
 }

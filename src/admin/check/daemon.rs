@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The rows of `check` about the daemon: it answers and is of this version, or one can start. A start
+//! is tried with the program that an engine calls, up to the run directory; the last words of a daemon
+//! that ended tell of the rest.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{Daemon, finding, warning};
+use crate::admin::resident;
+use crate::config::{Config, Loaded};
+use crate::daemon::other;
+use crate::error::{Error, Result};
+use crate::last_words;
+use crate::plugin::socket::listener_at;
+use crate::runtime::{self, bounded};
+use crate::wrapper;
+
+/// How long a program may take for a trial.
+const TRIAL_WAIT: Duration = Duration::from_secs(5);
+
+/// The daemon itself.
+pub(super) fn row(loaded: &Loaded, running: &Daemon) -> Value {
+    let config = &loaded.config;
+    let socket = config.daemon_socket();
+    if let Some(problem) = &running.problem {
+        let detail = format!("listening at {}, but {problem}", socket.display());
+        return finding("daemon", false, detail, &remedy(config));
+    }
+    if running.is_listening {
+        let detail = format!("listening at {}", socket.display());
+        return finding("daemon", true, detail, "");
+    }
+    if let Some(other) = other::find(config, loaded.only.as_deref()) {
+        let detail = format!("{}; containers do not reach it", other.error(config).why());
+        return finding("daemon", false, detail, other.next_step());
+    }
+    if let Some(words) = last_words::read(&config.run_dir) {
+        let detail = format!("not running; the last one ended with: {words}");
+        return finding("daemon", false, detail, "nri-runc nri restart");
+    }
+    if !config.autostart {
+        return finding("daemon", false, "not running; autostart is off", "start the service");
+    }
+    match trial(loaded) {
+        Ok(()) => finding("daemon", true, "not running; the first container starts it", ""),
+        Err(error) => {
+            let detail = format!("not running, and none can start: {}", error.why());
+            let hint = Some(error.next_step()).filter(|hint| !hint.is_empty());
+            finding("daemon", false, detail, hint.unwrap_or("install another version of nri-runc"))
+        }
+    }
+}
+
+/// What to do about a process that listens and does not answer.
+fn remedy(config: &Config) -> String {
+    let listener = listener_at(&config.daemon_socket(), &config.host());
+    let listener = listener.and_then(|listener| listener.pid).filter(|pid| *pid > 0);
+    match (resident::holder(&config.daemon_lock()), listener) {
+        // systemd holds the socket of a unit that does not start.
+        (None, Some(1)) => "systemctl status nri-runc".to_owned(),
+        (None, Some(pid)) => format!("kill {pid}"),
+        (Some(_), _) | (None, None) => "nri-runc nri restart".to_owned(),
+    }
+}
+
+/// Starts this program as the daemon, up to where it would open the run directory.
+fn trial(loaded: &Loaded) -> Result<()> {
+    let file = loaded.only.as_deref().map(Path::to_string_lossy);
+    let mut words = vec!["nri"];
+    words.extend(file.iter().flat_map(|file| ["--config", file]));
+    words.extend(["daemon", "--trial"]);
+    succeeds("/proc/self/exe", &words)
+}
+
+fn succeeds(program: impl AsRef<OsStr>, words: &[&str]) -> Result<()> {
+    let said = bounded::run(program, words, TRIAL_WAIT)?;
+    if said.status.success() {
+        return Ok(());
+    }
+    let words = last_words::of_output(&said.stderr);
+    Err(Error::new(words.unwrap_or_else(|| said.status.to_string())))
+}
+
+/// The programs that engines call: one that cannot be executed fails each container.
+pub(super) fn programs(programs: &[PathBuf]) -> Vec<Value> {
+    let own = Path::new("/proc/self/exe");
+    let others = programs.iter().filter(|path| !runtime::has_same_bytes(own, path));
+    let rows = others.map(|path| match succeeds(path, &["nri", "daemon", "--probe-state"]) {
+        Ok(()) => {
+            let detail = format!("{} is another version than this program", path.display());
+            warning("program", detail, "use one version of nri-runc for all")
+        }
+        Err(error) => {
+            let detail = format!("{} does not run: {}", path.display(), error.why());
+            finding("program", false, detail, &format!("install nri-runc at {}", path.display()))
+        }
+    });
+    rows.collect()
+}
+
+/// A daemon that cannot understand this program's requests: each create would have it re-executed
+/// first, and bypass it where that does not help.
+pub(super) fn protocol(config: &Config, running: &Daemon) -> Option<Value> {
+    running.status()?;
+    let (theirs, own) = wrapper::other_protocol(config)?;
+    let version = running.status["version"].as_str().unwrap_or("?");
+    let program = running.status["program"]["path"].as_str().unwrap_or("the daemon's path");
+    let detail = format!("version {version} speaks protocol {theirs}, this nri-runc {own}");
+    let hint = match theirs < own {
+        true => format!("install this version at {program}, then: nri-runc nri reexec"),
+        false => "install the daemon's version wherever an engine calls nri-runc".to_owned(),
+    };
+    Some(finding("daemon", false, detail, &hint))
+}
+
+/// Failures that the daemon noted lately, other than refused containers.
+pub(super) fn failures(running: &Daemon, now: i64) -> Option<Value> {
+    let all = running.status["failures"].as_array()?.iter();
+    let is_recent =
+        |at: &Value| at.as_i64().is_some_and(|at| now.saturating_sub(at) < RECENT_NANOS);
+    let recent: Vec<&Value> =
+        all.filter(|note| note["refused"] == false && is_recent(&note["at"])).collect();
+    let last = recent.last()?["what"].as_str().unwrap_or_default();
+    let detail = format!("{} in the last ten minutes; the last: {last}", recent.len());
+    Some(warning("failures", detail, "nri-runc nri status"))
+}
+
+/// Failures that were longer ago are history.
+const RECENT_NANOS: i64 = 600 * 1_000_000_000;

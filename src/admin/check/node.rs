@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The rows of `check` about the node: runtime, cgroups, clock, audit log.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{Daemon, finding, warning};
+use crate::config::{AuditTarget, Config};
+use crate::error::{Context, Error, Result};
+use crate::{files, journal, runtime};
+
+/// The time before which no clock can be right: 2025, as a Unix time in seconds.
+const BEFORE: i64 = 1_735_689_600;
+
+/// The runtime that this process finds, unless a row of an engine shows its own, and those of the
+/// instances.
+pub(super) fn runtimes(config: &Config, of_engines: &[Value]) -> Vec<Value> {
+    let is_shown = of_engines.iter().any(|finding| finding["check"] == "real runtime");
+    let own = (!is_shown).then(|| match runtime::resolve_and_try(config, None) {
+        Ok(path) => finding("real runtime", true, path.display().to_string(), ""),
+        Err(error) => {
+            finding("real runtime", false, error.to_string(), "install runc, or set `runtime`")
+        }
+    });
+    let instances = config.instances.keys().filter_map(|name| {
+        let error = runtime::resolve_and_try(config, Some(&name.into())).err()?;
+        let detail = format!("for the instance {name}: {}", error.why());
+        Some(finding("real runtime", false, detail, "install it, or correct the instance's path"))
+    });
+    own.into_iter().chain(instances).collect()
+}
+
+/// Whether the cgroup file system is there.
+pub(super) fn cgroups(config: &Config) -> Value {
+    let root = config.host().path("/sys/fs/cgroup");
+    let unified = root.join("cgroup.controllers").exists();
+    let hybrid = root.join("unified").exists();
+    let hierarchies = std::fs::read_dir(&root).into_iter().flatten().flatten();
+    let mut hierarchies = hierarchies.map(|entry| entry.path());
+    let detail = match (unified, hybrid) {
+        (true, _) => "version 2",
+        (false, true) => "version 1, hybrid",
+        (false, false) if hierarchies.any(|path| path.join("cgroup.procs").exists()) => "version 1",
+        (false, false) => "not mounted",
+    };
+    finding("cgroups", detail != "not mounted", detail, "mount /sys/fs/cgroup")
+}
+
+/// A clock that was never set: times in records, logs and lists would be wrong.
+pub(super) fn clock(now: i64) -> Option<Value> {
+    let seconds = now / 1_000_000_000;
+    (seconds < BEFORE).then(|| {
+        let detail = format!("the system's clock is {seconds} s after 1970");
+        finding("clock", false, detail, "set the clock")
+    })
+}
+
+/// The audit log, if one is kept.
+pub(super) fn audit(config: &Config, running: &Daemon) -> Option<Value> {
+    let target = config.audit_target?;
+    let status = &running.status["audit"];
+    let (place, tried) = match target {
+        AuditTarget::File => (config.audit_path.display().to_string(), appends(&config.audit_path)),
+        AuditTarget::Journal if config.host().path(journal::SOCKET).exists() => {
+            ("the journal".to_owned(), Ok(()))
+        }
+        AuditTarget::Journal => ("the journal".to_owned(), Err(Error::new("systemd does not run"))),
+    };
+    let hint = "make it writable, or set audit.path";
+    if let Err(error) = tried {
+        return Some(finding("audit log", false, error.why(), hint));
+    }
+    if let Some(failure) = status["failure"].as_str() {
+        return Some(finding("audit log", false, failure, hint));
+    }
+    let lost = status["lost"].as_u64().unwrap_or_default();
+    Some(match lost {
+        0 => finding("audit log", true, place, ""),
+        lost => {
+            let detail = format!("{place}: {lost} lines were lost since the daemon started");
+            warning("audit log", detail, "nri-runc nri audit --action lost shows when")
+        }
+    })
+}
+
+/// Opens a log as its writer does. One that is not there yet is not made.
+fn appends(path: &Path) -> Result<()> {
+    let doing = || format!("opening {}", path.display());
+    if path.symlink_metadata().is_err() {
+        let folder = path.parent().into_iter().flat_map(Path::ancestors);
+        let there = folder.into_iter().find(|folder| folder.exists());
+        return there.map_or(Ok(()), files::try_write).doing(doing);
+    }
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+    let opened = OpenOptions::new().append(true).custom_flags(flags).open(path);
+    match opened.and_then(|file| file.metadata()).doing(doing)?.is_file() {
+        true => files::try_write(path.parent().unwrap_or(Path::new("/"))).doing(doing),
+        false => Err(Error::new("it is no plain file")).doing(doing),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_never_set_is_named_and_another_is_not() {
+        let row = clock(7_000_000_000).unwrap();
+        assert_eq!((&row["ok"], &row["hint"]), (&false.into(), &"set the clock".into()));
+        assert_eq!(clock(crate::clock::now()), None);
+    }
+}

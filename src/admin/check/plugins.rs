@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The rows of `check` about plugins: the socket, the pre-installed ones, and each plugin that takes no
+//! part although it did, or should.
+
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::time::SystemTime;
+
+use serde_json::Value;
+
+use super::{Daemon, finding, warning};
+use crate::clock;
+use crate::config::Config;
+use crate::files;
+use crate::plugin::socket::{name_for_install, obstacle};
+use crate::plugin::{PluginFile, discover};
+use crate::text::age;
+
+/// A plugin may take so long to be synchronized after the daemon has started, in seconds.
+const SETTLED: u64 = 10;
+
+/// A failure of a plugin that was longer ago is history, in nanoseconds.
+const RECENT_NANOS: i64 = 600 * 1_000_000_000;
+
+/// The socket. `taken_over`: the command by which an engine gives it up that was told to.
+pub(super) fn socket(config: &Config, running: &Daemon, taken_over: Option<&str>) -> Value {
+    if config.disable_connections {
+        return finding("plugin socket", true, "disabled", "");
+    }
+    let path = config.socket_path.display();
+    if running.problem.is_some() {
+        // The listener may be this very daemon.
+        let detail = format!("{path}: unknown: the daemon gave no status");
+        return warning("plugin socket", detail, "nri-runc nri restart");
+    }
+    let Some(status) = running.status() else { return socket_alone(config, taken_over) };
+    let said = status["plugin_socket"].as_str().unwrap_or_default();
+    let mut detail = format!("{path}: {said}");
+    if status["pass_through"] == true {
+        detail.push_str("; until then containers are created unchanged");
+    }
+    if status["pass_through"] == true && config.requires_plugins() {
+        detail.push_str(", and required plugins are not enforced");
+    }
+    let listener = &status["plugin_socket_state"]["listener"];
+    let hint = match (taken_over, listener["engine"].as_str().map(name_for_install)) {
+        (Some(command), _) => command.to_owned(),
+        (None, Some(engine)) => format!(
+            "nri-runc nri install {engine} --take-over-nri, or with --beside; then restart the engine"
+        ),
+        (None, None) => "free the socket: the daemon retries every few seconds".to_owned(),
+    };
+    if said == "open"
+        && let Some((wrong, hint)) = wrong_file(config)
+    {
+        return finding("plugin socket", false, wrong, &hint);
+    }
+    finding("plugin socket", said == "open", detail, &hint)
+}
+
+/// Without a daemon: whether one could open it.
+fn socket_alone(config: &Config, taken_over: Option<&str>) -> Value {
+    let path = &config.socket_path;
+    if let Some(obstacle) = obstacle(path, &config.host()) {
+        let hint = taken_over.map_or_else(|| obstacle.remedy(path), ToOwned::to_owned);
+        return finding("plugin socket", false, obstacle.of(path), &hint);
+    }
+    let folder = path.parent().and_then(|folder| folder.ancestors().find(|folder| folder.exists()));
+    if let Some(Err(error)) = folder.map(files::try_write) {
+        let hint = "make the folder writable, or set another nri.socket_path";
+        return finding("plugin socket", false, error.why(), hint);
+    }
+    finding("plugin socket", true, path.display().to_string(), "")
+}
+
+/// What was done to the file of an open socket, and how to undo it.
+fn wrong_file(config: &Config) -> Option<(String, String)> {
+    let path = &config.socket_path;
+    let shown = path.display();
+    let there = path.symlink_metadata().ok().filter(|there| there.file_type().is_socket());
+    let Some(there) = there else {
+        let wrong = format!("{shown} was removed or replaced");
+        return Some((wrong, "nri-runc nri restart".to_owned()));
+    };
+    let (mode, wanted) = (there.mode() & 0o777, config.socket_mode);
+    if mode != wanted {
+        let wrong = format!("{shown} has mode {mode:04o}; nri.socket_mode is {wanted:04o}");
+        return Some((wrong, format!("chmod {wanted:o} {shown}")));
+    }
+    let group = config.socket_gid.filter(|gid| *gid != there.gid())?;
+    let wrong = format!("{shown} belongs to group {}; nri.socket_gid is {group}", there.gid());
+    Some((wrong, format!("chgrp {group} {shown}")))
+}
+
+/// All rows about plugins themselves.
+pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Value> {
+    let (found, problems) = discover(&config.plugin_path, &config.plugin_config_path);
+    let names: Vec<String> = found.iter().map(PluginFile::id).collect();
+    let detail = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    let mut rows = vec![finding("pre-installed plugins", true, detail, "")];
+    rows.extend(folder(&config.plugin_path));
+    rows.extend(problems.iter().map(|problem| {
+        let hint = if problem.is_plugin {
+            "make its configuration file readable UTF-8 text"
+        } else {
+            "make it executable (chmod +x), and name it NN-name"
+        };
+        finding("pre-installed plugins", false, problem.to_string(), hint)
+    }));
+    let is_used = running.status["pass_through"] != true && !running.plugins.is_null();
+    if is_used {
+        rows.extend(names.iter().filter_map(|id| launched(id, running)));
+        rows.extend(running.plugins.as_array().into_iter().flatten().filter_map(|row| {
+            let is_launched = names.contains(&id_of(row));
+            connected(row).or_else(|| if is_launched { None } else { departed(row) })
+        }));
+        rows.extend(absent(running));
+    }
+    rows
+}
+
+/// A folder of plugins that the configuration names and that is not there. Any other fault of it is
+/// among those of `discover`.
+fn folder(path: &Path) -> Option<Value> {
+    let is_usual = path == Config::default().plugin_path;
+    let is_missing = path.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    let detail = format!("none: {} is missing", path.display());
+    let hint = "make the folder, or set nri.plugin_path";
+    (is_missing && !is_usual).then(|| warning("pre-installed plugins", detail, hint))
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn id_of(row: &Value) -> String {
+    format!("{}-{}", text(&row["index"]), text(&row["name"]))
+}
+
+/// A pre-installed plugin that does not run, or not as it is installed: a required one has a row of
+/// its own beside this.
+fn launched(id: &str, running: &Daemon) -> Option<Value> {
+    let is_settled = running.status["uptime_seconds"].as_u64().is_some_and(|up| up >= SETTLED);
+    let row = running.plugins.as_array().into_iter().flatten().find(|row| id_of(row) == id);
+    let hint = format!("nri-runc nri plugins --logs {id} shows why; correct or reinstall {id}");
+    let state = row.map_or("not started", |row| text(&row["state"]));
+    if let Some(why) = row.and_then(|row| row["outdated"].as_str()) {
+        return Some(finding("pre-installed plugins", false, format!("{id}: {why}"), &hint));
+    }
+    if state == "synchronized" {
+        return None;
+    }
+    let row = row.unwrap_or(&Value::Null);
+    let mut why = Vec::from_iter(row["start_failure"].as_str().map(ToOwned::to_owned));
+    if why.is_empty() && !row["exit_status"].is_null() {
+        why.push(text(&row["exit_status"]).to_owned());
+        let last = row["last_words"].as_array().and_then(|lines| lines.last());
+        why.extend(last.map(|line| format!("its last line: {}", text(line))));
+    }
+    if why.is_empty() && !is_settled {
+        return None;
+    }
+    why.extend((why.is_empty()).then(|| format!("it is {state}")));
+    let detail = format!("{id} is not running: {}", why.join("; "));
+    Some(warning("pre-installed plugins", detail, &hint))
+}
+
+/// A connected plugin that containers are created without, always or at times.
+fn connected(row: &Value) -> Option<Value> {
+    let id = id_of(row);
+    if row["unresponsive"] == true {
+        let detail = format!("{id} does not answer: containers are created without it, or refused");
+        return Some(finding("plugins", false, detail, &format!("restart {id}")));
+    }
+    let failure = &row["last_failure"];
+    let at = failure["at"].as_i64().filter(|at| clock::now().saturating_sub(*at) < RECENT_NANOS)?;
+    if row["state"] != "synchronized" || row["timeouts"] == 0 {
+        return None;
+    }
+    let ago = age(at, SystemTime::now());
+    let detail = format!("{id} failed lately; {ago} ago: {}", text(&failure["what"]));
+    Some(warning("plugins", detail, "nri-runc nri plugins"))
+}
+
+/// A plugin that has disconnected.
+fn departed(row: &Value) -> Option<Value> {
+    let id = id_of(row);
+    if row["state"] != "gone" || !row["gone_at"].is_number() {
+        return None;
+    }
+    let ago = age(row["gone_at"].as_i64().unwrap_or_default(), SystemTime::now());
+    let detail = format!("{id} disconnected {ago} ago: {}", text(&row["reason"]));
+    let hint = format!("restart {id}, unless it was stopped on purpose");
+    Some(match row["struck"] == true {
+        true => finding("plugins", false, detail, &hint),
+        false => warning("plugins", detail, &hint),
+    })
+}
+
+/// Plugins that took part before the daemon started.
+fn absent(running: &Daemon) -> Vec<Value> {
+    let ids = running.status["absent_plugins"].as_array().into_iter().flatten();
+    let rows = ids.map(|id| {
+        let id = text(id);
+        let detail = format!("{id} took part before the daemon started, and has not returned");
+        warning("plugins", detail, &format!("start {id}, unless it was stopped on purpose"))
+    });
+    rows.collect()
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The rows of `check` about the run directory. It is tried as a create does: as the wrapper opens it,
+//! as the daemon writes to it. What wrappers recorded there without a daemon is counted.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use nix::sys::socket::UnixAddr;
+use nix::unistd::{AccessFlags, access};
+use serde_json::Value;
+
+use super::{Daemon, finding, warning};
+use crate::admin::resident::holder;
+use crate::config::Config;
+use crate::error::{Context, Error, Result, quoted};
+use crate::files;
+use crate::host::Host;
+use crate::journal;
+use crate::link::{BYPASSED_DIR, REFUSED_DIR};
+use crate::presence::IfThere;
+use crate::procfs;
+use crate::text::{age, counted, short_id};
+
+/// The room that the records of some containers and their documents need, in bytes and files.
+const ROOM: u64 = 1 << 20;
+const ROOM_FILES: u64 = 64;
+
+/// A process that starts the daemon has the lock of a start for a moment, and so does a daemon that
+/// starts or ends.
+const LOCK_WAIT: Duration = Duration::from_millis(1500);
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// The rows about it.
+pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Value> {
+    let mut rows = vec![directory(config)];
+    rows.extend(locked(config, running));
+    let bypassed = "ran without plugins, because the daemon was away";
+    rows.extend(notes(config, BYPASSED_DIR, "bypassed", bypassed));
+    let refused = "refused, because the daemon was away";
+    rows.extend(notes(config, REFUSED_DIR, "refusals", refused));
+    rows.extend(unadjusted(running));
+    rows
+}
+
+fn directory(config: &Config) -> Value {
+    let dir = &config.run_dir;
+    if let Err(error) = usable(config) {
+        let otherwise = format!("make {} usable, or set run_dir to another folder", dir.display());
+        let hint = Some(error.next_step()).filter(|hint| !hint.is_empty()).unwrap_or(&otherwise);
+        let lost = format!("a command that bypasses the daemon is {}", noted_elsewhere(config));
+        return finding("run directory", false, format!("{}; {lost}", error.why()), hint);
+    }
+    match short_of(dir) {
+        None => finding("run directory", true, dir.display().to_string(), ""),
+        Some(what) => {
+            let detail = format!("{} has {what}", dir.display());
+            warning("run directory", detail, &format!("free space in {}", dir.display()))
+        }
+    }
+}
+
+/// Where a wrapper notes a bypass without the run directory.
+fn noted_elsewhere(config: &Config) -> &'static str {
+    let host = config.host();
+    match (host.path(journal::SOCKET).exists(), host.path("/dev/log").exists()) {
+        (true, _) => "in the journal alone then",
+        (false, true) => "in syslog alone then",
+        (false, false) => "recorded nowhere then",
+    }
+}
+
+/// Does with the run directory what the wrapper and the daemon do.
+fn usable(config: &Config) -> Result<()> {
+    let dir = &config.run_dir;
+    UnixAddr::new(&config.daemon_socket()).map_err(|_long| {
+        Error::new(format!("{} is too long for a socket", config.daemon_socket().display()))
+            .hint("set a shorter run_dir")
+    })?;
+    let made = missing(dir);
+    files::make_private_dir(dir)?;
+    let tried = parts_are_usable(config);
+    // Only what is empty goes; another process may use it by now.
+    made.iter().for_each(|folder| drop(std::fs::remove_dir(folder)));
+    tried
+}
+
+/// The folders of this path that are not there, the innermost first.
+fn missing(dir: &Path) -> Vec<PathBuf> {
+    let missing = dir.ancestors().take_while(|folder| folder.symlink_metadata().is_err());
+    missing.map(Path::to_owned).collect()
+}
+
+fn parts_are_usable(config: &Config) -> Result<()> {
+    let dir = &config.run_dir;
+    files::try_write(dir)?;
+    let state = dir.join("state");
+    for folder in [dir.join(BYPASSED_DIR), dir.join(REFUSED_DIR), state.clone()] {
+        let Ok(there) = folder.symlink_metadata() else { continue };
+        files::refuse_shared_dir(&folder, &there)?;
+        files::try_write(&folder)?;
+    }
+    for entry in std::fs::read_dir(state).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let Ok(there) = path.symlink_metadata() else { continue };
+        if there.is_dir() {
+            files::refuse_shared_dir(&path, &there)?;
+            access(&path, AccessFlags::W_OK).doing(|| format!("writing to {}", path.display()))?;
+        }
+    }
+    let socket = config.daemon_socket();
+    if socket.symlink_metadata().is_ok_and(|there| there.is_dir()) {
+        let why = format!("{} is a folder, not a socket", socket.display());
+        return Err(Error::new(why).hint(format!("rm -r {}", socket.display())));
+    }
+    [dir.join("start.lock"), config.daemon_lock()].iter().try_for_each(|lock| opens(lock))
+}
+
+/// Opens a lock as its takers do.
+fn opens(lock: &Path) -> Result<()> {
+    let Ok(there) = lock.symlink_metadata() else { return Ok(()) };
+    let shown = lock.display();
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+    let opened = OpenOptions::new().write(true).custom_flags(flags).open(lock);
+    let opened = opened.map_err(Error::from).and_then(|_file| match there.file_type() {
+        kind if kind.is_fifo() || kind.is_socket() => Err(Error::new("it is no plain file")),
+        _ => Ok(()),
+    });
+    opened.map_err(|error| error.doing(format!("opening {shown}")).hint(format!("rm -r {shown}")))
+}
+
+/// What there is too little of.
+fn short_of(dir: &Path) -> Option<String> {
+    let there = rustix::fs::statvfs(dir).ok()?;
+    let room = there.f_bavail.saturating_mul(there.f_frsize);
+    if room < ROOM {
+        return Some(format!("{} KiB left", room >> 10));
+    }
+    // Some file systems have no number of files.
+    let is_counted = there.f_files > 0 && there.f_favail < ROOM_FILES;
+    is_counted.then(|| format!("room for {} files left", there.f_favail))
+}
+
+/// A process that keeps a daemon from starting.
+fn locked(config: &Config, running: &Daemon) -> Option<Value> {
+    if running.is_listening {
+        return None;
+    }
+    let (start, daemon) = (config.run_dir.join("start.lock"), config.daemon_lock());
+    let begun = SystemTime::now();
+    let held = || {
+        let held = |lock: &Path| holder(lock).map(|pid| (lock.to_owned(), pid));
+        held(&start).or_else(|| held(&daemon))
+    };
+    let (mut lock, mut pid) = held()?;
+    while begun.elapsed().is_ok_and(|waited| waited < LOCK_WAIT) {
+        std::thread::sleep(LOCK_PAUSE);
+        (lock, pid) = held()?;
+    }
+    let words = procfs::command_line(&Host::default(), pid).or_absent().unwrap_or_default();
+    let words: Vec<String> =
+        words.iter().map(|word| quoted(&String::from_utf8_lossy(word))).collect();
+    let detail = format!(
+        "process {pid} ({}) holds {} and does not listen: no daemon can start",
+        words.join(" "),
+        lock.display()
+    );
+    let is_daemon = lock == daemon && words.iter().any(|word| word == "daemon");
+    let hint = if is_daemon { "nri-runc nri restart".to_owned() } else { format!("kill {pid}") };
+    Some(finding("daemon", false, detail, &hint))
+}
+
+/// The notes that wrappers left in this folder of the run directory.
+fn notes(config: &Config, folder: &str, check: &str, what: &str) -> Option<Value> {
+    let entries = std::fs::read_dir(config.run_dir.join(folder)).into_iter().flatten().flatten();
+    let notes = entries.map(|entry| entry.path());
+    let mut notes: Vec<PathBuf> = notes
+        .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
+        .collect();
+    notes.sort_unstable();
+    let last = std::fs::read(notes.last()?).unwrap_or_default();
+    let last: Value = serde_json::from_slice(&last).unwrap_or_default();
+    let text = |key: &str| quoted(last[key].as_str().unwrap_or_default());
+    let ago = age(last["at"].as_i64().unwrap_or_default(), SystemTime::now());
+    let detail = format!(
+        "{} {what}; the last, {ago} ago: {} {}: {}",
+        counted(notes.len(), "command"),
+        text("verb"),
+        short_id(&text("id")),
+        text("why")
+    );
+    // The next daemon takes them up, and the containers with them.
+    Some(finding(check, false, detail, "nri-runc nri restart"))
+}
+
+/// Running containers that no plugin adjusted.
+fn unadjusted(running: &Daemon) -> Option<Value> {
+    let ids = running.status["unadjusted"].as_array()?.iter();
+    let ids: Vec<&str> = ids.filter_map(Value::as_str).map(short_id).collect();
+    if ids.is_empty() {
+        return None;
+    }
+    let detail = format!(
+        "{} created without plugins, because the daemon was away: {}",
+        counted(ids.len(), "container"),
+        crate::text::first_of(&ids)
+    );
+    Some(warning("bypassed", detail, "recreate them if plugins have to adjust them"))
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The unit by which systemd runs the daemon: it is stopped and restarted by systemctl, or systemd
+//! would start a daemon again that was stopped, beside one that was started.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result, quoted};
+use crate::files;
+use crate::host::Host;
+use crate::last_words;
+use crate::runtime::bounded;
+
+/// The unit of the package.
+const USUAL: &str = "nri-runc.service";
+
+/// How long systemctl may take to pass a request on.
+const REQUEST_WAIT: Duration = Duration::from_secs(10);
+
+/// A unit that exists.
+pub(super) struct Unit(String);
+
+impl Unit {
+    /// The unit whose main process this is.
+    ///
+    /// # Errors
+    /// Fails when systemd does not answer, or knows no such unit.
+    pub(super) fn of(pid: u32) -> Result<Self> {
+        let cgroup = files::read_small(&Host::default().path(format!("/proc/{pid}/cgroup")));
+        let cgroup = String::from_utf8_lossy(&cgroup.unwrap_or_default()).into_owned();
+        let own = cgroup.lines().filter_map(|line| line.rsplit('/').next());
+        let own = own.filter(|name| name.ends_with(".service") && *name != USUAL);
+        for unit in std::iter::once(USUAL).chain(own) {
+            if property(unit, "MainPID")? == pid.to_string() {
+                return Ok(Self(unit.to_owned()));
+            }
+        }
+        Err(Error::new("no unit of systemd has this main process"))
+    }
+
+    /// The unit of the package, where systemd runs it or was to run it: a daemon that was started
+    /// beside it would be in its way. `autostart`: without a unit, a daemon may be started.
+    pub(super) fn that_is_wanted(autostart: bool) -> Option<Self> {
+        let state = property(USUAL, "ActiveState").ok()?;
+        let is_loaded = property(USUAL, "LoadState").ok()? == "loaded";
+        (is_loaded && (state != "inactive" || !autostart)).then(|| Self(USUAL.to_owned()))
+    }
+
+    /// Asks systemd to start it, or to end it and start it again; does not wait for it.
+    pub(super) fn restart(&self) -> Result<()> {
+        systemctl(&["--no-block", "restart", &self.0]).map(drop)
+    }
+
+    /// Asks systemd to end it, and no longer to start it for a connection.
+    pub(super) fn stop(&self) -> Result<()> {
+        let socket = self.0.replace(".service", ".socket");
+        let _there_may_be_none = systemctl(&["--no-block", "stop", &socket]);
+        systemctl(&["--no-block", "stop", &self.0]).map(drop)
+    }
+}
+
+fn property(unit: &str, name: &str) -> Result<String> {
+    let said = systemctl(&["show", "--property", name, "--value", unit])?;
+    Ok(said.trim().to_owned())
+}
+
+fn systemctl(words: &[&str]) -> Result<String> {
+    let said = bounded::run("systemctl", words, REQUEST_WAIT)?;
+    if said.status.success() {
+        return Ok(said.stdout);
+    }
+    let why = last_words::of_output(&said.stderr).unwrap_or_else(|| said.status.to_string());
+    Err(Error::new(format!("systemctl failed: {}", quoted(&why))))
+}

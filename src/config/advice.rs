@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is no error in a configuration and yet hardly meant: rules that never decide, files that are
+//! not read, plugins that never came. `check` and `reload` print it; no container notices. Nothing
+//! here reads a file.
+
+use super::plugins::bare_name;
+use super::rules::RuleSection;
+use super::settings::{ANY_PLUGIN, Config};
+use crate::glob;
+
+/// The rules that never decide, one line each.
+pub(super) fn unreached(rules: &[RuleSection]) -> Vec<String> {
+    let lines = rules.iter().enumerate().filter_map(|(index, rule)| {
+        let before = rules[..index].iter().find(|before| covers(before, rule))?;
+        Some(format!(
+            "the rule \"{}\" never decides: the earlier rule \"{}\" matches all that it matches",
+            rule.name, before.name
+        ))
+    });
+    lines.collect()
+}
+
+/// Whether `rule` matches all pods and plugins that `other` matches.
+fn covers(rule: &RuleSection, other: &RuleSection) -> bool {
+    let lists = [
+        (&rule.namespaces, &other.namespaces),
+        (&rule.engines, &other.engines),
+        (&rule.handlers, &other.handlers),
+    ];
+    lists.iter().all(|(list, other)| covers_list(list, other, covers_pattern))
+        && covers_list(&rule.plugins, &other.plugins, covers_plugin)
+        && rule.labels.iter().all(|(key, pattern)| {
+            let has_all =
+                |(name, value): &(String, String)| name == key && covers_pattern(pattern, value);
+            other.labels.iter().any(has_all)
+        })
+}
+
+/// An empty list matches everything.
+fn covers_list(list: &[String], other: &[String], covers: fn(&str, &str) -> bool) -> bool {
+    let is_covered = |other: &String| list.iter().any(|pattern| covers(pattern, other));
+    list.is_empty() || (!other.is_empty() && other.iter().all(is_covered))
+}
+
+fn covers_pattern(pattern: &str, other: &str) -> bool {
+    pattern == "*"
+        || pattern == other
+        || (!glob::is_pattern(other) && glob::matches(pattern, other))
+}
+
+fn covers_plugin(pattern: &str, other: &str) -> bool {
+    covers_pattern(pattern, other) || covers_pattern(pattern, bare_name(other))
+}
+
+impl Config {
+    /// The plugins that the configuration names and of which `known` (each `NN-name`) has none, one
+    /// line each.
+    pub(crate) fn unseen_plugins(&self, known: &[String]) -> Vec<String> {
+        let sections = self.plugins.keys().filter(|name| *name != ANY_PLUGIN);
+        let sections = sections.map(|name| (format!("the section [plugin.{name}]"), name));
+        let in_rules = self.rules.iter().flat_map(|rule| {
+            rule.plugins.iter().map(|name| (format!("the rule \"{}\"", rule.name), name))
+        });
+        let required = self.default_validator.required_plugins.iter();
+        let required =
+            required.map(|name| ("nri.default_validator.required_plugins".to_owned(), name));
+        let awaited = self.wait_for.iter().map(|name| ("nri.wait_for".to_owned(), name));
+        let named = sections.chain(in_rules).chain(required).chain(awaited);
+        let is_known = |name: &str| {
+            let is_it = |id: &String| glob::matches(name, id) || glob::matches(name, bare_name(id));
+            name == "*" || known.iter().any(is_it)
+        };
+        let unseen = named.filter(|(_, name)| !is_known(name));
+        let lines = unseen.map(|(place, name)| {
+            format!("{place} names the plugin {name}, which is neither connected nor pre-installed")
+        });
+        lines.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reader::apply;
+    use super::*;
+
+    fn read(text: &str) -> Config {
+        let (mut config, mut problems) = (Config::default(), Vec::new());
+        apply(&mut config, "f", text, &mut problems);
+        assert_eq!(problems, [], "{text}");
+        config
+    }
+
+    fn rules(first: &str, second: &str) -> Vec<String> {
+        unreached(&read(&format!("[[rule]]\n{first}\n[[rule]]\n{second}\n")).rules)
+    }
+
+    #[test]
+    fn a_rule_behind_one_that_matches_all_it_matches_never_decides() {
+        for (first, second) in [
+            ("hide = true", "deny = [\"Env\"]"),
+            ("namespaces = [\"prod-*\"]", "namespaces = [\"prod-a\"]\nplugins = [\"x\"]"),
+            ("namespaces = [\"a\", \"b\"]", "namespaces = [\"b\", \"a\"]"),
+            ("plugins = [\"foo\"]", "plugins = [\"10-foo\"]"),
+            ("engines = [\"*\"]", "engines = [\"cri-*\"]"),
+            ("labels = [\"a=*\"]", "labels = [\"b=1\", \"a=2\"]"),
+            ("namespaces = [\"x-*\"]", "namespaces = [\"x-*\"]"),
+        ] {
+            let lines = rules(first, second);
+            let wanted = "the rule \"f:3\" never decides: the earlier rule \"f:1\" matches";
+            let [line] = &lines[..] else { panic!("{first} / {second}: {lines:?}") };
+            let wanted = wanted.replace("f:3", &format!("f:{}", 2 + first.lines().count()));
+            assert!(line.starts_with(&wanted), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_rule_that_some_pod_or_plugin_reaches_is_not_named() {
+        for (first, second) in [
+            ("namespaces = [\"a\"]", "hide = true"),
+            ("namespaces = [\"a\"]", "namespaces = [\"a\", \"b\"]"),
+            ("namespaces = [\"a?\"]", "namespaces = [\"a*\"]"),
+            ("plugins = [\"10-foo\"]", "plugins = [\"foo\"]"),
+            ("labels = [\"a=1\"]", "namespaces = [\"x\"]"),
+            ("labels = [\"a=1\", \"b=2\"]", "labels = [\"a=1\"]"),
+            ("handlers = [\"\"]", "handlers = [\"kata\"]"),
+        ] {
+            assert_eq!(rules(first, second), [""; 0], "{first} / {second}");
+        }
+    }
+
+    #[test]
+    fn only_plugins_that_nobody_is_are_named() {
+        let config = read(
+            "[nri]\nwait_for = [\"10-a\", \"20-b\"]\n[plugin.a]\n[plugin.c]\nstrikes = 1\n\
+             [plugin.\"*\"]\nstrikes = 2\n[plugin.10-a]\nstrikes = 3\n[[rule]]\nname = \"r\"\n\
+             plugins = [\"*\", \"1?-a\", \"d-*\"]\nhide = true\n",
+        );
+        let lines = config.unseen_plugins(&["10-a".to_owned()]);
+        let names = ["[plugin.c] names the plugin c,", "\"r\" names the plugin d-*", "20-b, which"];
+        assert_eq!(lines.len(), names.len(), "{lines:?}");
+        for (line, name) in lines.iter().zip(names) {
+            assert!(line.contains(name), "{line}");
+        }
+    }
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Properties of every reading of a mutated configuration: each process that reads it comes to the
+//! same settings, and what a reload refuses changes none.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+
+use super::*;
+
+/// A valid configuration, line by line, below the run directory.
+const VALID: [&str; 20] = [
+    "runtime = [\"/bin/special\"]",
+    "on_daemon_failure = \"fail\"",
+    "exempt_namespaces = [\"ops\"]",
+    "[nri]",
+    "socket_mode = \"0660\"",
+    "allowed_uids = [0, 7]",
+    "[nri.default_validator]",
+    "enable = true",
+    "[instance.nri-crun]",
+    "path = \"/bin/crun\"",
+    "[plugin.policy]",
+    "required = true",
+    "deny = [\"Env\"]",
+    "[plugin.\"*\"]",
+    "strikes = 3",
+    "[log]",
+    "level = \"warn\"",
+    "[[rule]]",
+    "engines = [\"cri-o\"]",
+    "hide = true",
+];
+
+/// What an operator's slip or an earlier version may put into a file.
+const SLIPS: [&str; 28] = [
+    "[[rules]]",
+    "[[plugins]]",
+    "[[audit]]",
+    "[[foo]]",
+    "[rules]",
+    "[foo]",
+    "[plugins.a]",
+    "[runtime.nri-crun]",
+    "[[runtime]]",
+    "[instance]",
+    "[instances.x]",
+    "[[nri]]",
+    "[log.foo]",
+    "x = 1",
+    "foo.x = 1",
+    "runtime = 5",
+    "runtme = \"crun\"",
+    "pth = \"/x\"",
+    "requird = true",
+    "required = \"true\"",
+    "level = \"loud\"",
+    "levle = \"info\"",
+    "engines = [\"crio\"]",
+    "deny = []",
+    "= =",
+    "\"",
+    "# comment",
+    "rule = [{ hide = true }]",
+];
+
+#[derive(Debug, Clone)]
+enum Mutation {
+    Byte(Index, char),
+    Remove(Index),
+    Repeat(Index, Index),
+    Insert(Index, &'static str),
+    Replace(Index, &'static str),
+    Letter(Index, Index),
+}
+
+fn mutation() -> impl Strategy<Value = Mutation> {
+    let at = any::<Index>;
+    prop_oneof![
+        1 => (at(), select("[]=\"'# .\nax1\u{e4}".chars().collect::<Vec<_>>()))
+            .prop_map(|(at, c)| Mutation::Byte(at, c)),
+        1 => at().prop_map(Mutation::Remove),
+        1 => (at(), at()).prop_map(|(from, to)| Mutation::Repeat(from, to)),
+        3 => (at(), select(&SLIPS[..])).prop_map(|(at, slip)| Mutation::Insert(at, slip)),
+        2 => (at(), select(&SLIPS[..])).prop_map(|(at, slip)| Mutation::Replace(at, slip)),
+        2 => (at(), at()).prop_map(|(line, letter)| Mutation::Letter(line, letter)),
+    ]
+}
+
+fn mutate(lines: &mut Vec<String>, mutation: &Mutation) {
+    if lines.is_empty() {
+        return;
+    }
+    let count = lines.len();
+    match mutation {
+        Mutation::Byte(at, c) => {
+            let line = &mut lines[at.index(count)];
+            let mut chars: Vec<char> = line.chars().collect();
+            chars.insert(at.index(chars.len() + 1), *c);
+            *line = chars.into_iter().collect();
+        }
+        Mutation::Remove(at) => drop(lines.remove(at.index(count))),
+        Mutation::Repeat(from, to) => {
+            let line = lines[from.index(count)].clone();
+            lines.insert(to.index(count + 1), line);
+        }
+        Mutation::Insert(at, slip) => lines.insert(at.index(count + 1), (*slip).to_owned()),
+        Mutation::Replace(at, slip) => lines[at.index(count)] = (*slip).to_owned(),
+        Mutation::Letter(line, letter) => {
+            let mut chars: Vec<char> = lines[line.index(count)].chars().collect();
+            if !chars.is_empty() {
+                chars.remove(letter.index(chars.len()));
+            }
+            lines[line.index(count)] = chars.into_iter().collect();
+        }
+    }
+}
+
+/// A folder with a configuration file whose run directory it is.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.path().join("config.toml")
+    }
+
+    /// The configuration with these lines, as a process reads it.
+    fn load(&self, lines: &[String]) -> Loaded {
+        let text = self.text(lines);
+        crate::files::replace(&self.file(), text.as_bytes()).unwrap();
+        load(Some(&self.file()))
+    }
+
+    fn text(&self, lines: &[String]) -> String {
+        format!("run_dir = \"{}\"\n{}\n", self.0.path().display(), lines.join("\n"))
+    }
+
+    fn keep(&self, loaded: &Loaded) {
+        let text = snapshot_text(loaded.in_force());
+        crate::files::replace(&self.0.path().join(SNAPSHOT), text.as_bytes()).unwrap();
+    }
+
+    /// What the TOML parser alone makes of these lines.
+    fn parse(&self, lines: &[String]) -> (Config, Vec<Problem>) {
+        let (mut config, mut problems) = (Config::default(), Vec::new());
+        let file = self.file().display().to_string();
+        reader::parse(&mut config, &file, &self.text(lines), &mut problems);
+        (config, problems)
+    }
+}
+
+fn without_error(config: &Config) -> Config {
+    Config { protection_error: None, ..config.clone() }
+}
+
+fn valid() -> Vec<String> {
+    VALID.map(str::to_owned).to_vec()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn every_reader_agrees_on_a_mutated_configuration(
+        mutations in proptest::collection::vec(mutation(), 1..4)
+    ) {
+        let mut lines = valid();
+        mutations.iter().for_each(|mutation| mutate(&mut lines, mutation));
+        static PLACES: OnceLock<(Place, Loaded, Place)> = OnceLock::new();
+        let (place, good, fresh) = PLACES.get_or_init(|| {
+            let place = Place::new();
+            let good = place.load(&valid());
+            place.keep(&good);
+            (place, good, Place::new())
+        });
+        let (parsed, problems) = place.parse(&lines);
+        let worst = problems.iter().map(|problem| problem.consequence).max();
+        let is_refused = worst >= Some(Consequence::KeepsLast);
+        let refuses_creates = worst >= Some(Consequence::RefusesCreates);
+
+        // A daemon lives: a reload, `check` and the wrapper use what `load` gives.
+        let loaded = place.load(&lines);
+        prop_assert_eq!(&loaded.problems, &problems);
+        prop_assert_eq!(loaded.refusal().is_some(), is_refused);
+        prop_assert_eq!(loaded.config.protection_error.is_some(), refuses_creates);
+        let in_force = if is_refused { &good.config } else { &parsed };
+        prop_assert_eq!(&without_error(&loaded.config), in_force);
+        prop_assert_eq!(loaded.for_next_program().config, in_force.clone());
+
+        // None has ever read a valid one: its start finds the same errors, and decides as they say.
+        let started = fresh.load(&lines);
+        let consequences = |problems: &[Problem]| -> Vec<Consequence> {
+            problems.iter().map(|problem| problem.consequence).collect()
+        };
+        prop_assert_eq!(consequences(&started.problems), consequences(&problems));
+        prop_assert_eq!(started.config.protection_error.is_some(), refuses_creates);
+        prop_assert_eq!(!started.config.protections().is_empty(), {
+            let protects = |config: &Config| !config.protections().is_empty();
+            refuses_creates || protects(&parsed)
+        });
+        if worst < Some(Consequence::UsesNoFile) {
+            let mut wanted = parsed;
+            wanted.run_dir = fresh.0.path().to_owned();
+            // Rules without a name are called by their place.
+            for (rule, other) in wanted.rules.iter_mut().zip(&started.config.rules) {
+                rule.name.clone_from(&other.name);
+            }
+            prop_assert_eq!(without_error(&started.config), wanted);
+        }
+        for problem in &problems {
+            let file = format!("{}:", place.file().display());
+            let at = problem.text.strip_prefix(&file).unwrap_or_default();
+            let numbers = at.splitn(3, ':').take(2).filter(|n| n.parse::<u32>().is_ok()).count();
+            prop_assert_eq!(numbers, 2, "{}", problem.text);
+        }
+    }
+}
+
+#[test]
+fn the_valid_configuration_and_the_slips_are_what_they_are_meant_to_be() {
+    let place = Place::new();
+    assert_eq!(place.load(&valid()).problems, []);
+    assert_eq!(place.file().parent(), Some(Path::new(place.0.path())));
+    for slip in SLIPS.iter().filter(|slip| slip.starts_with('[') && **slip != "[instance]") {
+        let mut lines = valid();
+        lines.push((*slip).to_owned());
+        let error = place.load(&lines).config.protection_error;
+        assert!(error.is_some(), "{slip}");
+    }
+}

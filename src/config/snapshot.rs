@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The last valid configuration, as the daemon keeps it in the run directory: the text of its files, one
+//! after the other. It is read where the files on disk have an error for which a reload changes
+//! nothing. Nothing here writes it.
+
+use std::path::{Path, PathBuf};
+
+use super::settings::Config;
+use super::{Files, SNAPSHOT, reader};
+
+/// Stands before each file but the first, followed by its path; a TOML comment.
+const SEPARATOR: &str = "#---- next file ----#";
+
+/// The last valid configuration.
+pub(super) struct Snapshot {
+    pub(super) config: Config,
+    pub(super) files: Files,
+}
+
+/// The text to keep of these files.
+pub(crate) fn text(files: &Files) -> String {
+    let parts = files.iter().map(|(path, text)| {
+        // A path with a line break would end the comment.
+        let path = path.display().to_string().replace('\n', " ");
+        let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+        format!("{SEPARATOR} {path}\n{text}{end}")
+    });
+    parts.collect()
+}
+
+/// What the daemon of `run_dir` keeps; `None` where none has kept anything.
+pub(super) fn read(run_dir: &Path) -> Option<Snapshot> {
+    let text = std::fs::read_to_string(run_dir.join(SNAPSHOT)).ok()?;
+    let files = parts(&text);
+    let (mut config, mut ignored) = (Config::default(), Vec::new());
+    for (path, text) in &files {
+        reader::apply(&mut config, &path.display().to_string(), text, &mut ignored);
+    }
+    // A changed run directory is used from the next start on: the daemon's is where this text is.
+    run_dir.clone_into(&mut config.run_dir);
+    Some(Snapshot { config, files })
+}
+
+fn parts(text: &str) -> Files {
+    let mut files: Files = Vec::new();
+    for line in text.split_inclusive('\n') {
+        if let Some(path) = line.strip_prefix(SEPARATOR) {
+            let path = Some(path.trim()).filter(|path| !path.is_empty()).unwrap_or(SNAPSHOT);
+            files.push((PathBuf::from(path), String::new()));
+            continue;
+        }
+        if files.is_empty() {
+            files.push((PathBuf::from(SNAPSHOT), String::new()));
+        }
+        let Some((_, text)) = files.last_mut() else { continue };
+        // An earlier version kept the section under this name.
+        match line.trim_start().strip_prefix("[runtime.") {
+            Some(rest) => text.push_str(&format!("[instance.{rest}")),
+            None => text.push_str(line),
+        }
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keep(text: &str) -> (tempfile::TempDir, Option<Snapshot>) {
+        let temp = tempfile::tempdir().unwrap();
+        crate::files::replace(&temp.path().join(SNAPSHOT), text.as_bytes()).unwrap();
+        let snapshot = read(temp.path());
+        (temp, snapshot)
+    }
+
+    #[test]
+    fn files_are_kept_with_their_paths_and_read_as_they_were() {
+        let file = |name: &str, text: &str| (PathBuf::from(name), text.to_owned());
+        let rule = "[[rule]]\nhide = true\n";
+        let files = vec![file("/a/b.toml", "runtime = [\"x\"]\n[nri]\n"), file("/c", rule)];
+        let (temp, snapshot) = keep(&text(&files));
+        let config = snapshot.unwrap().config;
+        assert_eq!((config.runtime[0].as_str(), config.rules[0].name.as_str()), ("x", "/c:1"));
+        assert_eq!(config.run_dir, temp.path());
+    }
+
+    #[test]
+    fn what_an_earlier_version_kept_is_understood() {
+        let old = "runtime = [\"x\"]\nrun_dir = \"/elsewhere\"\n[runtime.nri-crun]\npath = \"/c\"\n\
+                   \n#---- next file ----#\nautostart = false\n\n";
+        let (temp, snapshot) = keep(old);
+        let config = snapshot.unwrap().config;
+        assert_eq!((config.runtime[0].as_str(), config.autostart), ("x", false));
+        assert_eq!(config.instances["nri-crun"], "/c");
+        assert_eq!(config.run_dir, temp.path());
+    }
+
+    #[test]
+    fn where_no_daemon_has_kept_any_there_is_none() {
+        assert!(read(Path::new("/nowhere")).is_none());
+    }
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//! After `nri-runc nri enable`, or a reload that ends `nri.disable`: finds out what wrappers, which wrote
+//! nothing meanwhile (decision D7), have done to containers. Containers that were deleted are removed,
+//! those that were started are running, and those that were created are recorded as far as the
+//! runtimes' state shows them (`rediscover.rs`).
+//!
+//! A file in the run directory says that this is due, so that it is not forgotten when no daemon runs
+//! at that moment. No plugin is asked and no container changed.
+
+use std::rc::Rc;
+
+use tracing::{info, warn};
+
+use crate::daemon::lifecycle::{removal, settle};
+use crate::daemon::node::lane::Lane;
+use crate::daemon::node::{Node, log_failure};
+use crate::daemon::recovery::{bypassed, catch_up, rediscover};
+use crate::daemon::runtime::state_dir;
+use crate::error::Result;
+use crate::files;
+use crate::plugin::Event;
+use crate::state::{Container, PodState};
+
+const WHY: &str = "created while plugins were disabled";
+
+/// Notes that plugins are disabled, or catches up if they are no longer.
+pub(crate) fn catch_up(node: &Rc<Node>) {
+    let (config, file) = (node.config(), node.config().was_disabled_file());
+    if config.is_disabled() {
+        return log_failure("noting that plugins are disabled", files::replace(&file, b""));
+    }
+    if files::is_missing(&file) {
+        return;
+    }
+    let (node, active) = (Rc::clone(node), node.process.activity.begin());
+    tokio::task::spawn_local(async move {
+        node.registry.wait_for_returning().await;
+        let mut is_all = true;
+        for record in catch_up::in_order(&node) {
+            is_all &= could_be_known(&record.key.id, compare(&node, &record).await);
+        }
+        let (found, are_all) = rediscover::find(&node, WHY).await;
+        is_all &= are_all;
+        for found in found {
+            let key = found.key().clone();
+            let lane = node.lane(&key);
+            let turn = lane.turn.lock().await;
+            // One that has exited needs no plugin any more.
+            if !found.has_exited() && node.container(&key).is_none() {
+                found.record(&node);
+                is_all &= could_be_known(&key.id, bypassed::announce(&node, &key).await);
+            }
+            drop(turn);
+            node.lanes.release(&key, lane);
+        }
+        if is_all {
+            info!("plugins are enabled again, and all containers were looked at");
+        }
+        // What could not be known now is looked at by the next daemon.
+        if is_all && !node.config().is_disabled() {
+            let _is_done = std::fs::remove_file(file);
+        }
+        drop(active);
+    });
+}
+
+/// Whether a container could be looked at; logs why not.
+fn could_be_known(id: &str, looked: Result<()>) -> bool {
+    looked.inspect_err(|error| warn!("{id} cannot be looked at now: {error}")).is_ok()
+}
+
+/// Compares a record with the runtime's state.
+async fn compare(node: &Rc<Node>, record: &Container) -> Result<()> {
+    let lane = node.lane(&record.key);
+    let turn = lane.turn.lock().await;
+    let compared = compare_in_turn(node, record, &lane).await;
+    drop(turn);
+    node.lanes.release(&record.key, lane);
+    compared
+}
+
+async fn compare_in_turn(node: &Rc<Node>, record: &Container, lane: &Lane) -> Result<()> {
+    let key = &record.key;
+    settle::settle_exited(node, key, lane).await;
+    let now = node.container(key).filter(|now| now.incarnation == record.incarnation);
+    // A runtime that still works is watched, and what comes of it is known then.
+    if let Some(now) = now.filter(|now| !now.is_deleted && lane.pending.borrow().is_empty()) {
+        if is_another(node, &now)? {
+            removal::removed(node, key).await;
+        } else {
+            let was_ready = is_ready(node, &now.pod);
+            catch_up::catch_up(node, key).await?;
+            if state_dir::is_gone(&node.host, key) {
+                removal::deleted(node, key).await;
+            } else if !was_ready && is_ready(node, &now.pod) {
+                announce_pod(node, &now.pod).await;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether the runtime's state is of a later container of this ID.
+fn is_another(node: &Node, record: &Container) -> Result<bool> {
+    let there = state_dir::init_pid(&node.host, &record.key, None, None)?;
+    Ok(there.is_some() && record.init_pid.is_some() && there != record.init_pid)
+}
+
+fn is_ready(node: &Node, pod: &str) -> bool {
+    node.records.read().pod(pod).is_some_and(|pod| pod.state == PodState::Ready)
+}
+
+/// Notifies plugins of a pod that was started meanwhile.
+async fn announce_pod(node: &Rc<Node>, pod: &str) {
+    if let Some(notification) = node.pod_notification(Event::RunPodSandbox, pod) {
+        node.registry.notify_late(&notification).await;
+    }
+}

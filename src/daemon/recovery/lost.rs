@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Records without a container: an engine that crashed, or failed to call the runtime, gives a
+//! container up without a `delete`. Once its bundle and the runtime's state of it are both gone, it is
+//! removed, with the events that are still due; so is a pod whose last container went unseen.
+//!
+//! Gone means that the kernel says so: a folder that cannot be read may be there. It has to be gone
+//! twice, a while apart, so that a creation or a removal under way is never taken for it. An operator
+//! drops other records with `nri-runc nri forget`.
+
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+use tracing::warn;
+
+use crate::daemon::lifecycle::{removal, settle, until_removed};
+use crate::daemon::node::Node;
+use crate::daemon::pods::life;
+use crate::daemon::runtime::{exit_status, state_dir};
+use crate::error::{Error, Result};
+use crate::files;
+use crate::state::{Container, ContainerKey};
+
+/// So many records are looked at before other tasks have their turn: two system calls each.
+const AT_ONCE: usize = 64;
+
+/// What an operator has to know of a record that was dropped.
+const WARNING: &str = "plugins were notified of the removal; if the container still exists, no plugin receives its events \
+                       any more";
+
+/// What was gone when records were looked at last.
+#[derive(Debug, Default)]
+pub(crate) struct SeenGone {
+    containers: HashSet<(ContainerKey, u64)>,
+    pods: HashSet<String>,
+}
+
+/// Looks for records without a container from now on. Never ends.
+pub(crate) async fn look_out(node: Rc<Node>) {
+    let mut seen = SeenGone::default();
+    loop {
+        tokio::time::sleep(node.config().debug_look_every).await;
+        look(&node, &mut seen).await;
+    }
+}
+
+/// Removes what is gone and was gone the last time.
+async fn look(node: &Rc<Node>, seen: &mut SeenGone) {
+    let records = node.records.read().all_shared();
+    let mut gone = SeenGone::default();
+    for (number, record) in records.iter().enumerate() {
+        if number % AT_ONCE == AT_ONCE - 1 {
+            tokio::task::yield_now().await;
+        }
+        if !is_gone(node, record) {
+            continue;
+        }
+        let subject = (record.key.clone(), record.incarnation);
+        if seen.containers.contains(&subject) {
+            remove(node, record).await;
+        } else {
+            gone.containers.insert(subject);
+        }
+    }
+    for id in pods_without_containers(node) {
+        if seen.pods.contains(&id) {
+            life::end_if_empty(node, &id).await;
+        } else {
+            gone.pods.insert(id);
+        }
+    }
+    *seen = gone;
+}
+
+/// Whether neither the engine nor the runtime has files of the container, and no process of it lives. A
+/// deleted one that its engine keeps is watched.
+fn is_gone(node: &Rc<Node>, record: &Container) -> bool {
+    state_dir::is_gone(&node.host, &record.key)
+        && files::is_missing(&node.host.path(&record.bundle))
+        && !is_alive(node, record)
+        && !(record.is_deleted && until_removed::is_kept(node, record).unwrap_or(true))
+}
+
+fn is_alive(node: &Node, record: &Container) -> bool {
+    record.init_pid.is_some() && !exit_status::has_exited(&node.host, record)
+}
+
+fn pods_without_containers(node: &Node) -> Vec<String> {
+    let store = node.records.read();
+    let pods = store.pods().filter(|pod| store.of_pod(&pod.id).next().is_none());
+    pods.map(|pod| pod.id.clone()).collect()
+}
+
+/// Removes a container that is gone, unless its ID means another one by now.
+async fn remove(node: &Rc<Node>, record: &Container) {
+    let key = &record.key;
+    let lane = node.lane(key);
+    let turn = lane.turn.lock().await;
+    settle::settle_exited(node, key, &lane).await;
+    let now = node.container(key).filter(|now| now.incarnation == record.incarnation);
+    if let Some(now) = now
+        && lane.pending.borrow().is_empty()
+        && is_gone(node, &now)
+    {
+        warn!("{} is removed: its bundle and the runtime's state of it are gone", key.id);
+        removal::deleted(node, key).await;
+    }
+    drop(turn);
+    node.lanes.release(key, lane);
+}
+
+/// Drops the record of a container, or of a pod with its containers, for an operator: with the events
+/// that are still due. `is_forced`: although the runtime still has it.
+///
+/// # Errors
+/// Fails when none or several are meant, or while it exists.
+pub(crate) async fn forget(node: &Rc<Node>, wanted: &str, is_forced: bool) -> Result<Value> {
+    let (pod, members) = find(node, wanted)?;
+    if let Some(path) = pod.as_ref().and_then(|id| node.records.read().pod(id)?.lives_with.clone())
+        && !is_forced
+        && !files::is_missing(&node.host.path(&path))
+    {
+        return Err(Error::new(format!("the engine still has the pod {wanted}: {path}"))
+            .hint("remove it there, or drop the record with --force"));
+    }
+    for record in &members {
+        require_gone(node, record, is_forced)?;
+    }
+    let mut forgotten = Vec::new();
+    for record in &members {
+        let key = &record.key;
+        let lane = node.lane(key);
+        let turn = lane.turn.lock().await;
+        settle::settle_exited(node, key, &lane).await;
+        let now = node.container(key).filter(|now| now.incarnation == record.incarnation);
+        if let Some(now) = now {
+            require_gone(node, &now, is_forced)?;
+            removal::removed(node, key).await;
+            forgotten.push(json!({"id": key.id, "root": key.root, "name": record.name}));
+        }
+        drop(turn);
+        node.lanes.release(key, lane);
+    }
+    let mut pods = Vec::new();
+    if let Some(id) = pod {
+        let lane = node.pod_lane(&id);
+        let turn = lane.turn.lock().await;
+        life::end(node, &id).await;
+        drop(turn);
+        pods.push(id);
+    }
+    warn!("an operator dropped the record of {wanted}");
+    Ok(json!({"containers": forgotten, "pods": pods, "warning": WARNING}))
+}
+
+/// The one container or pod of this ID, or prefix of an ID: a pod's ID, and the containers whose
+/// records go, members before their sandbox.
+fn find(node: &Node, wanted: &str) -> Result<(Option<String>, Vec<Rc<Container>>)> {
+    let store = node.records.read();
+    let pods = store.pods().map(|pod| (pod.id.clone(), None));
+    // A sandbox goes with its pod.
+    let containers = store.all_shared().into_iter().filter(|known| !known.is_sandbox);
+    let containers = containers.map(|known| (known.key.id.clone(), Some(known)));
+    let mut meant: Vec<(String, Option<Rc<Container>>)> = pods.chain(containers).collect();
+    meant.retain(|(id, _)| !wanted.is_empty() && id.starts_with(wanted));
+    let has_exact = meant.iter().any(|(id, _)| id == wanted);
+    meant.retain(|(id, _)| !has_exact || id == wanted);
+    // A container without a pod has its own, of the same ID: they go together.
+    meant.sort_by_key(|(_, container)| container.is_some());
+    if let [(pod, None), rest @ ..] = meant.as_slice() {
+        let is_member = |(_, known): &(_, Option<Rc<Container>>)| {
+            known.as_ref().is_some_and(|known| known.pod == *pod)
+        };
+        if rest.iter().all(is_member) {
+            let mut members = store.all_shared();
+            members.retain(|known| known.pod == *pod);
+            members.sort_by_key(|known| (known.is_sandbox, known.incarnation));
+            return Ok((Some(pod.clone()), members));
+        }
+    }
+    match meant.as_slice() {
+        [(_, Some(only))] => Ok((None, vec![Rc::clone(only)])),
+        [] => Err(Error::new(format!("no container or pod has the ID {wanted}"))
+            .hint("see: nri-runc nri pods")),
+        several => Err(Error::new(format!("{wanted} means {} records", several.len()))
+            .hint("give the whole ID")),
+    }
+}
+
+/// Refuses while the container exists.
+fn require_gone(node: &Node, record: &Container, is_forced: bool) -> Result<()> {
+    let ContainerKey { root, id } = &record.key;
+    if let Some(pid) = record.init_pid.filter(|_| is_alive(node, record)) {
+        return Err(Error::new(format!("{id} still runs: process {pid}"))
+            .hint("stop and remove it with its engine"));
+    }
+    if !node.lane(&record.key).pending.borrow().is_empty() {
+        return Err(Error::new(format!("a command of the runtime works on {id}"))
+            .hint("try again once it has ended"));
+    }
+    if is_forced || state_dir::is_gone(&node.host, &record.key) {
+        return Ok(());
+    }
+    Err(Error::new(format!("the runtime still has {id}, in {root}")).hint(format!(
+        "remove it with its engine, or: {} --root {root} delete {id}; --force drops the record alone",
+        record.runtime
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::state::{Pod, Store};
+
+    /// Where the files of containers are.
+    struct Place(tempfile::TempDir);
+
+    impl Place {
+        fn new() -> Self {
+            let place = Self(tempfile::tempdir().unwrap());
+            for folder in ["root", "bundles"] {
+                std::fs::create_dir(place.0.path().join(folder)).unwrap();
+            }
+            place
+        }
+
+        fn folder(&self, above: &str, id: &str) -> std::path::PathBuf {
+            self.0.path().join(above).join(id)
+        }
+
+        /// A daemon that knows these containers, which run as this process, or as none.
+        fn node(&self, ids: &[&str], init: Option<u32>) -> Rc<Node> {
+            let config = Config { run_dir: self.0.path().join("run"), ..Config::default() };
+            let host = config.host();
+            let start = init.and_then(|pid| crate::procfs::start_time(&host, pid).unwrap());
+            let store = Store::open(&self.0.path().join("state"), "boot").unwrap().0;
+            let node = Node::new(config, host, store);
+            for id in ids {
+                let json = json!({
+                    "schema": 1, "boot_id": "boot", "key": {"root": self.folder("root", ""), "id": id},
+                    "incarnation": 1, "runtime": "/usr/bin/runc", "global_flags": [],
+                    "bundle": self.folder("bundles", id), "is_sandbox": false, "pod": "p",
+                    "name": "c", "state": "running", "pid_file": null, "init_pid": init,
+                    "init_start": start, "engine": "cri-o", "evidence": [], "variables": [],
+                    "message": "", "engine_resources": {}, "overlay": {}, "owners": {},
+                    "patched": null, "changes": [], "refused": [], "skipped": [],
+                    "in_flight": null
+                });
+                node.records.put(serde_json::from_value::<Container>(json).unwrap()).unwrap();
+            }
+            node.records.put_pod(pod(self.0.path())).unwrap();
+            node
+        }
+    }
+
+    fn pod(dir: &Path) -> Pod {
+        let json = json!({
+            "schema": 1, "boot_id": "boot", "id": "p", "name": "", "namespace": "", "uid": "",
+            "engine": "cri-o", "lives_with": dir.join("pod"), "state": "ready", "sandbox": null,
+            "message": ""
+        });
+        serde_json::from_value(json).unwrap()
+    }
+
+    /// What is known after so many looks: containers and pods.
+    async fn known_after(looks: usize, node: &Rc<Node>) -> (usize, usize) {
+        let mut seen = SeenGone::default();
+        for _look in 0..looks {
+            look(node, &mut seen).await;
+        }
+        let store = node.records.read();
+        (store.containers().count(), store.pods().count())
+    }
+
+    fn run(story: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(tokio::task::LocalSet::new().run_until(story));
+    }
+
+    #[test]
+    fn what_is_gone_twice_is_removed_with_its_pod() {
+        run(async {
+            let place = Place::new();
+            let node = place.node(&["a", "b"], None);
+            assert_eq!(known_after(1, &node).await, (2, 1), "once may be chance");
+            assert_eq!(known_after(2, &node).await, (0, 0));
+        });
+    }
+
+    #[test]
+    fn a_bundle_or_a_state_that_is_left_keeps_the_record() {
+        run(async {
+            for above in ["root", "bundles"] {
+                let place = Place::new();
+                std::fs::create_dir(place.folder(above, "a")).unwrap();
+                let node = place.node(&["a"], None);
+                assert_eq!(known_after(3, &node).await, (1, 1), "{above}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_process_that_lives_keeps_a_record_without_files() {
+        run(async {
+            let place = Place::new();
+            let node = place.node(&["a"], Some(std::process::id()));
+            assert_eq!(known_after(3, &node).await, (1, 1));
+        });
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_looked_up_is_not_gone() {
+        run(async {
+            for above in ["root", "bundles"] {
+                let place = Place::new();
+                std::fs::remove_dir(place.0.path().join(above)).unwrap();
+                std::os::unix::fs::symlink(above, place.0.path().join(above)).unwrap();
+                let node = place.node(&["a"], None);
+                assert_eq!(known_after(3, &node).await, (1, 1), "{above}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_pod_without_containers_lasts_as_long_as_its_folder() {
+        run(async {
+            let place = Place::new();
+            std::fs::create_dir(place.0.path().join("pod")).unwrap();
+            let node = place.node(&[], None);
+            assert_eq!(known_after(3, &node).await, (0, 1));
+            std::fs::remove_dir(place.0.path().join("pod")).unwrap();
+            assert_eq!(known_after(2, &node).await, (0, 0));
+        });
+    }
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Names of JSON members as Go compares them: a decoder in Go takes a member for a field whose name
+//! differs in case only. That counts wherever a person, an image or a tenant may have written what
+//! an engine or runc reads; what Go wrote itself has the names of its fields.
+//!
+//! Go folds letter by letter: two letters beyond ASCII are one of ASCII's (U+017F is s, U+212A is k).
+//! No letter becomes two ("ß" is not "ss"), and neither Turkish i is an i.
+//! Reference: Go `encoding/json`, `fold.go`; `tests/interop/names.rs` asks Go about every letter.
+
+/// What all spellings of a field have in common. Fields have ASCII names: other letters than these
+/// two are no part of any.
+pub fn fold(name: &str) -> String {
+    let fold = |c: char| match c {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        c => c.to_ascii_lowercase(),
+    };
+    name.chars().map(fold).collect()
+}
+
+/// Whether Go takes a member of this name for `field`.
+pub fn is_field(name: &str, field: &str) -> bool {
+    name.eq_ignore_ascii_case(field) || (!name.is_ascii() && fold(name) == fold(field))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_known_in_each_of_gos_spellings_and_in_no_other() {
+        for name in ["disk", "DISK", "di\u{17f}k", "dis\u{212a}", "DI\u{17f}\u{212a}"] {
+            assert!(is_field(name, "disk") && fold(name) == "disk", "{name}");
+        }
+        for (name, field) in [
+            ("d\u{131}sk", "disk"),
+            ("D\u{130}SK", "disk"),
+            ("con\u{fb01}g", "config"),
+            ("cla\u{df}", "class"),
+            ("\u{ff4b}ey", "key"),
+            ("", "a"),
+            ("a ", "a"),
+        ] {
+            assert!(!is_field(name, field), "{name}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The last words of a daemon that a wrapper started: its standard error, in a file of the run
+//! directory. A daemon prints nothing while it serves; it prints why it does not start, and a panic.
+//!
+//! The next start sets the file aside, and the daemon that starts reports it as a failure.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::quoted;
+
+/// The file in the run directory, and its name once the next daemon starts.
+const FILE: &str = "daemon.err";
+const SET_ASIDE: &str = "daemon.err.old";
+
+/// The end of the file that is read, in bytes; a panic fits.
+const TAIL: u64 = 4 << 10;
+
+/// How many characters are shown.
+const SHOWN: usize = 400;
+
+/// Opens the file for a daemon that is about to start, and sets the words of the one before aside.
+/// `None` where the run directory takes no file: the daemon will say the same.
+pub(crate) fn open(run_dir: &Path) -> Option<File> {
+    let path = run_dir.join(FILE);
+    if path.metadata().is_ok_and(|meta| meta.len() > 0) {
+        let _or_it_is_lost = std::fs::rename(&path, run_dir.join(SET_ASIDE));
+    }
+    let mut options = OpenOptions::new();
+    // Not O_TRUNC alone: two writers of one file would leave holes.
+    options.create(true).append(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
+    let file = options.open(path).ok()?;
+    file.set_len(0).ok()?;
+    Some(file)
+}
+
+/// The last words of the daemon that was started last, in one line.
+pub(crate) fn read(run_dir: &Path) -> Option<String> {
+    words_in(&run_dir.join(FILE))
+}
+
+/// Takes the words of the daemon before. `is_launched`: this daemon's own standard error is the
+/// file, and the words before are set aside.
+pub(crate) fn take(run_dir: &Path, is_launched: bool) -> Option<String> {
+    let before = |name: &str| -> Option<String> {
+        let path: PathBuf = run_dir.join(name);
+        let words = words_in(&path);
+        let _gone = std::fs::remove_file(&path);
+        words
+    };
+    let old = before(SET_ASIDE);
+    if is_launched { old } else { before(FILE).or(old) }
+}
+
+fn words_in(path: &Path) -> Option<String> {
+    let mut options = OpenOptions::new();
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+    let mut file = options.read(true).custom_flags(flags).open(path).ok()?;
+    let length = file.metadata().ok().filter(std::fs::Metadata::is_file)?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL))).ok()?;
+    let mut bytes = Vec::new();
+    file.take(TAIL).read_to_end(&mut bytes).ok()?;
+    of_output(&String::from_utf8_lossy(&bytes))
+}
+
+/// The last words of what a program printed, in one line.
+pub(crate) fn of_output(text: &str) -> Option<String> {
+    // The standard library's advice about backtraces is none to an operator.
+    let lines = text.lines().map(str::trim).take_while(|line| *line != "stack backtrace:");
+    let lines: Vec<&str> =
+        lines.filter(|line| !line.is_empty() && !line.starts_with("note: ")).collect();
+    let panic = lines.iter().rposition(|line| line.contains("panicked at"));
+    let from = panic.unwrap_or(lines.len().saturating_sub(1));
+    let words = lines.get(from..)?.join(" ");
+    let words: String = quoted(&words).chars().take(SHOWN).collect();
+    (!words.is_empty()).then_some(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_one_line_and_survives_the_next_start() {
+        let temp = tempfile::tempdir().unwrap();
+        let run_dir = temp.path();
+        drop(open(run_dir).unwrap());
+        assert_eq!((read(run_dir), take(run_dir, true)), (None, None));
+        let text = "thread 'main' (7) panicked at src/x.rs:1:2:\nboom\u{1b}[2J\nnote: run with\n";
+        crate::files::replace(&run_dir.join(FILE), text.as_bytes()).unwrap();
+        let wanted = "thread 'main' (7) panicked at src/x.rs:1:2: boom\\u{1b}[2J";
+        assert_eq!(read(run_dir).as_deref(), Some(wanted));
+        drop(open(run_dir).unwrap());
+        assert_eq!(read(run_dir), None, "the next daemon has said nothing");
+        assert_eq!(take(run_dir, true).as_deref(), Some(wanted));
+        assert_eq!(take(run_dir, true), None, "it is reported once");
+    }
+
+    #[test]
+    fn what_is_no_file_of_text_has_no_words() {
+        let temp = tempfile::tempdir().unwrap();
+        assert_eq!(read(temp.path()), None);
+        std::os::unix::fs::symlink("/etc/passwd", temp.path().join(FILE)).unwrap();
+        assert_eq!(read(temp.path()), None, "no link is followed");
+        assert!(open(temp.path()).is_none());
+        assert_eq!(of_output("\n  \n"), None);
+        assert_eq!(of_output(&"x".repeat(9000)).map(|words| words.len()), Some(SHOWN));
+    }
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where the lines of the log go. Nothing here blocks: a journal, a syslog or a terminal that does not
+//! read must never stop the daemon's loop (D53). Lines that cannot be written now wait in a bounded
+//! queue; beyond it they are counted and lost. A socket that its owner bound anew is connected again.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use nix::libc::{O_NOCTTY, O_NOFOLLOW, O_NONBLOCK};
+
+/// A log file is set aside at this size; at most two are kept.
+pub(super) const FILE_LIMIT: u64 = 4 << 20;
+
+/// The most lines that wait for a reader, and bytes of them.
+const QUEUED: usize = 1024;
+const QUEUED_BYTES: usize = 1 << 20;
+
+/// Lines that were lost since this process started.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// How many lines were lost, because nothing read them or the file could not be written.
+pub(crate) fn lost() -> u64 {
+    LOST.load(Relaxed)
+}
+
+/// Where lines go.
+#[derive(Debug)]
+pub(super) enum LogTarget {
+    /// Standard error, reopened so that it does not block; itself where it is a file or a socket.
+    Stderr(Option<File>),
+    /// The journal or syslog.
+    Socket {
+        path: PathBuf,
+        socket: Option<UnixDatagram>,
+        is_journal: bool,
+    },
+    File {
+        path: PathBuf,
+        written: Option<u64>,
+    },
+}
+
+impl LogTarget {
+    /// Standard error. Its flags belong to every process that has it, so it is opened once more.
+    pub(super) fn stderr() -> Self {
+        let path = Path::new("/proc/self/fd/2");
+        let can_block = |meta: std::fs::Metadata| {
+            meta.file_type().is_fifo() || meta.file_type().is_char_device()
+        };
+        if !path.metadata().is_ok_and(can_block) {
+            return Self::Stderr(None);
+        }
+        let options =
+            OpenOptions::new().append(true).custom_flags(O_NONBLOCK | O_NOCTTY).to_owned();
+        Self::Stderr(options.open(path).ok())
+    }
+
+    /// A socket for datagrams; `None` if nothing listens there.
+    pub(super) fn socket(path: &str, is_journal: bool) -> Option<Self> {
+        let path = PathBuf::from(path);
+        let socket = Some(connect(&path).ok()?);
+        Some(Self::Socket { path, socket, is_journal })
+    }
+
+    /// How a person reads it.
+    pub(super) fn shown_by(&self) -> String {
+        match self {
+            Self::Stderr(_) => "the standard error of the daemon".to_owned(),
+            Self::Socket { is_journal: true, .. } => "journalctl -t nri-runc".to_owned(),
+            Self::Socket { is_journal: false, .. } => "the lines of nri-runc in syslog".to_owned(),
+            Self::File { path, .. } => format!("tail -n 50 {}", path.display()),
+        }
+    }
+
+    /// Writes as much of `line` as its reader takes now: how many bytes.
+    fn try_write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Stderr(Some(reopened)) => reopened.write(line),
+            Self::Stderr(None) => write_to_stderr(line),
+            Self::Socket { path, socket, .. } => send(path, socket, line).map(|()| line.len()),
+            Self::File { path, written } => append(path, written, line).map(|()| line.len()),
+        }
+    }
+}
+
+/// A file takes a line at once; a socket is asked not to block for this line alone.
+fn write_to_stderr(line: &[u8]) -> io::Result<usize> {
+    use nix::sys::socket::{MsgFlags, send};
+    let stderr = io::stderr();
+    match send(std::os::fd::AsRawFd::as_raw_fd(&stderr.as_fd()), line, MsgFlags::MSG_DONTWAIT) {
+        Ok(sent) => Ok(sent),
+        Err(nix::errno::Errno::ENOTSOCK) => stderr.lock().write_all(line).map(|()| line.len()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn connect(path: &Path) -> io::Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    socket.connect(path)?;
+    Ok(socket)
+}
+
+/// Sends a datagram. A socket that is gone, or whose path another one has, is connected again.
+fn send(path: &Path, socket: &mut Option<UnixDatagram>, line: &[u8]) -> io::Result<()> {
+    if let Some(connected) = socket {
+        match connected.send(line) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
+            Err(_closed) => *socket = None,
+        }
+    }
+    let again = connect(path)?;
+    again.send(line)?;
+    *socket = Some(again);
+    Ok(())
+}
+
+fn append(path: &Path, written: &mut Option<u64>, line: &[u8]) -> io::Result<()> {
+    let size = written.unwrap_or_else(|| path.metadata().map_or(0, |meta| meta.len()));
+    if size > FILE_LIMIT {
+        std::fs::rename(path, path.with_extension("log.old"))?;
+    }
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o600).custom_flags(O_NOFOLLOW | O_NONBLOCK);
+    options.open(path)?.write_all(line)?;
+    let length = u64::try_from(line.len()).unwrap_or(0);
+    *written = Some(if size > FILE_LIMIT { length } else { size + length });
+    Ok(())
+}
+
+/// A target with the lines that wait for it.
+#[derive(Debug)]
+pub(super) struct Output {
+    pub(super) target: LogTarget,
+    queue: VecDeque<Vec<u8>>,
+    queued_bytes: usize,
+}
+
+impl Output {
+    pub(super) fn new(target: LogTarget) -> Self {
+        Self { target, queue: VecDeque::new(), queued_bytes: 0 }
+    }
+
+    /// Writes a line behind those that wait; true if some wait then.
+    pub(super) fn put(&mut self, line: Vec<u8>) -> bool {
+        let fits = self.queue.len() < QUEUED && self.queued_bytes + line.len() <= QUEUED_BYTES;
+        if fits {
+            self.queued_bytes += line.len();
+            self.queue.push_back(line);
+        } else {
+            LOST.fetch_add(1, Relaxed);
+        }
+        self.flush()
+    }
+
+    /// Writes what is taken now; true if lines still wait.
+    pub(super) fn flush(&mut self) -> bool {
+        while let Some(line) = self.queue.front_mut() {
+            let length = line.len();
+            match self.target.try_write(line) {
+                Ok(written) if written < length => {
+                    // A pipe took a part: the rest of the line comes first.
+                    line.drain(..written);
+                    self.queued_bytes -= written;
+                    return true;
+                }
+                Ok(_) => {}
+                Err(error) if is_unread(&error, &self.target) => return true,
+                Err(_unwritable) => {
+                    LOST.fetch_add(1, Relaxed);
+                }
+            }
+            self.queued_bytes -= length;
+            self.queue.pop_front();
+        }
+        false
+    }
+}
+
+/// Whether the line may still be taken later: the reader is slow, or its service starts again.
+fn is_unread(error: &io::Error, target: &LogTarget) -> bool {
+    use io::ErrorKind::{ConnectionRefused, Interrupted, NotFound, WouldBlock};
+    matches!(error.kind(), WouldBlock | Interrupted)
+        || matches!(error.kind(), ConnectionRefused | NotFound)
+            && matches!(target, LogTarget::Socket { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &Path, written: u64) -> Output {
+        Output::new(LogTarget::File { path: path.to_owned(), written: Some(written) })
+    }
+
+    #[test]
+    fn a_log_file_is_set_aside_at_its_limit() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("daemon.log");
+        crate::files::replace(&path, b"old\n").unwrap();
+        assert!(!file(&path, FILE_LIMIT + 1).put(b"new\n".to_vec()));
+        assert_eq!(std::fs::read(&path).unwrap(), b"new\n");
+        assert_eq!(std::fs::read(temp.path().join("daemon.log.old")).unwrap(), b"old\n");
+    }
+
+    #[test]
+    fn a_fifo_in_the_place_of_the_log_file_blocks_nothing() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("daemon.log");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let before = lost();
+        assert!(!file(&path, 0).put(b"x\n".to_vec()));
+        assert!(lost() > before);
+    }
+
+    #[test]
+    fn lines_wait_for_a_journal_that_does_not_read_and_come_in_order() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("journal");
+        let journal = UnixDatagram::bind(&path).unwrap();
+        journal.set_nonblocking(true).unwrap();
+        let target = LogTarget::socket(&path.display().to_string(), true).unwrap();
+        let (mut output, before) = (Output::new(target), lost());
+        let most = 2 * QUEUED;
+        for number in 0..most {
+            output.put(number.to_string().into_bytes());
+        }
+        let lines = output.queue.len();
+        assert_eq!(lines, QUEUED, "the queue is bounded");
+        let mut received = Vec::new();
+        let mut datagram = [0; 16];
+        loop {
+            let (waits, before) = (output.flush(), received.len());
+            while let Ok(length) = journal.recv(&mut datagram) {
+                let number = String::from_utf8_lossy(&datagram[..length]).parse::<usize>();
+                received.push(number.unwrap());
+            }
+            if !waits && received.len() == before {
+                break;
+            }
+        }
+        assert!(received.is_sorted() && received.len() > QUEUED, "{received:?}");
+        let missing = u64::try_from(most - received.len()).unwrap();
+        assert!(lost() - before >= missing && missing > 0, "{missing}");
+    }
+
+    #[test]
+    fn lines_arrive_again_after_the_reader_bound_its_socket_anew() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("syslog");
+        let first = UnixDatagram::bind(&path).unwrap();
+        let mut output =
+            Output::new(LogTarget::socket(&path.display().to_string(), false).unwrap());
+        assert!(!output.put(b"one".to_vec()));
+        drop(first);
+        std::fs::remove_file(&path).unwrap();
+        assert!(output.put(b"two".to_vec()), "it waits while nothing listens");
+        let second = UnixDatagram::bind(&path).unwrap();
+        assert!(!output.flush());
+        let mut datagram = [0; 16];
+        let length = second.recv(&mut datagram).unwrap();
+        assert_eq!(&datagram[..length], b"two");
+    }
+
+    #[test]
+    fn a_line_that_a_pipe_takes_in_parts_stays_whole() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("pipe");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let reader = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(&path).unwrap();
+        let writer = OpenOptions::new().append(true).custom_flags(O_NONBLOCK).open(&path).unwrap();
+        let mut output = Output::new(LogTarget::Stderr(Some(writer)));
+        let line = vec![b'x'; 300_000];
+        assert!(output.put(line.clone()), "a pipe holds 64 KiB");
+        let mut received = Vec::new();
+        let mut buffer = vec![0; 1 << 20];
+        while received.len() < line.len() {
+            let length = io::Read::read(&mut &reader, &mut buffer).unwrap();
+            received.extend_from_slice(&buffer[..length]);
+            output.flush();
+        }
+        assert_eq!(received, line);
+    }
+}

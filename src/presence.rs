@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whether there is something: a file, a folder, a process. "There is none" and "it cannot be
+//! known now" (no descriptor left, no memory, a bad disk) are different answers, and only the first
+//! may end anything: `Ok(None)` and `Ok(false)` are the kernel's word that there is none, an error
+//! is no word at all. Its caller asks again, or takes the side on which no container is lost.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::libc::{
+    EINTR, EINVAL, EISDIR, ELOOP, EMFILE, ENAMETOOLONG, ENFILE, ENOBUFS, ENOENT, ENOMEM, ENOTDIR,
+    ESRCH,
+};
+
+use crate::error::Error;
+
+/// Whether this error of the operating system says that there is none; a name that is too long is
+/// nothing's.
+pub(crate) fn is_absence(os: i32) -> bool {
+    matches!(os, ENOENT | ENOTDIR | ENAMETOOLONG | ESRCH)
+}
+
+/// Whether this error is one of the process or the host, not of what was asked for.
+pub(crate) fn is_shortage(os: i32) -> bool {
+    matches!(os, EMFILE | ENFILE | ENOMEM | ENOBUFS | EINTR)
+}
+
+/// Whether another attempt may have another outcome: neither is there none, nor is what is there of
+/// another kind.
+pub(crate) fn may_pass(os: i32) -> bool {
+    os != 0 && !is_absence(os) && !matches!(os, EINVAL | EISDIR | ELOOP)
+}
+
+/// The outcome of a call about something that need not be there.
+pub(crate) trait IfThere<T, E> {
+    /// `None` if there is none.
+    ///
+    /// # Errors
+    /// Fails when that cannot be known.
+    fn if_there(self) -> Result<Option<T>, E>;
+
+    /// The same for what is only shown, or looked up again later: what cannot be known counts as
+    /// absent. Nothing may end, and nothing be allowed, because of it.
+    fn or_absent(self) -> Option<T>;
+}
+
+impl<T> IfThere<T, io::Error> for io::Result<T> {
+    fn if_there(self) -> io::Result<Option<T>> {
+        match self {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.raw_os_error().is_some_and(is_absence) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn or_absent(self) -> Option<T> {
+        self.ok()
+    }
+}
+
+impl<T> IfThere<T, Error> for Result<T, Error> {
+    fn if_there(self) -> Result<Option<T>, Error> {
+        match self {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.is_absence() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn or_absent(self) -> Option<T> {
+        self.ok()
+    }
+}
+
+/// Whether there is anything at this path.
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) fn exists(path: &Path) -> io::Result<bool> {
+    Ok(std::fs::metadata(path).if_there()?.is_some())
+}
+
+/// Whether there is a folder at this path.
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) fn is_dir(path: &Path) -> io::Result<bool> {
+    Ok(std::fs::metadata(path).if_there()?.is_some_and(|meta| meta.is_dir()))
+}
+
+/// The paths in a folder; none if there is no such folder.
+///
+/// # Errors
+/// Fails when they cannot all be known.
+pub(crate) fn entries(folder: &Path) -> io::Result<Vec<std::fs::DirEntry>> {
+    match std::fs::read_dir(folder).if_there()? {
+        Some(entries) => entries.collect(),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// The first pause before another attempt, and the longest.
+const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(5)];
+
+/// The pauses between attempts: each is twice as long as the one before.
+#[derive(Debug)]
+pub(crate) struct Backoff(Duration);
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self(PAUSES[0])
+    }
+}
+
+impl Backoff {
+    /// The length of the next pause.
+    pub(crate) fn next(&mut self) -> Duration {
+        let longer = PAUSES[1].min(self.0 * 2);
+        std::mem::replace(&mut self.0, longer)
+    }
+}
+
+/// How often a process that has nothing else to do tries again: for a third of a second.
+const ATTEMPTS: usize = 5;
+
+/// An error that may be one of the operating system.
+pub(crate) trait MayPass {
+    /// Whether another attempt may have another outcome.
+    fn may_pass(&self) -> bool;
+}
+
+impl MayPass for io::Error {
+    fn may_pass(&self) -> bool {
+        may_pass(self.raw_os_error().unwrap_or(0))
+    }
+}
+
+impl MayPass for Error {
+    fn may_pass(&self) -> bool {
+        Self::may_pass(self)
+    }
+}
+
+/// Tries again for a moment, where the calling thread may wait and another attempt may have another
+/// outcome.
+///
+/// # Errors
+/// Fails as the last attempt did.
+pub(crate) fn insist<T, E: MayPass>(mut attempt: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+    let mut backoff = Backoff::default();
+    for _more in 1..ATTEMPTS {
+        match attempt() {
+            Err(error) if error.may_pass() => std::thread::sleep(backoff.next()),
+            done => return done,
+        }
+    }
+    attempt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(os: i32) -> io::Result<()> {
+        Err(io::Error::from_raw_os_error(os))
+    }
+
+    #[test]
+    fn only_what_the_kernel_knows_not_to_be_there_is_absent() {
+        for os in [ENOENT, ENOTDIR, ESRCH] {
+            assert!(matches!(failed(os).if_there(), Ok(None)), "{os}");
+            assert!(matches!(failed(os).map_err(Error::from).if_there(), Ok(None)), "{os}");
+        }
+        for os in [EMFILE, ENFILE, ENOMEM, EINTR, nix::libc::EIO, nix::libc::EACCES] {
+            assert!(failed(os).if_there().is_err(), "{os}");
+            let error = failed(os).map_err(Error::from).if_there().unwrap_err();
+            assert!(error.may_pass() && !error.is_absence(), "{os}");
+        }
+        assert!(!Error::new("a line of ours").may_pass());
+    }
+
+    #[test]
+    fn a_file_is_no_folder_and_a_folder_of_none_has_nothing() {
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("file");
+        crate::files::replace(&file, b"").unwrap();
+        assert!(exists(&file).unwrap() && !is_dir(&file).unwrap());
+        for none in [temp.path().join("none"), file.join("none")] {
+            assert!(!exists(&none).unwrap() && entries(&none).unwrap().is_empty());
+        }
+        let link = temp.path().join("link");
+        std::os::unix::fs::symlink("link", &link).unwrap();
+        assert!(exists(&link).is_err() && is_dir(&link).is_err() && entries(&link).is_err());
+        assert!(!exists(&temp.path().join("x".repeat(300))).unwrap());
+    }
+
+    #[test]
+    fn another_attempt_is_made_and_not_without_end() {
+        let mut left = 3;
+        let found = insist(|| {
+            left -= 1;
+            if left == 0 { Ok(()) } else { failed(EMFILE) }
+        });
+        assert!(found.is_ok());
+        let mut count = 0;
+        let never = insist(|| {
+            count += 1;
+            failed(EMFILE)
+        });
+        assert!(never.is_err() && count == ATTEMPTS);
+        count = 0;
+        let none = insist(|| {
+            count += 1;
+            failed(ENOENT)
+        });
+        assert!(none.is_err() && count == 1, "that there is none is an outcome");
+        let mut backoff = Backoff::default();
+        let longest = (0..20).map(|_| backoff.next()).max();
+        assert_eq!(longest, Some(PAUSES[1]));
+    }
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the file of a CDI device leaves open of a device node comes from the node on the host, as
+//! in CDI's reference library (`fillMissingInfo`): type, numbers and, also where these are given,
+//! the mode. Without a mode, a runtime makes a node that everyone may open.
+//!
+//! The owner is not the host's: a node without one belongs to the container's user
+//! (`spec/patch/resolved.rs`). It only reads.
+
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+use nix::sys::stat::{major, minor};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use crate::host::Host;
+
+/// Permissions of a file mode; the rest is the type.
+const PERMISSIONS: u32 = 0o7777;
+
+/// The type of a node without numbers.
+const FIFO: &str = "p";
+
+/// A device node of the host.
+struct HostNode {
+    kind: &'static str,
+    major: u64,
+    minor: u64,
+    mode: u32,
+}
+
+impl HostNode {
+    /// Links are followed, so that a link cannot open what its target closes.
+    fn at(host: &Host, path: &str) -> Result<Self, String> {
+        let found = std::fs::metadata(host.path(path))
+            .map_err(|error| format!("it cannot be looked at ({:?})", error.kind()))?;
+        let kind = match found.file_type() {
+            kind if kind.is_block_device() => "b",
+            kind if kind.is_char_device() => "c",
+            kind if kind.is_fifo() => FIFO,
+            _ => return Err("it is not a device node".to_owned()),
+        };
+        let device = found.rdev();
+        let mode = found.mode() & PERMISSIONS;
+        Ok(Self { kind, major: major(device), minor: minor(device), mode })
+    }
+}
+
+/// Fills in what a node of a CDI file lacks; a node that is not on the host may come from the file
+/// alone, if that has its type and number.
+pub(super) fn fill_in<N: Serialize + DeserializeOwned>(
+    node: &mut N,
+    host: &Host,
+) -> Result<(), String> {
+    let unread = |error: serde_json::Error| error.to_string();
+    let mut members = serde_json::to_value(&*node).map_err(unread)?;
+    let text = |name: &str| members[name].as_str().filter(|text| !text.is_empty());
+    let (path, kind) = (text("path").unwrap_or_default(), text("type"));
+    let is_numbered = members["major"].as_i64().is_some_and(|major| major != 0);
+    let is_complete = kind.is_some_and(|kind| kind == FIFO || is_numbered);
+    let path = text("hostPath").unwrap_or(path);
+    let found = match HostNode::at(host, path) {
+        Ok(found) => found,
+        Err(_missing) if is_complete => return Ok(()),
+        Err(problem) => return Err(format!("device node {path} of this host: {problem}")),
+    };
+    if let Some(kind) = kind.filter(|kind| !is_complete && *kind != found.kind) {
+        let there = found.kind;
+        return Err(format!("device node {path} of this host has type {there}, not {kind}"));
+    }
+    if members["fileMode"].is_null() {
+        members["fileMode"] = json!(found.mode);
+    }
+    if !is_complete {
+        members["type"] = json!(found.kind);
+        if found.kind != FIFO && !is_numbered {
+            members["major"] = json!(found.major);
+            members["minor"] = json!(found.minor);
+        }
+    }
+    *node = serde_json::from_value::<N>(members).map_err(unread)?;
+    Ok(())
+}

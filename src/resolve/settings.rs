@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Resources that the cgroups of this host have no setting for: runtimes drop some of them (runc's
+//! swappiness on cgroup v2) and refuse others without the plugin's name.
+//!
+//! The planner of updates decides (`src/cgroup`), on the files that a new cgroup would have: creates
+//! and updates cannot differ. What cannot be seen passes. It writes nothing.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::invalid;
+use crate::cgroup::{self, Around, CgroupFiles, Layout, Unfit};
+use crate::host::Host;
+use crate::plugin::api;
+use crate::presence::{self, IfThere};
+use crate::spec::document::SpecDocument;
+use crate::spec::overlay::overlay_of;
+use crate::spec::owned;
+use crate::spec::patch::{PatchError, Resolved};
+
+/// The first kernel without a limit of its own memory; later ones ignore it.
+const NO_KERNEL_LIMIT: (u32, u32) = (5, 16);
+
+/// How many of the present cgroups are looked at.
+const SEEN: usize = 8;
+
+/// Refuses what a new cgroup of this host would not have. `root` is where cgroups are mounted, and
+/// `document` the container's, which names its cgroup.
+pub(super) fn check(
+    resources: &api::LinuxResources,
+    resolved: &Resolved,
+    (root, layout): (PathBuf, Layout),
+    document: &[u8],
+    host: &Host,
+) -> Result<(), PatchError> {
+    // What no runtime would take is refused by the patch.
+    let mut wanted = overlay_of(resources, resolved).unwrap_or_default();
+    // Device rules are no values of files, and every runtime applies them to a new cgroup.
+    wanted.remove("devices");
+    let files = NewCgroup { root, layout };
+    let after = with_a_limit(&wanted);
+    let around = Around { before: &Map::new(), tried: None, after: &after };
+    if let Err(Unfit::Refused { field, why }) = cgroup::plan(layout, &wanted, around, &files) {
+        return Err(refused(&field, &why));
+    }
+    let is_asked = |section: &str, key: &str| {
+        let value = wanted.get(section).and_then(|section| section.get(key)?.as_i64());
+        value.is_some_and(|value| value > 0)
+    };
+    if layout == Layout::V1 && is_asked("memory", "kernel") && has_no_kernel_limit(host) {
+        return Err(refused("memory.kernel", "the kernel has no such limit since Linux 5.16"));
+    }
+    check_weights(&wanted, layout, host)?;
+    let is_real_time = layout == Layout::V1 && is_asked("cpu", "realtimeRuntime");
+    if is_real_time && files.above(document).is_some_and(|above| !has_real_time(&above)) {
+        let why = "the cgroup above the container's has no real-time budget (cpu.rt_runtime_us)";
+        return Err(refused("cpu.realtimeRuntime", why));
+    }
+    Ok(())
+}
+
+/// A weight of one disk is taken by the I/O scheduler BFQ alone, where the disk has it.
+fn check_weights(
+    wanted: &Map<String, Value>,
+    layout: Layout,
+    host: &Host,
+) -> Result<(), PatchError> {
+    let weights = wanted.get("blockIO").and_then(|io| io.get("weightDevice")?.as_array());
+    let has_cfq = layout == Layout::V1 && host.path("/sys/fs/cgroup/blkio/blkio.weight").exists();
+    for disk in weights.into_iter().flatten().filter(|_| !has_cfq) {
+        let (major, minor) = (&disk["major"], &disk["minor"]);
+        let queue = host.path(format!("/sys/dev/block/{major}:{minor}/queue/scheduler"));
+        if std::fs::read_to_string(queue).is_ok_and(|schedulers| !schedulers.contains("[bfq]")) {
+            let why = format!("the disk {major}:{minor} does not have the I/O scheduler BFQ");
+            return Err(refused("blockIO.weightDevice", &why));
+        }
+    }
+    Ok(())
+}
+
+fn refused(path: &str, why: &str) -> PatchError {
+    let (section, key) = path.split_once('.').unwrap_or((path, ""));
+    let field = match path.strip_prefix("unified") {
+        Some(key) => format!("CgroupsUnified{key}"),
+        None => owned::name(section, key),
+    };
+    invalid(&field, &format!("on this node {why}"))
+}
+
+/// The resources with a limit beside a limit with swap: that it has one was checked before, and
+/// which one does not matter here.
+fn with_a_limit(wanted: &Map<String, Value>) -> Map<String, Value> {
+    let mut after = wanted.clone();
+    if let Some(Value::Object(memory)) = after.get_mut("memory") {
+        memory.entry("limit").or_insert_with(|| Value::from(1));
+    }
+    after
+}
+
+fn has_no_kernel_limit(host: &Host) -> bool {
+    let release = std::fs::read_to_string(host.path("/proc/sys/kernel/osrelease"));
+    let release = release.unwrap_or_default();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= NO_KERNEL_LIMIT,
+        _ => false,
+    }
+}
+
+/// Whether a cgroup has time for real-time processes; one that is not there yet will have none.
+fn has_real_time(dir: &Path) -> bool {
+    let budget = std::fs::read_to_string(dir.join("cpu.rt_runtime_us")).unwrap_or_default();
+    budget.trim().parse::<i64>().is_ok_and(|budget| budget != 0)
+}
+
+/// The files of a cgroup that is made next, as others show them.
+struct NewCgroup {
+    root: PathBuf,
+    layout: Layout,
+}
+
+impl NewCgroup {
+    /// The folder of a controller: where several share a hierarchy, it may have all their names.
+    fn controller(&self, name: &str) -> Option<PathBuf> {
+        let dir = self.root.join(name);
+        if self.layout == Layout::V2 || dir.is_dir() {
+            return Some(self.root.clone()).filter(|_| name.is_empty()).or(Some(dir));
+        }
+        let entries = std::fs::read_dir(&self.root).ok()?.flatten();
+        let mut dirs = entries.map(|entry| entry.path());
+        dirs.find(|dir| {
+            let names = dir.file_name().unwrap_or_default().to_string_lossy();
+            names.split(',').any(|one| one == name)
+        })
+    }
+
+    /// The cgroup above the container's, for CPU time; `None` where its document does not say.
+    fn above(&self, document: &[u8]) -> Option<PathBuf> {
+        let mut document = SpecDocument::parse(document).ok()?;
+        let path = document.root().object("linux").ok()?.value("cgroupsPath").ok()??;
+        let path = path.as_str()?.strip_prefix('/')?;
+        Some(self.controller("cpu")?.join(Path::new(path).parent()?))
+    }
+}
+
+impl CgroupFiles for NewCgroup {
+    fn exists(&self, controller: &str, file: &str) -> io::Result<bool> {
+        let Some(dir) = self.controller(controller) else {
+            // A place without any of them says nothing.
+            let is_there = |one: &&str| self.controller(one).is_some();
+            return Ok(!["cpu", "memory", "cpuset"].iter().any(is_there));
+        };
+        // Some files of v2 come with a controller, which runtimes enable when they need it.
+        let of = file.split('.').next().unwrap_or_default();
+        if self.layout == Layout::V2 && !has_word(&dir.join("cgroup.subtree_control"), of)? {
+            return Ok(true);
+        }
+        let (mut has_children, mut left) = (false, SEEN);
+        for entry in presence::entries(&dir)? {
+            // Several: a threaded one has not all of them.
+            if left > 0 && presence::is_dir(&entry.path())? {
+                (has_children, left) = (true, left - 1);
+                if presence::exists(&entry.path().join(file))? {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(!has_children || presence::exists(&dir.join(file))?)
+    }
+
+    fn text(&self, controller: &str, file: &str) -> io::Result<Option<String>> {
+        // The one that a new cgroup inherits.
+        let is_inherited = file == "memory.use_hierarchy";
+        match self.controller(controller).filter(|_| is_inherited) {
+            Some(dir) => std::fs::read_to_string(dir.join(file)).if_there(),
+            None => Ok(None),
+        }
+    }
+}
+
+fn has_word(path: &Path, wanted: &str) -> io::Result<bool> {
+    let words = std::fs::read_to_string(path).if_there()?.unwrap_or_default();
+    Ok(words.split_ascii_whitespace().any(|word| word == wanted))
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Runs a program that answers and ends, within a time: a runtime's `--version`, `systemctl`.
+//!
+//! Whatever it started is killed with it.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+
+use crate::error::{Context, Error, Result};
+
+/// More than any such program has to say, in bytes.
+const ANSWER_LIMIT: u64 = 1 << 20;
+
+/// What a program printed, and how it ended.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// Runs `program` with these words, and nothing on its standard input.
+///
+/// # Errors
+/// Fails when it cannot be executed, or does not end within `wait`.
+#[expect(clippy::disallowed_methods, reason = "the one place for programs that answer and end")]
+pub(crate) fn run(program: impl AsRef<OsStr>, words: &[&str], wait: Duration) -> Result<Answer> {
+    let program = program.as_ref();
+    let mut command = std::process::Command::new(program);
+    command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let spawned = command.current_dir("/").process_group(0).spawn();
+    let mut child = spawned.doing(|| format!("executing {}", program.display()))?;
+    let deadline = Instant::now() + wait;
+    let (stdout, stderr) = (child.stdout.take().map(read), child.stderr.take().map(read));
+    let text = |receiver: Option<Receiver<Vec<u8>>>| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let bytes = receiver.and_then(|receiver| receiver.recv_timeout(left).ok());
+        bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let (stdout, stderr) = (text(stdout), text(stderr));
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
+    // Its pipes are closed, so it is about to end. It is not reaped: its number stays its own.
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    let is_running = || matches!(waitid(Id::Pid(pid), flags), Ok(WaitStatus::StillAlive));
+    while stdout.is_some() && is_running() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let has_ended = !is_running();
+    // Ends what it left behind, or itself.
+    let _already_gone = killpg(pid, Signal::SIGKILL);
+    let status = child.wait().doing(|| format!("executing {}", program.display()))?;
+    match (stdout, stderr) {
+        (Some(stdout), Some(stderr)) if has_ended => Ok(Answer { status, stdout, stderr }),
+        _ => {
+            let shown = program.display();
+            Err(Error::new(format!("{shown} did not answer within {} s", wait.as_secs())))
+        }
+    }
+}
+
+/// Reads in a thread, which ends with the pipe: a pipe cannot be read with a deadline otherwise.
+fn read(pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _what_came = pipe.take(ANSWER_LIMIT).read_to_end(&mut bytes);
+        let _nobody_waits = sender.send(bytes);
+    });
+    receiver
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAIT: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn a_program_that_ends_is_heard_with_both_its_outputs() {
+        let said = run("/bin/sh", &["-c", "echo out; echo err >&2; exit 3"], WAIT).unwrap();
+        assert_eq!((said.stdout.as_str(), said.stderr.as_str()), ("out\n", "err\n"));
+        assert_eq!(said.status.code(), Some(3));
+    }
+
+    #[test]
+    fn one_that_hangs_or_is_no_program_is_an_error() {
+        let wait = Duration::from_millis(200);
+        let error = run("/bin/sh", &["-c", "sleep 600"], wait).unwrap_err().to_string();
+        assert!(error.contains("did not answer"), "{error}");
+        let error = run("/nowhere/program", &[], WAIT).unwrap_err().to_string();
+        assert!(error.contains("executing /nowhere/program: it is missing"), "{error}");
+    }
+}

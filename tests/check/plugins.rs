@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Faults of the plugin socket and of plugins.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+
+use serde_json::Value;
+use test_support::example::example;
+use test_support::{Script, is_synchronized, wait_until};
+
+use super::{FAULT, Fault, Mend, World, try_all};
+
+fn listen(world: &mut World) {
+    world.keep(UnixListener::bind(world.path("nri.sock")).unwrap());
+}
+
+fn hang_up(world: &mut World) {
+    world.kept.lock().unwrap().clear();
+    let _gone = std::fs::remove_file(world.path("nri.sock"));
+}
+
+/// A pre-installed plugin that is a script.
+fn install(world: &World, name: &str, text: &str) {
+    std::fs::create_dir_all(world.path("plugins")).unwrap();
+    world.host.put_program("script", &format!("#!/bin/sh\n{text}\n"));
+    std::fs::rename(world.path("script"), world.path("plugins").join(name)).unwrap();
+}
+
+fn uninstall(world: &mut World) {
+    for entry in std::fs::read_dir(world.path("plugins")).unwrap().flatten() {
+        std::fs::remove_file(entry.path()).unwrap();
+    }
+}
+
+fn connect(world: &World, script: Script) {
+    let _told = world.host.plugin("10", "slow", script);
+}
+
+fn hanging() -> Script {
+    // Only CreateContainer: an answer in between would end the row of time-outs.
+    Script { hangs: true, events: Some(1 << 3), ..Script::default() }
+}
+
+const SOCKET: &[Fault] = &[
+    Fault {
+        name: "taken by another program, without a daemon",
+        seed: listen,
+        row: "plugin socket",
+        says: "listens on ",
+        next: "free the socket",
+        mend: Mend::By(hang_up),
+        ..FAULT
+    },
+    Fault {
+        name: "taken by another program before the daemon started",
+        seed: |world| {
+            listen(world);
+            world.host.start_daemon();
+        },
+        row: "plugin socket",
+        says: "until then containers are created unchanged",
+        next: "free the socket",
+        mend: Mend::By(hang_up),
+        ..FAULT
+    },
+    Fault {
+        name: "a plain file",
+        seed: |world| world.host.write("nri.sock", ""),
+        row: "plugin socket",
+        says: "it is there and no socket",
+        next: "remove ",
+        mend: Mend::By(hang_up),
+        ..FAULT
+    },
+    Fault {
+        name: "below a file",
+        seed: |world| {
+            world.host.write("file", "");
+            let text = world.host.read("config.toml").replace("/nri.sock", "/file/nri.sock");
+            world.host.write("config.toml", &text);
+        },
+        row: "plugin socket",
+        says: "file",
+        next: "make the folder writable",
+        mend: Mend::By(|world| std::fs::remove_file(world.path("file")).unwrap()),
+        ..FAULT
+    },
+    Fault {
+        name: "of another mode",
+        runs: true,
+        seed: |world| {
+            let mode = PermissionsExt::from_mode(0o666);
+            std::fs::set_permissions(world.path("nri.sock"), mode).unwrap();
+        },
+        row: "plugin socket",
+        says: "has mode 0666",
+        next: "chmod ",
+        ..FAULT
+    },
+];
+
+const INSTALLED: &[Fault] = &[
+    Fault {
+        name: "no such folder",
+        seed: |world| {
+            let text = world.host.read("config.toml").replace("/plugins\"", "/elsewhere\"");
+            world.host.write("config.toml", &text);
+        },
+        row: "pre-installed plugins",
+        says: "elsewhere is missing",
+        next: "make the folder",
+        mend: Mend::By(|world| std::fs::create_dir(world.path("elsewhere")).unwrap()),
+        ..FAULT
+    },
+    Fault {
+        name: "not executable",
+        seed: |world| {
+            install(world, "10-a", "");
+            let mode = PermissionsExt::from_mode(0o644);
+            std::fs::set_permissions(world.path("plugins/10-a"), mode).unwrap();
+        },
+        row: "pre-installed plugins",
+        says: "it is not executable",
+        next: "make it executable",
+        mend: Mend::By(|world| {
+            let mode = PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(world.path("plugins/10-a"), mode).unwrap();
+        }),
+        ..FAULT
+    },
+    Fault {
+        name: "of a wrong name",
+        seed: |world| install(world, "a", ""),
+        row: "pre-installed plugins",
+        says: "not of the form NN-name",
+        next: "make it executable (chmod +x), and name it NN-name",
+        mend: Mend::By(uninstall),
+        ..FAULT
+    },
+    Fault {
+        name: "a configuration that is no text",
+        seed: |world| {
+            install(world, "10-a", "");
+            nri_runc::testing::files::replace(&world.path("a.conf"), b"\xff").unwrap();
+        },
+        row: "pre-installed plugins",
+        says: "a.conf",
+        next: "make its configuration file readable",
+        mend: Mend::By(|world| std::fs::remove_file(world.path("a.conf")).unwrap()),
+        ..FAULT
+    },
+    Fault {
+        name: "it exits",
+        seed: |world| {
+            install(world, "10-a", "echo no device >&2; exit 3");
+            world.host.start_daemon();
+        },
+        row: "pre-installed plugins",
+        says: "10-a is not running: could not be started",
+        next: "nri-runc nri plugins --logs 10-a",
+        mend: Mend::By(uninstall),
+        ..FAULT
+    },
+    Fault {
+        name: "it never registers",
+        config: "---plugin_registration_timeout = \"300ms\"",
+        seed: |world| {
+            install(world, "10-a", "exec sleep 300");
+            world.host.start_daemon();
+        },
+        row: "pre-installed plugins",
+        says: "did not register in time",
+        next: "nri-runc nri plugins --logs 10-a",
+        mend: Mend::By(uninstall),
+        ..FAULT
+    },
+    Fault {
+        name: "no program",
+        seed: |world| {
+            std::fs::create_dir_all(world.path("plugins")).unwrap();
+            world.host.put_program("plugins/10-a", "\x7fELF no more");
+            world.host.start_daemon();
+        },
+        row: "pre-installed plugins",
+        says: "10-a is not running: could not be started",
+        next: "nri-runc nri plugins --logs 10-a",
+        mend: Mend::By(uninstall),
+        ..FAULT
+    },
+    Fault {
+        name: "its upgrade does not run",
+        seed: |world| {
+            std::fs::create_dir_all(world.path("plugins")).unwrap();
+            std::fs::copy(example("demo_plugin"), world.path("plugins/10-a")).unwrap();
+            world.host.start_daemon();
+            let is_there = || is_synchronized(&world.host.admin(&["plugins"]), "10-a");
+            wait_until("it is synchronized", is_there);
+            install(world, "10-a", "echo no device >&2; exit 3");
+            // Everywhere that an operator looks.
+            let says = |verb: &str| {
+                let output = world.host.call(&["nri", verb]);
+                String::from_utf8_lossy(&output.stdout).into_owned()
+            };
+            let older = "older than its file or configuration: the newer one could not be started";
+            wait_until("status says so", || says("status").contains(older));
+            assert!(says("plugins").contains(older), "{}", says("plugins"));
+            assert!(says("metrics").contains("nri_runc_outdated_plugins 1"));
+        },
+        row: "pre-installed plugins",
+        says: "10-a: it is older than its file",
+        next: "nri-runc nri plugins --logs 10-a",
+        mend: Mend::By(|world| {
+            std::fs::copy(example("demo_plugin"), world.path("new")).unwrap();
+            std::fs::rename(world.path("new"), world.path("plugins/10-a")).unwrap();
+        }),
+        ..FAULT
+    },
+];
+
+const CONNECTED: &[Fault] = &[
+    Fault {
+        name: "a required one is missing",
+        config: "---[plugin.guard]\nrequired = true",
+        runs: true,
+        row: "required plugins",
+        says: "guard not connected: creates are refused",
+        next: "start it",
+        mend: Mend::By(|world| {
+            let _told = world.host.plugin("10", "guard", Script::default());
+        }),
+        ..FAULT
+    },
+    Fault {
+        name: "time-outs have disconnected it",
+        config: "---plugin_request_timeout = \"200ms\"\n[plugin.slow]\nstrikes = 1",
+        runs: true,
+        seed: |world| {
+            connect(world, hanging());
+            assert!(world.host.create("c1").status.success());
+        },
+        row: "plugins",
+        says: "10-slow disconnected",
+        next: "restart 10-slow",
+        mend: Mend::By(|world| connect(world, Script::default())),
+        ..FAULT
+    },
+    Fault {
+        name: "it has stopped answering and stays connected",
+        config: "---plugin_request_timeout = \"200ms\"\n[plugin.slow]\nstrikes = 0",
+        runs: true,
+        seed: |world| {
+            connect(world, hanging());
+            for id in ["c1", "c2", "c3", "c4"] {
+                assert!(world.host.create(id).status.success());
+            }
+        },
+        row: "plugins",
+        says: "10-slow does not answer: containers are created without it",
+        next: "restart 10-slow",
+        mend: Mend::By(|world| connect(world, Script::default())),
+        ..FAULT
+    },
+    Fault {
+        name: "it has left",
+        runs: true,
+        seed: |world| {
+            let leaves = Script { leaves: true, ..Script::default() };
+            connect(world, leaves);
+            let _created = world.host.create("c1");
+        },
+        row: "plugins",
+        says: "10-slow disconnected",
+        next: "restart 10-slow",
+        mend: Mend::By(|world| connect(world, Script::default())),
+        ..FAULT
+    },
+    Fault {
+        name: "one that the operator waits for never came",
+        config: "---wait_for = [\"slow\"]\nplugin_registration_timeout = \"300ms\"",
+        runs: true,
+        row: "plugins",
+        says: "slow took part before the daemon started, and has not returned",
+        next: "start slow",
+        mend: Mend::By(|world| connect(world, Script::default())),
+        ..FAULT
+    },
+];
+
+#[test]
+fn a_plugin_socket_that_plugins_cannot_use_is_named() {
+    try_all(SOCKET);
+}
+
+#[test]
+fn a_pre_installed_plugin_that_does_not_run_is_named() {
+    try_all(INSTALLED);
+}
+
+#[test]
+fn a_plugin_that_takes_no_part_is_named() {
+    try_all(CONNECTED);
+}
+
+#[test]
+fn a_plugin_that_time_outs_disconnected_is_named_until_it_returns() {
+    let mut world = World::new("---plugin_request_timeout = \"200ms\"\n[plugin.slow]\nstrikes = 1");
+    world.host.start_daemon();
+    connect(&world, hanging());
+    assert!(world.host.create("c1").status.success());
+    let find = |world: &World| -> Option<Value> {
+        world.check().into_iter().find(|row| row["check"] == "plugins" && row["ok"] == false)
+    };
+    wait_until("it is named", || find(&world).is_some());
+    connect(&world, Script::default());
+    assert_eq!(find(&world), None);
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! strace, which lets one system call of a process fail (`--inject`), and lists those that it makes.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use test_support::{tools, wait_until};
+
+/// System calls that have no failure to inject: they cannot fail, an error would be one that no
+/// kernel gives (a `close` that fails closes all the same; memory that is refused ends a process,
+/// as the other tests here do), or strace itself needs them.
+const NEVER_FAIL: [&str; 37] = [
+    "_exit",
+    "arch_prctl",
+    "brk",
+    "clock_gettime",
+    "clock_nanosleep",
+    "close",
+    "execve",
+    "exit",
+    "exit_group",
+    "futex",
+    "getegid",
+    "geteuid",
+    "getgid",
+    "getpid",
+    "getppid",
+    "getrandom",
+    "gettid",
+    "getuid",
+    "madvise",
+    "mmap",
+    "mprotect",
+    "mremap",
+    "munmap",
+    "nanosleep",
+    "prctl",
+    "prlimit64",
+    "restart_syscall",
+    "rseq",
+    "rt_sigaction",
+    "rt_sigprocmask",
+    "rt_sigreturn",
+    "sched_getaffinity",
+    "sched_yield",
+    "set_robust_list",
+    "set_tid_address",
+    "sigaltstack",
+    "umask",
+];
+
+/// System calls whose only failure of ours is an interruption.
+const ONLY_INTERRUPTED: [&str; 4] = ["epoll_pwait", "epoll_wait", "poll", "ppoll"];
+
+/// The failures, as strace names them.
+pub(super) const ERRORS: [&str; 8] =
+    ["EMFILE", "ENFILE", "ENOSPC", "EIO", "EROFS", "EACCES", "ENOMEM", "EINTR"];
+
+/// Whether this call can fail so.
+pub(super) fn can_fail(call: &str, error: &str) -> bool {
+    !NEVER_FAIL.contains(&call) && (error == "EINTR" || !ONLY_INTERRUPTED.contains(&call))
+}
+
+/// strace, below the tools or of this machine.
+pub(super) fn find() -> Option<PathBuf> {
+    let of_machine = Path::new("/usr/bin/strace");
+    if of_machine.exists() {
+        return Some(of_machine.to_owned());
+    }
+    tools::find(&["strace"]).map(|folder| folder.join("strace"))
+}
+
+/// What to inject: the `nth` time that a thread makes this call it fails.
+fn injected(call: &str, nth: usize, error: &str) -> [String; 4] {
+    let what = format!("inject={call}:error={error}:when={nth}");
+    ["-e".to_owned(), format!("trace={call}"), "-e".to_owned(), what]
+}
+
+/// The words before a wrapper's command: its calls go to `log` until it becomes the runtime.
+pub(super) fn around_wrapper(
+    strace: &Path,
+    log: &Path,
+    fault: Option<(&str, usize, &str)>,
+) -> Vec<String> {
+    // -D: the wrapper stays this process's own child, as the runtime that it becomes.
+    let mut words = vec![strace.display().to_string(), "-D".into(), "-qq".into()];
+    words.extend(["-b", "execve", "-o"].map(str::to_owned));
+    words.push(log.display().to_string());
+    words.extend(fault.into_iter().flat_map(|(call, nth, error)| injected(call, nth, error)));
+    words
+}
+
+/// A tracer of a running process and all its threads.
+pub(super) struct Attached {
+    strace: Child,
+    log: PathBuf,
+}
+
+impl Attached {
+    #[expect(clippy::disallowed_methods, reason = "a tracer")]
+    pub(super) fn to(
+        pid: i32,
+        strace: &Path,
+        log: &Path,
+        fault: Option<(&str, usize, &str)>,
+    ) -> Self {
+        let mut command = Command::new(strace);
+        command.args(["-f", "-qq", "-o"]).arg(log).args(["-p", &pid.to_string()]);
+        command.args(fault.into_iter().flat_map(|(call, nth, error)| injected(call, nth, error)));
+        let strace = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let is_traced = || {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            status.is_empty() || !status.contains("TracerPid:\t0\n")
+        };
+        wait_until("strace is attached", is_traced);
+        Self { strace, log: log.to_owned() }
+    }
+
+    /// Lets the process go; the log is whole then.
+    pub(super) fn detach(mut self) -> String {
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.strace.id()).unwrap());
+        let _gone = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        self.strace.wait().unwrap();
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+/// Whether the call that failed woke a thread of the same process, which no kernel refuses.
+pub(super) fn was_wake_up(log: &str) -> bool {
+    let is_wake_up = |line: &str| line.contains(r#""\1\0\0\0\0\0\0\0", 8)"#);
+    log.lines().any(|line| line.contains("(INJECTED)") && is_wake_up(line))
+}
+
+/// How often each call was made, by the thread that made it most often.
+pub(super) fn counted(log: &str) -> BTreeMap<String, usize> {
+    let mut by_thread: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for line in log.lines() {
+        let (thread, rest) = match line.split_once(' ') {
+            Some((pid, rest)) if pid.bytes().all(|byte| byte.is_ascii_digit()) => (pid, rest),
+            _ => ("", line),
+        };
+        let Some((name, _)) = rest.trim_start().split_once('(') else { continue };
+        if name
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+        {
+            *by_thread.entry((name.to_owned(), thread.to_owned())).or_default() += 1;
+        }
+    }
+    let mut most: BTreeMap<String, usize> = BTreeMap::new();
+    for ((name, _), count) in by_thread {
+        let known = most.entry(name).or_default();
+        *known = (*known).max(count);
+    }
+    most
+}

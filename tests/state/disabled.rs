@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What wrappers do while plugins are disabled is written down by nobody: `enable` finds out.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::json;
+use test_support::{Script, TestHost, wait_until};
+
+use super::{bundle, run, started, state, succeeds};
+
+/// A host with a plugin, which receives every event, and containers that run.
+fn with_running(ids: &[&str], more: &str) -> (TestHost, Arc<Mutex<Vec<String>>>) {
+    let host = TestHost::new("");
+    let root = host.path("root").display().to_string();
+    let runtime = host.path("fake/runc");
+    host.configure(&runtime, &format!("autostart = false\nruntime_roots = [\"{root}\"]\n{more}"));
+    let mut host = host;
+    host.start_daemon();
+    let told = host.plugin("10", "witness", Script::default());
+    ids.iter().for_each(|id| run(&host, id));
+    (host, told)
+}
+
+/// The events of this container or pod, in order.
+fn of(told: &Mutex<Vec<String>>, id: &str) -> Vec<String> {
+    let told = told.lock().unwrap();
+    let events = told.iter().filter_map(|line| line.strip_suffix(&format!(" {id}")));
+    events.map(ToOwned::to_owned).collect()
+}
+
+const REST: [&str; 4] = ["StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"];
+
+fn is_caught_up(host: &TestHost) -> bool {
+    !host.path("run/was_disabled").exists()
+}
+
+#[test]
+fn what_was_deleted_while_disabled_is_removed_at_enable() {
+    let (host, told) = with_running(&["gone", "stays"], "");
+    succeeds(&host.call(&["nri", "disable"]));
+    succeeds(&host.verb(&["delete", "--force", "gone"]));
+    wait_until("its exit is noted", || state(&host, "gone") == "stopped");
+    assert_eq!(host.admin(&["pods"]).as_array().unwrap().len(), 2, "nothing is written meanwhile");
+    succeeds(&host.call(&["nri", "enable"]));
+    wait_until("it is removed", || host.admin(&["pods"]).as_array().unwrap().len() == 1);
+    wait_until("all is looked at", || is_caught_up(&host));
+    assert_eq!(of(&told, "gone")[5..], REST);
+    assert!(!of(&told, "stays").contains(&"StopContainer".to_owned()));
+    // Once is enough.
+    succeeds(&host.call(&["nri", "enable"]));
+    let late = host.plugin("20", "late", Script::default());
+    assert_eq!(*late.lock().unwrap(), ["Synchronize stays"]);
+    assert_eq!(of(&told, "gone").len(), 9);
+}
+
+#[test]
+fn what_was_created_while_disabled_is_known_from_enable_on() {
+    let (host, told) = with_running(&[], "");
+    succeeds(&host.call(&["nri", "disable"]));
+    run(&host, "new");
+    bundle(&host, "made");
+    succeeds(&host.create_from("made", "made"));
+    succeeds(&host.call(&["nri", "enable"]));
+    wait_until("all is looked at", || is_caught_up(&host));
+    assert_eq!(state(&host, "new"), "running");
+    assert_eq!(state(&host, "made"), "created");
+    let explained = host.admin(&["explain", "new"]);
+    assert!(explained["skipped"].to_string().contains("created while plugins were disabled"));
+    assert_eq!(of(&told, "new"), ["RunPodSandbox", "CreateContainer"]);
+    succeeds(&host.verb(&["delete", "--force", "new"]));
+    wait_until("its end is told", || of(&told, "new").len() == 6);
+    assert_eq!(of(&told, "new")[2..], REST);
+}
+
+#[test]
+fn what_was_started_while_disabled_is_running_at_enable() {
+    let (host, told) = with_running(&[], "");
+    bundle(&host, "made");
+    succeeds(&host.create_from("made", "made"));
+    wait_until("it is created", || state(&host, "made") == "created");
+    succeeds(&host.call(&["nri", "disable"]));
+    succeeds(&host.verb(&["start", "made"]));
+    assert_eq!(state(&host, "made"), "created");
+    succeeds(&host.call(&["nri", "enable"]));
+    wait_until("all is looked at", || is_caught_up(&host));
+    assert_eq!(state(&host, "made"), "running");
+    assert!(!of(&told, "made").contains(&"StopContainer".to_owned()));
+}
+
+#[test]
+fn an_id_used_again_while_disabled_means_the_new_container() {
+    let (host, told) = with_running(&["same"], "");
+    let before = host.admin(&["pods"])[0]["containers"][0]["pid"].clone();
+    succeeds(&host.call(&["nri", "disable"]));
+    succeeds(&host.verb(&["delete", "--force", "same"]));
+    run(&host, "same");
+    succeeds(&host.call(&["nri", "enable"]));
+    wait_until("all is looked at", || is_caught_up(&host));
+    let now = &host.admin(&["pods"])[0]["containers"][0];
+    assert_eq!(now["state"], "running");
+    assert_ne!(now["pid"], before);
+    let whole: Vec<&str> = [&REST[..], &["RunPodSandbox", "CreateContainer"]].concat();
+    assert_eq!(of(&told, "same")[5..], whole);
+}
+
+#[test]
+fn without_a_daemon_at_enable_the_next_one_finds_out() {
+    let (mut host, told) = with_running(&["gone"], "");
+    host.kill_daemon();
+    drop(told);
+    succeeds(&host.call(&["nri", "disable"]));
+    succeeds(&host.verb(&["delete", "--force", "gone"]));
+    run(&host, "new");
+    succeeds(&host.call(&["nri", "enable"]));
+    host.start_daemon();
+    wait_until("all is looked at", || is_caught_up(&host));
+    assert_eq!(state(&host, "new"), "running");
+    wait_until("the dead are gone", || host.admin(&["pods"]).as_array().unwrap().len() == 1);
+}
+
+#[test]
+fn a_reload_that_ends_nri_disable_finds_out_too() {
+    let (host, _told) = with_running(&["gone"], "");
+    let root = host.path("root").display().to_string();
+    let configured = |more: &str| {
+        let more = format!("autostart = false\nruntime_roots = [\"{root}\"]\n---{more}");
+        host.configure(&host.path("fake/runc"), &more);
+        succeeds(&host.call(&["nri", "reload"]));
+    };
+    configured("disable = true\n");
+    succeeds(&host.verb(&["delete", "--force", "gone"]));
+    configured("");
+    wait_until("it is removed", || host.admin(&["pods"]) == json!([]));
+    wait_until("all is looked at", || is_caught_up(&host));
+}
+
+#[test]
+fn a_state_that_cannot_be_looked_up_is_not_taken_for_gone() {
+    let (host, told) = with_running(&["c1"], "");
+    succeeds(&host.call(&["nri", "disable"]));
+    // A path that is a loop of links fails with another error than a missing one.
+    std::fs::rename(host.path("root"), host.path("elsewhere")).unwrap();
+    std::os::unix::fs::symlink("root", host.path("root")).unwrap();
+    succeeds(&host.call(&["nri", "enable"]));
+    wait_until("all is looked at", || is_caught_up(&host));
+    assert_eq!(state(&host, "c1"), "running");
+    assert_eq!(of(&told, "c1").len(), 5);
+    std::fs::remove_file(host.path("root")).unwrap();
+    std::fs::rename(host.path("elsewhere"), host.path("root")).unwrap();
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+}
+
+#[test]
+fn disable_and_enable_with_nothing_between_them_change_nothing() {
+    let host = started("");
+    let told = host.plugin("10", "witness", Script::default());
+    run(&host, "c1");
+    succeeds(&host.call(&["nri", "disable"]));
+    succeeds(&host.call(&["nri", "enable"]));
+    wait_until("all is looked at", || is_caught_up(&host));
+    assert_eq!((state(&host, "c1").as_str(), of(&told, "c1").len()), ("running", 5));
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `nri-runc nri forget`: an operator drops a record that no engine has any more.
+
+use serde_json::json;
+use test_support::{Script, wait_until};
+
+use super::{run, started, state, succeeds};
+
+/// Ends the process of a container past the runtime, whose state stays.
+fn end(host: &test_support::TestHost, id: &str) {
+    let pid: i32 = host.read(&format!("root/{id}/pid")).trim().parse().unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)
+        .unwrap();
+    wait_until("it has ended", || state(host, id) == "stopped");
+}
+
+fn refused(host: &test_support::TestHost, words: &[&str]) -> String {
+    let output = host.call(&[&["nri", "forget"][..], words].concat());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    said
+}
+
+#[test]
+fn a_container_that_runs_is_not_forgotten_even_by_force() {
+    let host = started("");
+    run(&host, "c1");
+    for words in [&["c1"][..], &["c1", "--force"]] {
+        let said = refused(&host, words);
+        assert!(said.contains("c1 still runs: process "), "{said}");
+    }
+    std::fs::remove_dir_all(host.path("root/c1")).unwrap();
+    assert!(refused(&host, &["c1", "--force"]).contains("still runs"));
+    assert_eq!(state(&host, "c1"), "running");
+}
+
+#[test]
+fn what_the_runtime_still_has_is_forgotten_by_force_alone() {
+    let host = started("");
+    let told = host.plugin("10", "witness", Script::default());
+    run(&host, "c1");
+    end(&host, "c1");
+    let said = refused(&host, &["c1"]);
+    assert!(said.contains("the runtime still has c1, in ") && said.contains("--force"), "{said}");
+    let document = host.admin(&["forget", "c", "--force"]);
+    assert_eq!(document["containers"][0]["id"], "c1", "{document}");
+    assert!(document["warning"].as_str().unwrap().contains("no plugin receives its events"));
+    assert_eq!(host.admin(&["pods"]), json!([]));
+    let told = told.lock().unwrap().clone();
+    let wanted = ["StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"]
+        .map(|e| format!("{e} c1"));
+    assert_eq!(told[told.len() - 4..], wanted);
+    assert_eq!(told.len(), 5 + 4, "{told:?}");
+}
+
+#[test]
+fn a_record_whose_state_is_gone_goes_and_says_what_it_means() {
+    let host = started("");
+    run(&host, "c1");
+    end(&host, "c1");
+    std::fs::remove_dir_all(host.path("root/c1")).unwrap();
+    let output = host.call(&["nri", "forget", "c1"]);
+    succeeds(&output);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("forgot container c1\n") && said.contains("warning: "), "{said}");
+    assert_eq!(host.admin(&["pods"]), json!([]));
+    assert_eq!(std::fs::read_dir(host.path("run/state/containers")).unwrap().count(), 0);
+}
+
+#[test]
+fn an_id_that_nothing_or_several_have_is_refused() {
+    let host = started("");
+    run(&host, "c1");
+    run(&host, "c2");
+    assert!(refused(&host, &["x"]).contains("no container or pod has the ID x"));
+    assert!(refused(&host, &["c", "--force"]).contains("c means "));
+    let host = test_support::TestHost::new("autostart = false");
+    assert!(refused(&host, &["c1"]).contains("the daemon is not running"));
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Containers that their engine gave up without a call of the runtime go as soon as none of their files
+//! is there any more.
+
+use serde_json::json;
+use test_support::{Script, TestHost, wait_until};
+
+use super::{run, state, succeeds};
+
+/// A host whose daemon looks often.
+fn host() -> TestHost {
+    let mut host = TestHost::new("---[debug]\nlook_every = \"100ms\"\n");
+    host.start_daemon();
+    host
+}
+
+fn end(host: &TestHost, id: &str) {
+    let pid: i32 = host.read(&format!("root/{id}/pid")).trim().parse().unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)
+        .unwrap();
+    wait_until("it has ended", || state(host, id) == "stopped");
+}
+
+fn lose(host: &TestHost, folders: &[&str]) {
+    folders.iter().for_each(|folder| std::fs::remove_dir_all(host.path(folder)).unwrap());
+}
+
+#[test]
+fn a_container_that_is_gone_is_removed_with_its_events_once() {
+    let host = host();
+    let told = host.plugin("10", "witness", Script::default());
+    run(&host, "c1");
+    run(&host, "c2");
+    end(&host, "c1");
+    lose(&host, &["c1", "root/c1"]);
+    wait_until("it is removed", || state(&host, "c1").is_empty());
+    wait_until("its pod too", || host.admin(&["pods"]).as_array().unwrap().len() == 1);
+    assert_eq!(state(&host, "c2"), "running");
+    let told = told.lock().unwrap().clone();
+    let ends: Vec<&String> = told.iter().filter(|line| line.ends_with(" c1")).skip(5).collect();
+    let rest = ["StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"];
+    assert_eq!(ends, rest.map(|event| format!("{event} c1")).each_ref());
+    // Its ID is free.
+    run(&host, "c1");
+    assert_eq!(state(&host, "c1"), "running");
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+}
+
+#[test]
+fn what_lives_or_left_a_file_stays() {
+    let host = host();
+    for id in ["lives", "bundle", "state"] {
+        run(&host, id);
+    }
+    lose(&host, &["lives", "root/lives"]);
+    for id in ["bundle", "state"] {
+        end(&host, id);
+    }
+    lose(&host, &["root/bundle", "state"]);
+    run(&host, "gone");
+    end(&host, "gone");
+    lose(&host, &["gone", "root/gone"]);
+    // By then the others were looked at as often.
+    wait_until("one is removed", || state(&host, "gone").is_empty());
+    let states = ["lives", "bundle", "state"].map(|id| state(&host, id));
+    assert_eq!(states, ["running", "stopped", "stopped"]);
+    assert_ne!(host.admin(&["pods"]), json!([]));
+}

@@ -78,6 +78,21 @@ pub(crate) fn delta(
     delta
 }
 
+/// A delta as plugins are asked about it: a new quota comes with the period that the engine sent, as its
+/// own NRI passes it, although the period is no change.
+pub(crate) fn with_period(
+    mut delta: Map<String, Value>,
+    request: &Map<String, Value>,
+) -> Map<String, Value> {
+    let period = request.get("cpu").and_then(|cpu| cpu.get("period"));
+    if let (Some(Value::Object(cpu)), Some(period)) = (delta.get_mut("cpu"), period)
+        && cpu.contains_key("quota")
+    {
+        cpu.insert("period".to_owned(), period.clone());
+    }
+    delta
+}
+
 /// Puts an engine's request over its earlier resources, and keeps what plugins own.
 ///
 /// `strip_devices` is for crun, which applies device rules that it finds in an update and would
@@ -322,6 +337,7 @@ mod tests {
         let overlay = json!({"cpu": {"quota": 3000, "period": 5000}});
         let quota = map(json!({"cpu": {"quota": 50000, "period": 100_000}}));
         assert_eq!(Value::Object(delta(&quota, &engine())), json!({"cpu": {"quota": 50000}}));
+        assert_eq!(with_period(delta(&quota, &engine()), &quota), quota, "as plugins are asked");
         let outcome = update(overlay.clone(), Value::Object(quota));
         assert_eq!(Value::Object(outcome.overlay), json!({"cpu": {"period": 5000}}));
         let cpu = &outcome.to_runtime["cpu"];

@@ -222,8 +222,15 @@ fn nothing_is_told_twice_when_docker_restarts_or_a_monitor_is_killed() {
 fn a_container_that_docker_gave_up_can_be_forgotten() {
     let Some(docker) = Docker::new() else { return };
     let told = docker.host.plugin("10", "witness", Script::default());
+    // A runtime that is deleted: with one that is only misnamed, the last valid one stays in force.
+    let (folder, runc) = (docker.host.path("own"), docker.tools().join("runc"));
+    std::fs::create_dir(&folder).unwrap();
+    let own = folder.join("runc");
+    std::os::unix::fs::symlink(&runc, &own).unwrap();
+    docker.host.configure(&own, "");
+    succeeds(&docker.host.call(&["nri", "reload"]));
     let id = docker.runs("web", &[]);
-    docker.host.configure(&docker.host.path("missing"), "");
+    std::fs::remove_file(&own).unwrap();
     docker.says(&["rm", "--force", "web"]);
     wait_until("its process ends", || heard_of(&told, "StopContainer web"));
     assert_eq!(docker.says(&["ps", "--all", "--quiet"]), "");
@@ -241,7 +248,6 @@ fn a_container_that_docker_gave_up_can_be_forgotten() {
     assert_eq!(events(&told, "web"), LIFE);
     // What Docker and its containerd have left.
     let root = docker.host.path("exec/runtime-runc/moby").display().to_string();
-    let runc = docker.tools().join("runc");
-    docker.host.configure(&runc, "");
+    std::os::unix::fs::symlink(&runc, &own).unwrap();
     succeeds(&docker.host.call(&["--root", &root, "delete", "--force", &id]));
 }

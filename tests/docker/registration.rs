@@ -43,6 +43,7 @@ fn stays(docker: &Docker, id: &str) {
 fn docker_takes_us_at_a_reload_and_has_its_settings_back_byte_for_byte() {
     let Some(mut docker) = Docker::before_install() else { return };
     let before = settings(&docker);
+    std::fs::create_dir(docker.host.path("plugins")).unwrap();
     docker.host.start_daemon();
     docker.start();
     docker.import_image();

@@ -121,7 +121,7 @@ impl EnginesQuestion {
     fn of(record: &Container, request: &Block) -> Option<Self> {
         let delta = overlay::delta(request, &record.engine_resources);
         if !delta.is_empty() {
-            return Some(Self::Changed(delta));
+            return Some(Self::Changed(overlay::with_period(delta, request)));
         }
         let repeated = || Self::Repeated(overlay::repeated(&record.engine_resources));
         (!record.overlay.is_empty()).then(repeated)

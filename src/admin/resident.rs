@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::config::{self, Config, Loaded};
 use crate::error::{Context, Error, Result};
+use crate::files;
 use crate::host::Host;
 use crate::presence::IfThere;
 use crate::{daemon, procfs, runtime, wrapper};
@@ -186,6 +187,15 @@ impl RunningDaemon {
     }
 }
 
+/// Whether a daemon could serve in this run directory.
+///
+/// # Errors
+/// Fails with its fault, and what mends it.
+pub(super) fn can_serve_in(run_dir: &Path) -> Result<()> {
+    files::make_private_dir(run_dir)?;
+    files::try_write(run_dir).map_err(|error| error.hint("see: nri-runc nri check"))
+}
+
 /// A process that holds the daemon's lock although no daemon listens.
 fn silent_holder(config: &Config, pid: u32) -> Error {
     let words = procfs::command_line(&Host::default(), pid).or_absent().unwrap_or_default();
@@ -276,8 +286,16 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Value> {
     let next = runtime::verify(config::load(file.as_deref()));
     if let Some(problem) = next.refusal() {
         let error = Error::new(format!("the configuration has an error: {}", problem.text));
-        return Err(error.hint("fix this file first; the daemon keeps running"));
+        return Err(error.hint(match running {
+            Some(_) => "fix this file first; the daemon keeps running",
+            None => "fix this file first; no daemon runs",
+        }));
     }
+    // The next daemon needs it: the one that runs is not ended for nothing.
+    can_serve_in(&next.config.run_dir).map_err(|error| match running {
+        Some(_) => error.doing("not restarted, the daemon keeps running"),
+        None => error,
+    })?;
     let unit = match &running {
         Some(running) => running.unit("systemctl restart nri-runc")?,
         None => Unit::that_is_wanted(next.config.autostart),

@@ -197,7 +197,13 @@ pub(crate) fn verify(mut loaded: Loaded) -> Loaded {
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
         let place = loaded.place_of(&path).map_or(String::new(), |place| format!("{place}: "));
         let text = format!("{place}{}: {}", path.join("."), error.why());
+        let is_instance = path.len() > 1;
         loaded.add_problem(Problem { text, consequence: Consequence::KeepsLast });
+        // Containers that run must still be stopped and deleted: without a valid configuration before,
+        // the default of the key is used (D7).
+        if !is_instance && !loaded.is_last_good() {
+            loaded.config.runtime = Config::default().runtime;
+        }
     }
     loaded
 }
@@ -215,11 +221,18 @@ fn missing(config: &Config) -> Option<(Vec<String>, Error)> {
         all.push((vec!["runtime".to_owned()], None));
     }
     all.into_iter().find_map(|(path, called_as)| {
-        let Err(_) = resolve(config, called_as.as_ref()) else { return None };
-        // An engine may have a folder of runtimes in its PATH that no other process has.
-        let error = resolve_in(config, called_as.as_ref(), &paths_of_engines(config)).err()?;
+        let error = resolve_as_engines(config, called_as.as_ref()).err()?;
         Some((path, error))
     })
+}
+
+/// The same as [`resolve`], also where the engines look: one may have a folder of runtimes in its PATH that
+/// no other process has.
+///
+/// # Errors
+/// Fails when there is none, naming what was tried.
+pub(crate) fn resolve_as_engines(config: &Config, called_as: Option<&OsString>) -> Result<PathBuf> {
+    resolve(config, called_as).or_else(|_| resolve_in(config, called_as, &paths_of_engines(config)))
 }
 
 /// The PATHs of the engines that run on this host, and of the processes that they start.

@@ -45,7 +45,7 @@ pub(super) fn row(loaded: &Loaded, running: &Daemon) -> Value {
     if !config.autostart {
         return finding("daemon", false, "not running; autostart is off", "start the service");
     }
-    match trial(loaded) {
+    match resident::can_serve_in(&config.run_dir).and_then(|()| trial(loaded)) {
         Ok(()) => finding("daemon", true, "not running; the first container starts it", ""),
         Err(error) => {
             let detail = format!("not running, and none can start: {}", error.why());

@@ -272,7 +272,7 @@ fn runtime_of(node: &Node, left: &RuntimeState) -> Result<PathBuf> {
     let config = &node.config();
     let named = config.instances.values().chain(&config.runtime);
     let named = named.filter(|path| path.starts_with('/')).map(PathBuf::from);
-    let usual = runtime::resolve(config, None);
+    let usual = runtime::resolve_as_engines(config, None);
     let mut all = named.chain(usual.as_ref().ok().cloned());
     // One that cannot be looked at is as good as there: it is the configured one.
     let is_meant = |path: &PathBuf| {

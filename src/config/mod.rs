@@ -413,6 +413,17 @@ mod tests {
     }
 
     #[test]
+    fn a_comment_behind_a_broken_files_run_dir_is_no_part_of_it() {
+        for line in ["run_dir = \"/srv/x\" # disk", "run_dir = '/srv/x' # \"", "run_dir=\"/srv/x"] {
+            let files = vec![(PathBuf::from("/a"), format!("{line}\n= =\n"))];
+            assert_eq!(run_dir_of(&files, Path::new("/run/a")), Path::new("/srv/x"), "{line}");
+        }
+        let valid = "x = '''\nrun_dir = \"/srv/x\"\n'''\n".to_owned();
+        let files = vec![(PathBuf::from("/a"), valid)];
+        assert_eq!(run_dir_of(&files, Path::new("/run/a")), Path::new("/run/a"));
+    }
+
+    #[test]
     fn a_broken_file_without_snapshot_leaves_the_defaults() {
         let (_temp, path) = file("run_dir = \"/nowhere/x\"\n= = =\n");
         let loaded = load(Some(&path));

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_another_user_or_namespace_is_no_daemon_of_this_host() {
+    fn a_process_of_another_user_or_namespace_is_no_daemon_here() {
         use std::os::unix::process::CommandExt;
         use std::process::Command;
         if !nix::unistd::geteuid().is_root() {

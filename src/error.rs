@@ -129,6 +129,11 @@ impl Error {
         presence::is_shortage(self.os)
     }
 
+    /// Whether a call failed because the process at the other end has ended.
+    pub fn is_hangup(&self) -> bool {
+        matches!(self.os, nix::libc::EPIPE | nix::libc::ECONNRESET)
+    }
+
     /// Whether a call failed for a reason that may pass: another attempt may have another outcome.
     pub fn may_pass(&self) -> bool {
         presence::may_pass(self.os)

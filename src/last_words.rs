@@ -10,6 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::quoted;
+use crate::presence::IfThere;
 
 /// The file in the run directory, and its name once the next daemon starts.
 const FILE: &str = "daemon.err";
@@ -22,16 +23,23 @@ const TAIL: u64 = 4 << 10;
 const SHOWN: usize = 400;
 
 /// Opens the file for a daemon that is about to start, and sets the words of the one before aside.
-/// `None` where the run directory takes no file: the daemon will say the same.
+/// `None` where the run directory takes no file: the daemon will say the same. What is no plain file
+/// of that name stays: a link is not followed, a FIFO without a reader is not waited for.
 pub(crate) fn open(run_dir: &Path) -> Option<File> {
     let path = run_dir.join(FILE);
-    if path.metadata().is_ok_and(|meta| meta.len() > 0) {
-        let _or_it_is_lost = std::fs::rename(&path, run_dir.join(SET_ASIDE));
+    match path.symlink_metadata().if_there().ok()? {
+        Some(meta) if !meta.is_file() => return None,
+        Some(meta) if meta.len() > 0 => {
+            let _or_it_is_lost = std::fs::rename(&path, run_dir.join(SET_ASIDE));
+        }
+        Some(_) | None => {}
     }
     let mut options = OpenOptions::new();
     // Not O_TRUNC alone: two writers of one file would leave holes.
-    options.create(true).append(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+    options.create(true).append(true).mode(0o600).custom_flags(flags);
     let file = options.open(path).ok()?;
+    file.metadata().or_absent().filter(std::fs::Metadata::is_file)?;
     file.set_len(0).ok()?;
     Some(file)
 }
@@ -58,7 +66,7 @@ fn words_in(path: &Path) -> Option<String> {
     let mut options = OpenOptions::new();
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
     let mut file = options.read(true).custom_flags(flags).open(path).ok()?;
-    let length = file.metadata().ok().filter(std::fs::Metadata::is_file)?.len();
+    let length = file.metadata().or_absent().filter(std::fs::Metadata::is_file)?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL))).ok()?;
     let mut bytes = Vec::new();
     file.take(TAIL).read_to_end(&mut bytes).ok()?;
@@ -105,6 +113,11 @@ mod tests {
         std::os::unix::fs::symlink("/etc/passwd", temp.path().join(FILE)).unwrap();
         assert_eq!(read(temp.path()), None, "no link is followed");
         assert!(open(temp.path()).is_none());
+        assert!(temp.path().join(FILE).is_symlink(), "it is not set aside");
+        let fifo = temp.path().join("fifo");
+        std::fs::create_dir(&fifo).unwrap();
+        nix::unistd::mkfifo(&fifo.join(FILE), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(open(&fifo).is_none());
         assert_eq!(of_output("\n  \n"), None);
         assert_eq!(of_output(&"x".repeat(9000)).map(|words| words.len()), Some(SHOWN));
     }

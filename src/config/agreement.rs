@@ -138,7 +138,7 @@ impl Place {
     }
 
     fn text(&self, lines: &[String]) -> String {
-        format!("run_dir = \"{}\"\n{}\n", self.0.path().display(), lines.join("\n"))
+        format!("run_dir = \"{}\" # x\n{}\n", self.0.path().display(), lines.join("\n"))
     }
 
     fn keep(&self, loaded: &Loaded) {

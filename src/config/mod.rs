@@ -45,6 +45,9 @@ pub(crate) use settings::{
 };
 pub(crate) use snapshot::text as snapshot_text;
 
+use crate::error::{Error, Result};
+use crate::presence;
+
 use snapshot::Snapshot;
 
 /// The main configuration file.
@@ -77,6 +80,9 @@ pub struct Loaded {
     pub only: Option<PathBuf>,
     /// Why the file that was named could not be read.
     pub unreadable: Option<String>,
+    /// Why it cannot be known which settings are in force: those of [`Loaded::config`] may name
+    /// another runtime.
+    unknown: Option<Error>,
 }
 
 impl Loaded {
@@ -149,9 +155,14 @@ impl Loaded {
                 if worst == Consequence::UsesNoFile {
                     run_dir = run_dir_of(&self.files, &run_dir);
                 }
-                match snapshot::read(&run_dir) {
+                let kept = snapshot::read(&run_dir).unwrap_or_else(|unknown| {
+                    self.unknown = Some(unknown);
+                    None
+                });
+                match kept {
                     Some(Snapshot { config, files }) => {
                         self.last_good = Some(files);
+                        self.unknown = None;
                         config
                     }
                     None if worst == Consequence::UsesNoFile => defaults(&self.files, run_dir),
@@ -204,6 +215,9 @@ fn read_all(only: Option<PathBuf>, root: &Path) -> Loaded {
             Err(error) if error.kind() == ErrorKind::NotFound && only.is_none() => {}
             Err(error) => {
                 let text = unreadable(&path, &error);
+                if error.raw_os_error().is_some_and(presence::is_shortage) {
+                    loaded.unknown = Some(Error::new(text.clone()));
+                }
                 loaded.unreadable = only.is_some().then(|| text.clone());
                 loaded.problems.push(no_file(text));
             }
@@ -229,6 +243,17 @@ pub fn problems(text: &str) -> Vec<String> {
 pub(crate) fn load_for_this_process() -> Loaded {
     let named = std::env::var_os(FILE_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
     load(named.or_else(beside_the_executable).as_deref())
+}
+
+/// The same, for a process that becomes the runtime which the files name.
+///
+/// # Errors
+/// Fails where it cannot be known which settings are in force.
+pub(crate) fn insist_for_this_process() -> Result<Loaded> {
+    presence::insist(|| {
+        let mut loaded = load_for_this_process();
+        loaded.unknown.take().map_or(Ok(loaded), Err)
+    })
 }
 
 /// `EXECUTABLE.toml`, where the executable is the file itself, whatever link it was called by:
@@ -270,14 +295,30 @@ fn has_toml_name(path: &Path) -> bool {
 fn run_dir_of(files: &Files, read: &Path) -> PathBuf {
     let mut run_dir = read.to_owned();
     for (_, text) in files {
+        if let Ok(document) = text.parse::<toml_edit::DocumentMut>() {
+            let named =
+                document.get("run_dir").and_then(toml_edit::Item::as_str).map(PathBuf::from);
+            run_dir = named.filter(|named| named.is_absolute()).unwrap_or(run_dir);
+            continue;
+        }
         for line in text.lines().take_while(|line| !line.trim_start().starts_with('[')) {
             let value = line.trim().strip_prefix("run_dir").map(str::trim_start);
             if let Some(value) = value.and_then(|rest| rest.strip_prefix('=')) {
-                run_dir = PathBuf::from(value.trim().trim_matches(['"', '\'']));
+                run_dir = PathBuf::from(unquoted(value.trim()));
             }
         }
     }
     run_dir
+}
+
+/// The text between the first quote and the next one like it, or to the end.
+fn unquoted(value: &str) -> &str {
+    for quote in ['"', '\''] {
+        if let Some(rest) = value.strip_prefix(quote) {
+            return rest.split(quote).next().unwrap_or(rest);
+        }
+    }
+    value
 }
 
 /// The defaults; no plugin has any right where the files have rules, of which none can be read.
@@ -369,6 +410,17 @@ mod tests {
         let loaded = load(Some(&path));
         assert_eq!(loaded.problems[0].consequence, Consequence::KeepsLast);
         assert_eq!(loaded.config.protection_error, None, "this one protects nothing");
+    }
+
+    #[test]
+    fn a_comment_behind_a_broken_files_run_dir_is_no_part_of_it() {
+        for line in ["run_dir = \"/srv/x\" # disk", "run_dir = '/srv/x' # \"", "run_dir=\"/srv/x"] {
+            let files = vec![(PathBuf::from("/a"), format!("{line}\n= =\n"))];
+            assert_eq!(run_dir_of(&files, Path::new("/run/a")), Path::new("/srv/x"), "{line}");
+        }
+        let valid = "x = '''\nrun_dir = \"/srv/x\"\n'''\n".to_owned();
+        let files = vec![(PathBuf::from("/a"), valid)];
+        assert_eq!(run_dir_of(&files, Path::new("/run/a")), Path::new("/run/a"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::rules::RuleSection;
 use crate::host::Host;
+use crate::presence::{self, IfThere};
 
 /// The name of the section `[plugin."*"]`, which holds for every plugin.
 pub(super) const ANY_PLUGIN: &str = "*";
@@ -274,7 +275,8 @@ impl Config {
 
     /// Whether every verb is passed through, by the configuration or the kill switch.
     pub fn is_disabled(&self) -> bool {
-        self.disable || self.disabled_file().exists()
+        // What cannot be known switches nothing off.
+        self.disable || presence::exists(&self.disabled_file()).or_absent() == Some(true)
     }
 
     /// There from the moment when verbs are passed through until a daemon has found out what they did.

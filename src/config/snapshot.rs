@@ -5,6 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::error::{Context, Result};
+use crate::presence::IfThere;
+
 use super::settings::Config;
 use super::{Files, SNAPSHOT, reader};
 
@@ -28,9 +31,14 @@ pub(crate) fn text(files: &Files) -> String {
     parts.collect()
 }
 
-/// What the daemon of `run_dir` keeps; `None` where none has kept anything.
-pub(super) fn read(run_dir: &Path) -> Option<Snapshot> {
-    let text = std::fs::read_to_string(run_dir.join(SNAPSHOT)).ok()?;
+/// What the daemon of `run_dir` keeps; `None` where none has kept anything, or no text.
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(super) fn read(run_dir: &Path) -> Result<Option<Snapshot>> {
+    let path = run_dir.join(SNAPSHOT);
+    let bytes = std::fs::read(&path).if_there().doing(|| format!("reading {}", path.display()))?;
+    let Some(Ok(text)) = bytes.map(String::from_utf8) else { return Ok(None) };
     let files = parts(&text);
     let (mut config, mut ignored) = (Config::default(), Vec::new());
     for (path, text) in &files {
@@ -38,7 +46,7 @@ pub(super) fn read(run_dir: &Path) -> Option<Snapshot> {
     }
     // A changed run directory is used from the next start on: the daemon's is where this text is.
     run_dir.clone_into(&mut config.run_dir);
-    Some(Snapshot { config, files })
+    Ok(Some(Snapshot { config, files }))
 }
 
 fn parts(text: &str) -> Files {
@@ -69,7 +77,7 @@ mod tests {
     fn keep(text: &str) -> (tempfile::TempDir, Option<Snapshot>) {
         let temp = tempfile::tempdir().unwrap();
         crate::files::replace(&temp.path().join(SNAPSHOT), text.as_bytes()).unwrap();
-        let snapshot = read(temp.path());
+        let snapshot = read(temp.path()).unwrap();
         (temp, snapshot)
     }
 
@@ -97,6 +105,9 @@ mod tests {
 
     #[test]
     fn where_no_daemon_has_kept_any_there_is_none() {
-        assert!(read(Path::new("/nowhere")).is_none());
+        assert!(read(Path::new("/nowhere")).unwrap().is_none());
+        let temp = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(SNAPSHOT, temp.path().join(SNAPSHOT)).unwrap();
+        assert!(read(temp.path()).is_err(), "what cannot be read may be there");
     }
 }

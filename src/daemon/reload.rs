@@ -75,11 +75,11 @@ impl Reloads<'_> {
     /// started for it, and something starts it.
     async fn needs_successor(&self, is_reported: &mut bool) -> bool {
         let (loaded, now) = (self.started_with.read(), self.node.config());
-        if loaded.config.protection_error.is_some() {
+        if loaded.refusal().is_some() {
             *is_reported = false;
             return false;
         }
-        let is_live = !loaded.config.clone().keep_started(&now) && loaded.refusal().is_none();
+        let is_live = !loaded.config.clone().keep_started(&now);
         if is_live && !*is_reported && self.reload(false).await.is_ok() {
             return false;
         }

@@ -70,7 +70,7 @@ impl RunDir {
             snapshot: RefCell::default(),
             following: RefCell::default(),
         };
-        if loaded.config.protection_error.is_none() {
+        if loaded.refusal().is_none() || loaded.is_last_good() {
             run_dir.note_configuration(loaded);
         }
         run_dir
@@ -214,7 +214,7 @@ impl RunDir {
         let config = &self.node.config();
         if !self.has_lock()? {
             // It may be the lock of a folder that is about to vanish: then it is taken once more.
-            self.lock.replace(sockets::lock(config)?);
+            self.lock.replace(sockets::try_lock(config)?);
         }
         if !self.has_socket()? {
             self.open(sockets::bound(config)?)?;

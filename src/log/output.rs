@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use nix::libc::{O_NOCTTY, O_NOFOLLOW, O_NONBLOCK};
 
+use crate::presence::IfThere;
+
 /// A log file is set aside at this size; at most two are kept.
 pub(super) const FILE_LIMIT: u64 = 4 << 20;
 
@@ -34,6 +36,8 @@ pub(crate) fn lost() -> u64 {
 pub(super) enum LogTarget {
     /// Standard error, reopened so that it does not block; itself where it is a file or a socket.
     Stderr(Option<File>),
+    /// Standard error that could not be reopened: a line could block, so each is lost.
+    Blocking,
     /// The journal or syslog.
     Socket {
         path: PathBuf,
@@ -50,15 +54,13 @@ impl LogTarget {
     /// Standard error. Its flags belong to every process that has it, so it is opened once more.
     pub(super) fn stderr() -> Self {
         let path = Path::new("/proc/self/fd/2");
-        let can_block = |meta: std::fs::Metadata| {
-            meta.file_type().is_fifo() || meta.file_type().is_char_device()
-        };
-        if !path.metadata().is_ok_and(can_block) {
+        let kind = path.metadata().or_absent().map(|meta| meta.file_type());
+        if kind.is_some_and(|kind| kind.is_file() || kind.is_socket()) {
             return Self::Stderr(None);
         }
         let options =
             OpenOptions::new().append(true).custom_flags(O_NONBLOCK | O_NOCTTY).to_owned();
-        Self::Stderr(options.open(path).ok())
+        options.open(path).map_or(Self::Blocking, |reopened| Self::Stderr(Some(reopened)))
     }
 
     /// A socket for datagrams; `None` if nothing listens there.
@@ -71,7 +73,7 @@ impl LogTarget {
     /// How a person reads it.
     pub(super) fn shown_by(&self) -> String {
         match self {
-            Self::Stderr(_) => "the standard error of the daemon".to_owned(),
+            Self::Stderr(_) | Self::Blocking => "the standard error of the daemon".to_owned(),
             Self::Socket { is_journal: true, .. } => "journalctl -t nri-runc".to_owned(),
             Self::Socket { is_journal: false, .. } => "the lines of nri-runc in syslog".to_owned(),
             Self::File { path, .. } => format!("tail -n 50 {}", path.display()),
@@ -83,6 +85,7 @@ impl LogTarget {
         match self {
             Self::Stderr(Some(reopened)) => reopened.write(line),
             Self::Stderr(None) => write_to_stderr(line),
+            Self::Blocking => Err(io::ErrorKind::Unsupported.into()),
             Self::Socket { path, socket, .. } => send(path, socket, line).map(|()| line.len()),
             Self::File { path, written } => append(path, written, line).map(|()| line.len()),
         }
@@ -195,6 +198,13 @@ fn is_unread(error: &io::Error, target: &LogTarget) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_that_could_block_is_lost_and_counted() {
+        let mut output = Output::new(LogTarget::Blocking);
+        let before = lost();
+        assert!(!output.put(b"line\n".to_vec()) && lost() > before);
+    }
 
     fn file(path: &Path, written: u64) -> Output {
         Output::new(LogTarget::File { path: path.to_owned(), written: Some(written) })

@@ -144,22 +144,34 @@ pub(crate) fn resolve_in(
     paths: &OsStr,
 ) -> Result<PathBuf> {
     let ourselves = Ourselves::open();
+    let unfit = |candidate: &str, why: Unfit| match why {
+        Unfit::Known(why) => Ok(format!("{candidate} {why}")),
+        Unfit::Unknown(error) => {
+            Err(Error::from(error).doing(format!("looking for the real runtime at {candidate}")))
+        }
+    };
     let usual = [paths, OsStr::new(STANDARD_PATH)];
     let name = called_as.map(Path::new).and_then(Path::file_name).and_then(OsStr::to_str);
     if let Some(path) = name.and_then(|name| config.instances.get(name)) {
-        return find(path, &ourselves, &usual)
-            .map_err(|why| nothing_found(config, &[format!("{path} {why}")]));
+        return match find(path, &ourselves, &usual) {
+            Ok(found) => Ok(found),
+            Err(why) => Err(nothing_found(config, &[unfit(path, why)?])),
+        };
     }
     let mut tried = Vec::new();
     for candidate in &config.runtime {
         match find(candidate, &ourselves, &usual) {
             Ok(path) => return Ok(path),
-            Err(why) => tried.push(format!("{candidate} {why}")),
+            Err(why) => tried.push(unfit(candidate, why)?),
         }
     }
-    let names = config.runtime.iter().filter(|candidate| !candidate.contains('/'));
-    let mut last = names.filter_map(|name| find(name, &ourselves, &[OsStr::new(CRIO_PATH)]).ok());
-    last.next().ok_or_else(|| nothing_found(config, &tried))
+    for name in config.runtime.iter().filter(|candidate| !candidate.contains('/')) {
+        match find(name, &ourselves, &[OsStr::new(CRIO_PATH)]) {
+            Ok(path) => return Ok(path),
+            Err(why) => drop(unfit(name, why)?),
+        }
+    }
+    Err(nothing_found(config, &tried))
 }
 
 fn nothing_found(config: &Config, tried: &[String]) -> Error {
@@ -180,10 +192,11 @@ pub(crate) fn resolve_loaded(
     loaded: Loaded,
     called_as: Option<&OsString>,
 ) -> Result<(Config, PathBuf)> {
-    if loaded.config.instances.is_empty()
-        && let Ok(runtime) = resolve(&loaded.config, called_as)
-    {
-        return Ok((loaded.config, runtime));
+    match resolve(&loaded.config, called_as) {
+        Ok(runtime) if loaded.config.instances.is_empty() => return Ok((loaded.config, runtime)),
+        // It may be there: no other configuration, and no other runtime, takes its place.
+        Err(error) if error.may_pass() => return Err(error),
+        Ok(_) | Err(_) => {}
     }
     let loaded = verify(loaded);
     let runtime = resolve(&loaded.config, called_as)?;
@@ -239,11 +252,12 @@ pub(crate) fn resolve_as_engines(config: &Config, called_as: Option<&OsString>) 
 fn paths_of_engines(config: &Config) -> OsString {
     let host = config.host();
     let mut paths = Vec::new();
-    for entry in std::fs::read_dir(host.path("/proc")).into_iter().flatten().flatten() {
+    let processes = std::fs::read_dir(host.path("/proc")).or_absent();
+    for entry in processes.into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        let name = std::fs::read(entry.path().join("comm")).unwrap_or_default();
+        let name = std::fs::read(entry.path().join("comm")).or_absent().unwrap_or_default();
         if ENGINES.iter().any(|engine| name.starts_with(engine.as_bytes())) {
             paths.extend(procfs::variable(&host, pid, "PATH").or_absent().flatten());
         }
@@ -253,12 +267,19 @@ fn paths_of_engines(config: &Config) -> OsString {
     paths.join(OsStr::new(":"))
 }
 
+/// Why a candidate is not the runtime.
+enum Unfit {
+    Known(&'static str),
+    /// It may be the one.
+    Unknown(std::io::Error),
+}
+
 /// Finds one candidate, by absolute path or by name.
 fn find(
     candidate: &str,
     ourselves: &Ourselves,
     places: &[&OsStr],
-) -> std::result::Result<PathBuf, &'static str> {
+) -> std::result::Result<PathBuf, Unfit> {
     if candidate.contains('/') {
         return usable(Path::new(candidate), ourselves).map(|()| PathBuf::from(candidate));
     }
@@ -267,22 +288,24 @@ fn find(
         for path in which::which_in_all(candidate, Some(place), "/").into_iter().flatten() {
             match usable(&path, ourselves) {
                 Ok(()) => return Ok(path),
-                Err(why) => reason = why,
+                Err(Unfit::Known(why)) => reason = why,
+                Err(unknown @ Unfit::Unknown(_)) => return Err(unknown),
             }
         }
     }
-    Err(reason)
+    Err(Unfit::Known(reason))
 }
 
-fn usable(path: &Path, ourselves: &Ourselves) -> std::result::Result<(), &'static str> {
-    let Ok(meta) = std::fs::metadata(path) else { return Err("is missing") };
-    if !meta.is_file() || meta.mode() & 0o111 == 0 {
-        return Err("is no executable file");
-    }
-    if meta.mode() & 0o002 != 0 {
-        return Err("may be written by everybody");
-    }
-    if ourselves.is(path, &meta) { Err("is nri-runc itself") } else { Ok(()) }
+fn usable(path: &Path, ourselves: &Ourselves) -> std::result::Result<(), Unfit> {
+    let meta = std::fs::metadata(path).if_there().map_err(Unfit::Unknown)?;
+    let why = match meta {
+        None => "is missing",
+        Some(meta) if !meta.is_file() || meta.mode() & 0o111 == 0 => "is no executable file",
+        Some(meta) if meta.mode() & 0o002 != 0 => "may be written by everybody",
+        Some(meta) if ourselves.is(path, &meta) => "is nri-runc itself",
+        Some(_) => return Ok(()),
+    };
+    Err(Unfit::Known(why))
 }
 
 /// Whether an absolute path is a program that could be a runtime: a file that may be executed, and
@@ -381,6 +404,16 @@ mod tests {
         let good = program(temp.path(), "b", 0o755);
         let found = resolve(&config(&["/nowhere/runc", &good, "/bin/sh"]), None).unwrap();
         assert_eq!(found, Path::new(&good));
+    }
+
+    #[test]
+    fn what_cannot_be_known_of_a_candidate_leads_to_no_other() {
+        let temp = tempfile::tempdir().unwrap();
+        let good = program(temp.path(), "b", 0o755);
+        let unknown = temp.path().join("loop").display().to_string();
+        symlink("loop", &unknown).unwrap();
+        let error = resolve(&config(&[&unknown, &good]), None).unwrap_err().to_string();
+        assert!(error.contains(&unknown), "{error}");
     }
 
     #[test]

@@ -120,7 +120,10 @@ fn ask_in(
         admin: json.to_owned(),
         ..WrapperRequest::default()
     };
-    send_whole(&stream, &question.encode(), &[]).map_err(|_refused| Error::new(ENDED))?;
+    send_whole(&stream, &question.encode(), &[]).map_err(|error| match error.is_hangup() {
+        true => Error::new(ENDED),
+        false => error.doing(format!("asking the daemon at {}", socket.display())),
+    })?;
     // Nothing is read ahead: what follows is the caller's.
     let answer = receive(&stream, config, Instant::now() + wait, 1);
     let answer = answer.map_err(|error| match error.why() == SILENT {

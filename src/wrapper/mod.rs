@@ -48,8 +48,8 @@ const FAILED: u8 = 1;
 /// Runs a runtime verb; returns (with an exit code) only when it failed.
 pub fn run(argv: &[OsString]) -> u8 {
     let call = argv::read(argv);
-    let loaded = config::load_for_this_process();
-    match become_the_runtime(argv, &call, loaded) {
+    let loaded = config::insist_for_this_process();
+    match loaded.and_then(|loaded| become_the_runtime(argv, &call, loaded)) {
         Ok(never) => match never {},
         Err(error) => {
             failure::report(&call, &error);

@@ -280,7 +280,8 @@ fn a_launched_plugin_that_keeps_failing_is_a_warning_of_check() {
     let is_named = warnings.any(|row| {
         let detail = row["detail"].as_str().unwrap_or_default();
         row["check"] == "pre-installed plugins"
-            && detail.starts_with("21-short is not running: exit status 3; its last line:")
+            && detail.starts_with("21-short is not running: could not be started: ")
+            && detail.contains("; exit status 3; its last line: ")
     });
     assert!(is_named, "{found}");
 }

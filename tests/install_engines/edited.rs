@@ -374,6 +374,20 @@ fn a_default_that_was_chosen_since_stays() {
 }
 
 #[test]
+fn a_default_that_names_the_removed_handler_goes_with_it() {
+    let place = Place::new();
+    place.write(DOCKER, "{\"debug\": true}\n");
+    place.install("docker");
+    let mut now: Value = serde_json::from_str(&place.read(DOCKER)).unwrap();
+    now["default-runtime"] = json!("nri-runc");
+    place.write(DOCKER, &format!("{now:#}"));
+    let said = place.uninstall("docker");
+    assert!(said.contains("default-runtime was edited since, and was removed"), "{said}");
+    let left: Value = serde_json::from_str(&place.read(DOCKER)).unwrap();
+    assert_eq!(left, json!({"debug": true}));
+}
+
+#[test]
 fn a_file_that_is_broken_stops_uninstall_and_force_leaves_it() {
     for (engine, path) in [("docker", DOCKER), ("containerd", CONTAINERD)] {
         let place = Place::new();

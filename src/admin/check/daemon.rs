@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::plugins::RECENT_NANOS;
 use super::{Daemon, finding, warning};
 use crate::admin::resident;
 use crate::config::{Config, Loaded};
@@ -128,6 +129,3 @@ pub(super) fn failures(running: &Daemon, now: i64) -> Option<Value> {
     let detail = format!("{} in the last ten minutes; the last: {last}", recent.len());
     Some(warning("failures", detail, "nri-runc nri status"))
 }
-
-/// Failures that were longer ago are history.
-const RECENT_NANOS: i64 = 600 * 1_000_000_000;

@@ -20,8 +20,8 @@ use crate::text::age;
 /// A plugin may take so long to be synchronized after the daemon has started, in seconds.
 const SETTLED: u64 = 10;
 
-/// A failure of a plugin that was longer ago is history, in nanoseconds.
-const RECENT_NANOS: i64 = 600 * 1_000_000_000;
+/// A failure that was longer ago is history, in nanoseconds.
+pub(super) const RECENT_NANOS: i64 = 600 * 1_000_000_000;
 
 /// The socket. `taken_over`: the command by which an engine gives it up that was told to.
 pub(super) fn socket(config: &Config, running: &Daemon, taken_over: Option<&str>) -> Value {

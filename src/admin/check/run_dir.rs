@@ -78,18 +78,9 @@ fn usable(config: &Config) -> Result<()> {
         Error::new(format!("{} is too long for a socket", config.daemon_socket().display()))
             .hint("set a shorter run_dir")
     })?;
-    let made = missing(dir);
+    // It stays: another process may have seen it, and use it.
     files::make_private_dir(dir)?;
-    let tried = parts_are_usable(config);
-    // Only what is empty goes; another process may use it by now.
-    made.iter().for_each(|folder| drop(std::fs::remove_dir(folder)));
-    tried
-}
-
-/// The folders of this path that are not there, the innermost first.
-fn missing(dir: &Path) -> Vec<PathBuf> {
-    let missing = dir.ancestors().take_while(|folder| folder.symlink_metadata().is_err());
-    missing.map(Path::to_owned).collect()
+    parts_are_usable(config)
 }
 
 fn parts_are_usable(config: &Config) -> Result<()> {

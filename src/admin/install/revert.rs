@@ -46,6 +46,9 @@ pub(super) struct Written<'w> {
     pub(super) binary: &'w str,
 }
 
+/// The keys beside `runtimes` that name the default handler: of Docker, of containerd.
+const DEFAULT_KEYS: [&str; 2] = ["default-runtime", "default_runtime_name"];
+
 /// How a file is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Syntax {
@@ -162,6 +165,12 @@ impl Written<'_> {
             steps.extend(step);
         }
         steps.iter().for_each(|step| step.apply(&mut value));
+        for keys in self.defaults_left(&settings, &value) {
+            edited.push(EditedValue { keys: dotted(&keys), is_removed: true });
+            let step = Step::Remove(keys);
+            step.apply(&mut value);
+            steps.push(step);
+        }
         for keys in emptied(&settings, &before, &value) {
             let step = Step::Remove(keys);
             step.apply(&mut value);
@@ -172,6 +181,22 @@ impl Written<'_> {
         }
         let text = self.write(syntax, now, &steps, &value)?;
         Ok(Reverted { text: Some(text), edited })
+    }
+
+    /// The keys that name the handler as the default beside its entry, which is gone: an engine does
+    /// not start with one.
+    fn defaults_left(&self, settings: &[Setting], value: &Value) -> Vec<Vec<String>> {
+        let is_gone = |setting: &&Setting| setting.is_entry && at(value, &setting.keys).is_none();
+        let tables =
+            settings.iter().filter(is_gone).filter_map(|setting| match &setting.keys[..] {
+                [above @ .., _runtimes, _name] => Some(above),
+                [] | [_] => None,
+            });
+        let keys = tables.flat_map(|above| {
+            DEFAULT_KEYS.map(|key| above.iter().cloned().chain([key.to_owned()]).collect())
+        });
+        keys.filter(|keys: &Vec<String>| at(value, keys).is_some_and(|name| *name == self.name))
+            .collect()
     }
 
     /// What is to be done about a setting whose present value is `there`, and whether it goes.
@@ -250,7 +275,9 @@ impl Written<'_> {
     /// A unit file: our settings go, by their lines.
     fn revert_unit(&self, now: &str) -> Reverted {
         let is_header = |line: &str| line.trim_start().starts_with('[') || line.trim().is_empty();
-        let ours: Vec<&str> = self.after.lines().filter(|line| !is_header(line)).collect();
+        let before: Vec<&str> = self.before.unwrap_or_default().lines().collect();
+        let is_ours = |line: &&str| !is_header(line) && !before.contains(line);
+        let ours: Vec<&str> = self.after.lines().filter(is_ours).collect();
         let rest: String = now
             .split_inclusive('\n')
             .filter(|line| !ours.contains(&line.trim_end_matches(['\r', '\n'])))

@@ -3,18 +3,19 @@
 //! more: `run_dir` was changed, or another file system was mounted over it. Plugins are connected to
 //! that one, so a second daemon would serve containers without them and is not started beside it.
 //!
-//! A process is known as a daemon by the lock that it holds. Nothing here signals it.
+//! A process is known as a daemon by the lock that it holds, and only where the host's root runs it: a
+//! process of a container may have any name, file and lock. Nothing here signals it.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::config::{Config, FILE_VARIABLE, Loaded};
-use crate::error::{Error, Result};
+use crate::error::{Context, Error, Result, quoted};
 use crate::files;
 use crate::host::Host;
 use crate::plugin::socket::listener_at;
-use crate::presence::IfThere;
+use crate::presence::{self, IfThere};
 use crate::procfs;
 
 /// How long the other daemon may take to restore a run directory that was removed, or mounted over.
@@ -37,7 +38,8 @@ pub(crate) struct OtherDaemon {
 impl OtherDaemon {
     /// Says which daemon it is, and what it has in place of `config`, with the next step.
     pub(crate) fn error(&self, config: &Config) -> Error {
-        let (pid, theirs, ours) = (self.pid, self.run_dir.display(), config.run_dir.display());
+        let (pid, ours) = (self.pid, config.run_dir.display());
+        let theirs = quoted(&self.run_dir.to_string_lossy());
         let error = Error::new(format!(
             "the daemon that serves the plugins (process {pid}) has the run directory {theirs}, this configuration {ours}"
         ));
@@ -63,7 +65,11 @@ pub(crate) fn refuse_beside(loaded: &Loaded) -> Result<()> {
         let Some(other) = find(config, loaded.only.as_deref()) else { return Ok(()) };
         // One that restores the very directory serves there in a moment: then its lock decides.
         if other.run_dir != config.run_dir || Instant::now() > deadline {
-            carry_protecting_plugins(&other, config);
+            let carried = match other.is_ours {
+                true => carry_protecting_plugins(&other, config),
+                false => Ok(()),
+            };
+            carried.doing(|| "keeping the list of plugins that protect containers")?;
             return Err(other.error(config));
         }
         std::thread::sleep(RESTORE_CHECK);
@@ -71,12 +77,30 @@ pub(crate) fn refuse_beside(loaded: &Loaded) -> Result<()> {
 }
 
 /// The plugins that protect containers by their own declaration are in the other's run directory; the
-/// wrapper that decides without a daemon looks in this one.
-fn carry_protecting_plugins(other: &OtherDaemon, config: &Config) {
+/// wrapper that decides without a daemon looks in this one. A list that cannot be read protects too.
+fn carry_protecting_plugins(other: &OtherDaemon, config: &Config) -> Result<()> {
     let theirs = Config { run_dir: other.run_dir.clone(), ..Config::default() };
-    if let Ok(list) = files::read_small(&theirs.protecting_plugins()) {
-        let _best_effort = files::replace(&config.protecting_plugins(), &list);
+    let lines = |config: &Config| {
+        let path = config.protecting_plugins();
+        let list = presence::insist(|| files::read_small(&path).if_there()).map(|list| {
+            String::from_utf8_lossy(&list.unwrap_or_default()).lines().map(str::to_owned).collect()
+        });
+        let unknown = |_error| vec![format!("list in {} cannot be read", path.display())];
+        list.unwrap_or_else(unknown)
+    };
+    let mut union = lines(config);
+    let before = union.len();
+    for line in lines(&theirs) {
+        if !union.contains(&line) {
+            union.push(line);
+        }
     }
+    if union.len() == before {
+        return Ok(());
+    }
+    let text: String = union.iter().map(|line| format!("{line}\n")).collect();
+    presence::insist(|| files::replace(&config.protecting_plugins(), text.as_bytes()))?;
+    Ok(())
 }
 
 /// The daemon of this installation, or the one that serves the same plugins, if it has another run
@@ -84,11 +108,13 @@ fn carry_protecting_plugins(other: &OtherDaemon, config: &Config) {
 pub(crate) fn find(config: &Config, only: Option<&Path>) -> Option<OtherDaemon> {
     let host = Host::default();
     let own = std::process::id();
-    let daemons = std::fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
+    let processes = std::fs::read_dir("/proc").or_absent().into_iter().flatten().flatten();
+    let daemons = processes.filter_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok().filter(|pid| *pid != own)?;
         let words = procfs::command_line(&host, pid).or_absent()?;
         let is_daemon = words.get(1).is_some_and(|word| word == b"nri")
             && words.iter().any(|word| word == b"daemon");
+        let is_daemon = is_daemon && is_of_this_host(pid);
         let run_dir = is_daemon.then(|| locked_elsewhere(config, pid)).flatten()?;
         let is_ours = is_same_program(pid) && file_of(&host, pid).as_deref() == only;
         Some(OtherDaemon { pid, run_dir, is_ours })
@@ -105,18 +131,40 @@ pub(crate) fn find(config: &Config, only: Option<&Path>) -> Option<OtherDaemon> 
     others.into_iter().find(|other| i32::try_from(other.pid) == Ok(listener))
 }
 
+/// The folder of a process in `/proc`.
+fn folder_of(pid: u32) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}"))
+}
+
+/// Whether root runs the process, in the PID and user namespace of this one.
+fn is_of_this_host(pid: u32) -> bool {
+    let owner = std::fs::metadata(folder_of(pid)).or_absent().map(|meta| meta.uid());
+    owner == Some(0) && shares(pid, "ns/pid") && shares(pid, "ns/user")
+}
+
+/// Whether this entry of its folder in `/proc` is the same file as that of this process.
+fn shares(pid: u32, entry: &str) -> bool {
+    let place = |process: &Path| {
+        let meta = std::fs::metadata(process.join(entry)).or_absent()?;
+        Some((meta.dev(), meta.ino()))
+    };
+    place(&folder_of(pid)).is_some_and(|theirs| place(Path::new("/proc/self")) == Some(theirs))
+}
+
 /// The run directory of the daemon `pid`, if its lock is another file than the one in ours.
 fn locked_elsewhere(config: &Config, pid: u32) -> Option<PathBuf> {
-    let process = PathBuf::from(format!("/proc/{pid}"));
-    let ours = std::fs::metadata(config.daemon_lock()).ok();
+    let process = folder_of(pid);
+    // What cannot be known of ours is not another one.
+    let ours = std::fs::metadata(config.daemon_lock()).if_there().ok()?;
     let place = |meta: &std::fs::Metadata| (meta.dev(), meta.ino());
-    for entry in std::fs::read_dir(process.join("fd")).ok()?.flatten() {
+    for entry in std::fs::read_dir(process.join("fd")).or_absent()?.flatten() {
         let Ok(path) = std::fs::read_link(entry.path()) else { continue };
         let path = path.to_string_lossy().trim_end_matches(" (deleted)").to_owned();
         let Some(run_dir) = path.strip_suffix("/daemon.lock") else { continue };
         let about = process.join("fdinfo").join(entry.file_name());
-        let is_held = std::fs::read_to_string(about).is_ok_and(|about| about.contains("FLOCK"));
-        let theirs = std::fs::metadata(entry.path()).ok()?;
+        let about = std::fs::read_to_string(about).or_absent();
+        let is_held = about.is_some_and(|about| about.contains("FLOCK"));
+        let theirs = std::fs::metadata(entry.path()).or_absent()?;
         if is_held && ours.as_ref().map(place) != Some(place(&theirs)) {
             return Some(PathBuf::from(run_dir));
         }
@@ -124,13 +172,18 @@ fn locked_elsewhere(config: &Config, pid: u32) -> Option<PathBuf> {
     None
 }
 
+/// Whether it runs the same file. A path is the same program only in the same mount namespace.
 fn is_same_program(pid: u32) -> bool {
+    if shares(pid, "exe") {
+        return true;
+    }
     let program = |process: &str| {
         let path = std::fs::read_link(format!("/proc/{process}/exe")).ok()?;
         // An upgrade has replaced the file.
         Some(path.to_string_lossy().trim_end_matches(" (deleted)").to_owned())
     };
-    program("self").is_some_and(|own| program(&pid.to_string()) == Some(own))
+    shares(pid, "ns/mnt")
+        && program("self").is_some_and(|own| program(&pid.to_string()) == Some(own))
 }
 
 /// The configuration file that the daemon was told to read alone.
@@ -142,7 +195,8 @@ fn file_of(host: &Host, pid: u32) -> Option<PathBuf> {
     let beside = || {
         let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
         let program = program.to_string_lossy().trim_end_matches(" (deleted)").to_owned();
-        Some(PathBuf::from(format!("{program}.toml"))).filter(|file| file.exists())
+        let file = PathBuf::from(format!("{program}.toml"));
+        presence::exists(&file).or_absent()?.then_some(file)
     };
     by_word.or_else(by_variable).or_else(beside)
 }
@@ -164,5 +218,61 @@ mod tests {
         assert_eq!(locked_elsewhere(&config, own), None);
         let other = Config { run_dir: temp.path().join("other"), ..config.clone() };
         assert_eq!(locked_elsewhere(&other, own), Some(config.run_dir));
+    }
+
+    #[test]
+    fn a_process_of_another_user_or_namespace_is_no_daemon_here() {
+        use std::os::unix::process::CommandExt;
+        use std::process::Command;
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: it needs root");
+            return;
+        }
+        assert!(is_of_this_host(std::process::id()) && is_same_program(std::process::id()));
+        let mut child = Command::new("sleep").arg("60").uid(65534).spawn().unwrap();
+        assert!(!is_of_this_host(child.id()) && !is_same_program(child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // Its child has another PID namespace.
+        let words = ["--pid", "--fork", "--kill-child", "sh", "-c", "echo $PPID; exec sleep 60"];
+        let mut parent = Command::new("unshare")
+            .args(words)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        let out = parent.stdout.as_mut().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut said).unwrap();
+        let children = format!("/proc/{0}/task/{0}/children", parent.id());
+        let inside: u32 =
+            std::fs::read_to_string(children).unwrap().trim().parse().unwrap_or_default();
+        assert!(inside > 0 && !is_of_this_host(inside), "{said}");
+        parent.kill().unwrap();
+        parent.wait().unwrap();
+    }
+
+    #[test]
+    fn a_list_is_added_to_ours_and_an_unreadable_one_protects() {
+        let temp = tempfile::tempdir().unwrap();
+        let config = Config { run_dir: temp.path().join("ours"), ..Config::default() };
+        let run_dir = temp.path().join("theirs");
+        let other = OtherDaemon { pid: 1, run_dir: run_dir.clone(), is_ours: true };
+        let list = || std::fs::read_to_string(config.protecting_plugins()).unwrap();
+        for dir in [&config.run_dir, &run_dir] {
+            std::fs::create_dir(dir).unwrap();
+        }
+        files::replace(&config.protecting_plugins(), b"10-a validates adjustments\n").unwrap();
+        carry_protecting_plugins(&other, &config).unwrap();
+        assert_eq!(list(), "10-a validates adjustments\n", "they have no list");
+        let theirs = run_dir.join("protecting-plugins");
+        files::replace(&theirs, b"20-b validates adjustments\n").unwrap();
+        carry_protecting_plugins(&other, &config).unwrap();
+        carry_protecting_plugins(&other, &config).unwrap();
+        assert_eq!(list(), "10-a validates adjustments\n20-b validates adjustments\n");
+        std::fs::remove_file(&theirs).unwrap();
+        std::fs::create_dir(&theirs).unwrap();
+        carry_protecting_plugins(&other, &config).unwrap();
+        let found = config.protections_without_daemon();
+        assert!(found.len() == 3 && found[2].what.ends_with("cannot be read"), "{found:?}");
     }
 }

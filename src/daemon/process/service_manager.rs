@@ -71,9 +71,16 @@ fn watchdog() -> Option<Duration> {
 
 fn report(message: &str) {
     let name: Option<OsString> = std::env::var_os("NOTIFY_SOCKET");
-    let Some(name) = name.filter(|name| !name.is_empty()) else { return };
-    match send(&name, message) {
-        Ok(()) => {}
+    if let Some(name) = name.filter(|name| !name.is_empty()) {
+        report_to(&name, message);
+    }
+}
+
+fn report_to(name: &OsStr, message: &str) {
+    match send(name, message) {
+        Ok(()) if message == ALIVE => {}
+        // An older state that waits must not follow a newer one.
+        Ok(()) => UNSENT.set(None),
         Err(error) if error.kind() == ErrorKind::WouldBlock => {
             if message != ALIVE {
                 UNSENT.set(Some(message.to_owned()));
@@ -126,5 +133,22 @@ mod tests {
         let _full = UnixDatagram::bind(&path).unwrap();
         let refused = (0..100_000).find_map(|_| send(path.as_os_str(), "READY=1\n").err());
         assert_eq!(refused.map(|error| error.kind()), Some(ErrorKind::WouldBlock));
+    }
+
+    #[test]
+    fn an_older_state_does_not_follow_a_newer_one() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("notify");
+        let listener = UnixDatagram::bind(&path).unwrap();
+        while send(path.as_os_str(), ALIVE).is_ok() {}
+        report_to(path.as_os_str(), "RELOADING=1\n");
+        assert_eq!(UNSENT.take().as_deref(), Some("RELOADING=1\n"));
+        report_to(path.as_os_str(), "RELOADING=1\n");
+        listener.set_nonblocking(true).unwrap();
+        while listener.recv(&mut [0; 64]).is_ok() {}
+        report_to(path.as_os_str(), ALIVE);
+        assert!(UNSENT.with_borrow(Option::is_some), "a heartbeat is no state");
+        report_to(path.as_os_str(), "READY=1\n");
+        assert_eq!(UNSENT.take(), None);
     }
 }

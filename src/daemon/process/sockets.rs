@@ -31,12 +31,7 @@ const LOCK_CHECK: Duration = Duration::from_millis(10);
 /// # Errors
 /// Fails when another daemon lives, or others may write to the run directory.
 pub(crate) fn lock(config: &Config) -> Result<DaemonLock> {
-    use std::os::unix::fs::OpenOptionsExt;
-    make_private_dir(&config.run_dir)?;
-    let path = config.daemon_lock();
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create(true).truncate(false).mode(0o600);
-    let mut file = options.open(&path).doing(|| format!("opening {}", path.display()))?;
+    let mut file = lock_file(config)?;
     let begun = Instant::now();
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -47,13 +42,33 @@ pub(crate) fn lock(config: &Config) -> Result<DaemonLock> {
                 return Err(error.hint("see: nri-runc nri status"));
             }
             Err((back, _)) if begun.elapsed() < ENDING_WAIT => file = back,
-            Err(_) => {
-                let why = format!("another process holds {}", path.display());
-                return Err(Error::new(why).hint("nri-runc nri check names it"));
-            }
+            Err(_) => return Err(held(config)),
         }
         std::thread::sleep(LOCK_CHECK);
     }
+}
+
+/// The same in one attempt, for the event loop, which does not wait.
+///
+/// # Errors
+/// As [`lock`].
+pub(crate) fn try_lock(config: &Config) -> Result<DaemonLock> {
+    let locked = Flock::lock(lock_file(config)?, FlockArg::LockExclusiveNonblock);
+    locked.map_err(|_held| held(config))
+}
+
+fn lock_file(config: &Config) -> Result<std::fs::File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    make_private_dir(&config.run_dir)?;
+    let path = config.daemon_lock();
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    options.open(&path).doing(|| format!("opening {}", path.display()))
+}
+
+fn held(config: &Config) -> Error {
+    let why = format!("another process holds {}", config.daemon_lock().display());
+    Error::new(why).hint("nri-runc nri check names it")
 }
 
 /// Whether a daemon holds the lock; asking for it does not take it.
@@ -138,7 +153,9 @@ mod tests {
         let first = lock(&config).unwrap();
         let _serves = bound(&config).unwrap();
         assert!(lock(&config).unwrap_err().to_string().contains("another daemon"));
+        assert!(try_lock(&config).unwrap_err().to_string().contains("another process holds"));
         drop(first);
+        drop(try_lock(&config).unwrap());
         assert!(lock(&config).is_ok());
     }
 

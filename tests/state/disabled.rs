@@ -84,7 +84,15 @@ fn what_was_started_while_disabled_is_running_at_enable() {
     succeeds(&host.call(&["nri", "enable"]));
     wait_until("all is looked at", || is_caught_up(&host));
     assert_eq!(state(&host, "made"), "running");
-    assert!(!of(&told, "made").contains(&"StopContainer".to_owned()));
+    let before = ["RunPodSandbox", "CreateContainer", "PostCreateContainer"];
+    assert_eq!(
+        of(&told, "made"),
+        [&before[..], &["StartContainer", "PostStartContainer"]].concat()
+    );
+    // Once is enough.
+    succeeds(&host.call(&["nri", "enable"]));
+    wait_until("all is looked at again", || is_caught_up(&host));
+    assert_eq!(of(&told, "made").len(), 5);
 }
 
 #[test]

@@ -65,7 +65,7 @@ async fn look_at_all(node: &Rc<Node>, is_first: bool) -> bool {
             }
         }
     }
-    let (found, are_all) = rediscover::find(node, WHY).await;
+    let (found, are_all) = rediscover::find(node, WHY, is_first).await;
     is_all &= are_all;
     for found in found {
         let key = found.key().clone();

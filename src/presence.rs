@@ -158,6 +158,23 @@ pub(crate) fn insist<T, E: MayPass>(mut attempt: impl FnMut() -> Result<T, E>) -
     attempt()
 }
 
+/// The same on the daemon's loop, which goes on meanwhile.
+///
+/// # Errors
+/// Fails as the last attempt did.
+pub(crate) async fn insist_on_loop<T, E: MayPass>(
+    mut attempt: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    let mut backoff = Backoff::default();
+    for _more in 1..ATTEMPTS {
+        match attempt() {
+            Err(error) if error.may_pass() => tokio::time::sleep(backoff.next()).await,
+            done => return done,
+        }
+    }
+    attempt()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -43,8 +43,10 @@ pub(crate) struct Unusable {
     pub path: PathBuf,
     /// Why, in one line.
     pub why: String,
-    /// It is a plugin, but its configuration cannot be read.
+    /// It is a plugin, but its configuration cannot be read; or that cannot be known now.
     pub is_plugin: bool,
+    /// It is the plugins' folder: each of them may still be there.
+    pub is_folder: bool,
 }
 
 impl std::fmt::Display for Unusable {
@@ -57,9 +59,9 @@ impl std::fmt::Display for Unusable {
 /// second value is what was skipped.
 pub(crate) fn discover(dir: &Path, config_dir: &Path) -> (Vec<PluginFile>, Vec<Unusable>) {
     let (mut found, mut problems) = (Vec::new(), Vec::new());
-    let mut entries = presence::insist(|| presence::entries(dir)).unwrap_or_else(|error| {
+    let mut entries = presence::entries(dir).unwrap_or_else(|error| {
         let (path, why) = (dir.to_owned(), in_our_words(&error));
-        problems.push(Unusable { path, why, is_plugin: true });
+        problems.push(Unusable { path, why, is_plugin: false, is_folder: true });
         Vec::new()
     });
     entries.sort_by_key(std::fs::DirEntry::file_name);
@@ -69,33 +71,44 @@ pub(crate) fn discover(dir: &Path, config_dir: &Path) -> (Vec<PluginFile>, Vec<U
         match inspect(&path, config_dir, &mut is_plugin) {
             Ok(Some(file)) => found.push(file),
             Ok(None) => {}
-            Err(error) => problems.push(Unusable { path, why: error.to_string(), is_plugin }),
+            Err(error) => {
+                let why = error.to_string();
+                problems.push(Unusable { path, why, is_plugin, is_folder: false });
+            }
         }
     }
     (found, problems)
 }
 
 fn inspect(path: &Path, config_dir: &Path, is_plugin: &mut bool) -> Result<Option<PluginFile>> {
-    let meta = std::fs::metadata(path)?;
+    let identity = identity_of(path);
+    let meta = std::fs::metadata(path).inspect_err(|error| {
+        let is_gone = error.raw_os_error().is_some_and(presence::is_absence);
+        *is_plugin = identity.is_ok() && !is_gone;
+    })?;
     if meta.is_dir() {
         return Ok(None);
     }
     if meta.permissions().mode() & 0o111 == 0 {
         return Err(Error::new("it is not executable"));
     }
-    let file_name = path.file_name().and_then(|name| name.to_str());
-    let Some((index, name)) = file_name.and_then(|name| name.split_once('-')) else {
-        return Err(Error::new("its name is not of the form NN-name"));
-    };
-    let identity = PluginIdentity::checked(index, name, "").map_err(Error::new)?;
+    let identity = identity?;
     *is_plugin = true;
     Ok(Some(PluginFile {
         path: path.to_owned(),
-        config: config_text(config_dir, index, name)?,
+        config: config_text(config_dir, &identity.index, &identity.name)?,
         index: identity.index,
         name: identity.name,
         stamp: (meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec()),
     }))
+}
+
+fn identity_of(path: &Path) -> Result<PluginIdentity> {
+    let file_name = path.file_name().and_then(|name| name.to_str());
+    let Some((index, name)) = file_name.and_then(|name| name.split_once('-')) else {
+        return Err(Error::new("its name is not of the form NN-name"));
+    };
+    PluginIdentity::checked(index, name, "").map_err(Error::new)
 }
 
 fn config_text(dir: &Path, index: &str, name: &str) -> Result<String> {
@@ -164,6 +177,21 @@ mod tests {
         let (found, problems) = discover(temp.path(), temp.path());
         let told = problems.iter().find(|problem| problem.is_plugin).map(ToString::to_string);
         assert!(found.is_empty() && told.is_some_and(|line| line.contains("a.conf")));
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_may_still_be_a_plugin() {
+        let temp = tempfile::tempdir().unwrap();
+        for name in ["10-a", "folder", "10-b c"] {
+            std::os::unix::fs::symlink(name, temp.path().join(name)).unwrap();
+        }
+        let (found, problems) = discover(temp.path(), temp.path());
+        let plugins = problems.iter().filter(|problem| problem.is_plugin);
+        let plugins: Vec<_> = plugins.map(|problem| problem.path.clone()).collect();
+        assert_eq!((found.len(), problems.len()), (0, 3), "{problems:?}");
+        assert_eq!(plugins, [temp.path().join("10-a")], "the others have no plugin's name");
+        let (found, problems) = discover(&temp.path().join("folder"), temp.path());
+        assert!(found.is_empty() && problems.len() == 1 && problems[0].is_folder);
     }
 
     #[test]

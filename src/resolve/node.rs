@@ -9,9 +9,10 @@ use std::path::Path;
 
 use super::settings;
 use crate::cgroup::Layout;
-use crate::error::quoted;
+use crate::error::{in_our_words, quoted};
 use crate::host::Host;
 use crate::plugin::api;
+use crate::presence::IfThere;
 use crate::spec::patch::{PatchError, Resolved};
 
 /// Refuses what this node is known to lack; `document` is the container's.
@@ -56,7 +57,11 @@ pub(crate) fn check_node(
     if !root.is_dir() {
         return Ok(());
     }
-    let v2 = std::fs::read_to_string(root.join("cgroup.controllers")).ok();
+    // Without an answer neither version of cgroups is meant.
+    let v2 =
+        std::fs::read_to_string(root.join("cgroup.controllers")).if_there().map_err(|error| {
+            lacks("cgroup", &format!("cgroup.controllers cannot be read: {}", in_our_words(&error)))
+        })?;
     check_cgroups(resources, (&root, v2.as_deref()), host)?;
     let layout = if v2.is_some() { Layout::V2 } else { Layout::V1 };
     settings::check(resources, resolved, (root, layout), document, host)

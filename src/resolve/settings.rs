@@ -3,7 +3,8 @@
 //! swappiness on cgroup v2) and refuse others without the plugin's name.
 //!
 //! The planner of updates decides (`src/cgroup`), on the files that a new cgroup would have: creates
-//! and updates cannot differ. What cannot be seen passes. It writes nothing.
+//! and updates cannot differ. What no cgroup shows passes; a file that cannot be read refuses.
+//! It writes nothing.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use serde_json::{Map, Value};
 
 use super::invalid;
 use crate::cgroup::{self, Around, CgroupFiles, Layout, Unfit};
+use crate::error::in_our_words;
 use crate::host::Host;
 use crate::plugin::api;
 use crate::presence::{self, IfThere};
@@ -54,7 +56,11 @@ pub(super) fn check(
     }
     check_weights(&wanted, layout, host)?;
     let is_real_time = layout == Layout::V1 && is_asked("cpu", "realtimeRuntime");
-    if is_real_time && files.above(document).is_some_and(|above| !has_real_time(&above)) {
+    let unknown = |error| unknown("cpu.rt_runtime_us", &error);
+    if is_real_time
+        && let Some(above) = files.above(document).map_err(unknown)?
+        && !has_real_time(&above).map_err(unknown)?
+    {
         let why = "the cgroup above the container's has no real-time budget (cpu.rt_runtime_us)";
         return Err(refused("cpu.realtimeRuntime", why));
     }
@@ -68,16 +74,28 @@ fn check_weights(
     host: &Host,
 ) -> Result<(), PatchError> {
     let weights = wanted.get("blockIO").and_then(|io| io.get("weightDevice")?.as_array());
-    let has_cfq = layout == Layout::V1 && host.path("/sys/fs/cgroup/blkio/blkio.weight").exists();
-    for disk in weights.into_iter().flatten().filter(|_| !has_cfq) {
+    let Some(weights) = weights.filter(|weights| !weights.is_empty()) else { return Ok(()) };
+    let cfq = host.path("/sys/fs/cgroup/blkio/blkio.weight");
+    if layout == Layout::V1
+        && presence::exists(&cfq).map_err(|error| unknown("blkio.weight", &error))?
+    {
+        return Ok(());
+    }
+    for disk in weights {
         let (major, minor) = (&disk["major"], &disk["minor"]);
         let queue = host.path(format!("/sys/dev/block/{major}:{minor}/queue/scheduler"));
-        if std::fs::read_to_string(queue).is_ok_and(|schedulers| !schedulers.contains("[bfq]")) {
+        let schedulers = std::fs::read_to_string(queue).if_there();
+        let schedulers = schedulers.map_err(|error| unknown("queue/scheduler", &error))?;
+        if schedulers.is_some_and(|schedulers| !schedulers.contains("[bfq]")) {
             let why = format!("the disk {major}:{minor} does not have the I/O scheduler BFQ");
             return Err(refused("blockIO.weightDevice", &why));
         }
     }
     Ok(())
+}
+
+fn unknown(file: &str, error: &io::Error) -> PatchError {
+    refused("cgroup", &format!("{file} cannot be read: {}", in_our_words(error)))
 }
 
 fn refused(path: &str, why: &str) -> PatchError {
@@ -100,7 +118,8 @@ fn with_a_limit(wanted: &Map<String, Value>) -> Map<String, Value> {
 }
 
 fn has_no_kernel_limit(host: &Host) -> bool {
-    let release = std::fs::read_to_string(host.path("/proc/sys/kernel/osrelease"));
+    // Unread, the limit passes: a later kernel ignores it.
+    let release = std::fs::read_to_string(host.path("/proc/sys/kernel/osrelease")).or_absent();
     let release = release.unwrap_or_default();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
@@ -110,9 +129,10 @@ fn has_no_kernel_limit(host: &Host) -> bool {
 }
 
 /// Whether a cgroup has time for real-time processes; one that is not there yet will have none.
-fn has_real_time(dir: &Path) -> bool {
-    let budget = std::fs::read_to_string(dir.join("cpu.rt_runtime_us")).unwrap_or_default();
-    budget.trim().parse::<i64>().is_ok_and(|budget| budget != 0)
+fn has_real_time(dir: &Path) -> io::Result<bool> {
+    let budget = std::fs::read_to_string(dir.join("cpu.rt_runtime_us")).if_there()?;
+    let budget = budget.unwrap_or_default();
+    Ok(budget.trim().parse::<i64>().is_ok_and(|budget| budget != 0))
 }
 
 /// The files of a cgroup that is made next, as others show them.
@@ -123,34 +143,43 @@ struct NewCgroup {
 
 impl NewCgroup {
     /// The folder of a controller: where several share a hierarchy, it may have all their names.
-    fn controller(&self, name: &str) -> Option<PathBuf> {
+    fn controller(&self, name: &str) -> io::Result<Option<PathBuf>> {
         let dir = self.root.join(name);
-        if self.layout == Layout::V2 || dir.is_dir() {
-            return Some(self.root.clone()).filter(|_| name.is_empty()).or(Some(dir));
+        if self.layout == Layout::V2 || presence::is_dir(&dir)? {
+            return Ok(Some(self.root.clone()).filter(|_| name.is_empty()).or(Some(dir)));
         }
-        let entries = std::fs::read_dir(&self.root).ok()?.flatten();
-        let mut dirs = entries.map(|entry| entry.path());
-        dirs.find(|dir| {
+        let entries = presence::entries(&self.root)?;
+        let mut dirs = entries.iter().map(std::fs::DirEntry::path);
+        Ok(dirs.find(|dir| {
             let names = dir.file_name().unwrap_or_default().to_string_lossy();
             names.split(',').any(|one| one == name)
-        })
+        }))
     }
 
     /// The cgroup above the container's, for CPU time; `None` where its document does not say.
-    fn above(&self, document: &[u8]) -> Option<PathBuf> {
-        let mut document = SpecDocument::parse(document).ok()?;
-        let path = document.root().object("linux").ok()?.value("cgroupsPath").ok()??;
-        let path = path.as_str()?.strip_prefix('/')?;
-        Some(self.controller("cpu")?.join(Path::new(path).parent()?))
+    fn above(&self, document: &[u8]) -> io::Result<Option<PathBuf>> {
+        let Some(path) = parent_of_cgroup(document) else { return Ok(None) };
+        Ok(self.controller("cpu")?.map(|dir| dir.join(path)))
     }
+}
+
+/// The path above the container's cgroup.
+fn parent_of_cgroup(document: &[u8]) -> Option<PathBuf> {
+    let mut document = SpecDocument::parse(document).ok()?;
+    let path = document.root().object("linux").ok()?.value("cgroupsPath").ok()??;
+    Path::new(path.as_str()?.strip_prefix('/')?).parent().map(Path::to_owned)
 }
 
 impl CgroupFiles for NewCgroup {
     fn exists(&self, controller: &str, file: &str) -> io::Result<bool> {
-        let Some(dir) = self.controller(controller) else {
+        let Some(dir) = self.controller(controller)? else {
             // A place without any of them says nothing.
-            let is_there = |one: &&str| self.controller(one).is_some();
-            return Ok(!["cpu", "memory", "cpuset"].iter().any(is_there));
+            for one in ["cpu", "memory", "cpuset"] {
+                if self.controller(one)?.is_some() {
+                    return Ok(false);
+                }
+            }
+            return Ok(true);
         };
         // Some files of v2 come with a controller, which runtimes enable when they need it.
         let of = file.split('.').next().unwrap_or_default();
@@ -173,7 +202,7 @@ impl CgroupFiles for NewCgroup {
     fn text(&self, controller: &str, file: &str) -> io::Result<Option<String>> {
         // The one that a new cgroup inherits.
         let is_inherited = file == "memory.use_hierarchy";
-        match self.controller(controller).filter(|_| is_inherited) {
+        match self.controller(controller)?.filter(|_| is_inherited) {
             Some(dir) => std::fs::read_to_string(dir.join(file)).if_there(),
             None => Ok(None),
         }

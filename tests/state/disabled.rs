@@ -84,7 +84,15 @@ fn what_was_started_while_disabled_is_running_at_enable() {
     succeeds(&host.call(&["nri", "enable"]));
     wait_until("all is looked at", || is_caught_up(&host));
     assert_eq!(state(&host, "made"), "running");
-    assert!(!of(&told, "made").contains(&"StopContainer".to_owned()));
+    let before = ["RunPodSandbox", "CreateContainer", "PostCreateContainer"];
+    assert_eq!(
+        of(&told, "made"),
+        [&before[..], &["StartContainer", "PostStartContainer"]].concat()
+    );
+    // Once is enough.
+    succeeds(&host.call(&["nri", "enable"]));
+    wait_until("all is looked at again", || is_caught_up(&host));
+    assert_eq!(of(&told, "made").len(), 5);
 }
 
 #[test]
@@ -142,11 +150,13 @@ fn a_state_that_cannot_be_looked_up_is_not_taken_for_gone() {
     std::fs::rename(host.path("root"), host.path("elsewhere")).unwrap();
     std::os::unix::fs::symlink("root", host.path("root")).unwrap();
     succeeds(&host.call(&["nri", "enable"]));
+    assert_eq!(state(&host, "c1"), "running");
+    assert!(!is_caught_up(&host), "it is asked for again");
+    std::fs::remove_file(host.path("root")).unwrap();
+    std::fs::rename(host.path("elsewhere"), host.path("root")).unwrap();
     wait_until("all is looked at", || is_caught_up(&host));
     assert_eq!(state(&host, "c1"), "running");
     assert_eq!(of(&told, "c1").len(), 5);
-    std::fs::remove_file(host.path("root")).unwrap();
-    std::fs::rename(host.path("elsewhere"), host.path("root")).unwrap();
     succeeds(&host.verb(&["delete", "--force", "c1"]));
 }
 

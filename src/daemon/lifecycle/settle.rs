@@ -64,10 +64,10 @@ const ATTEMPTS: usize = 6;
 /// for an outcome that cannot be known at once.
 pub(crate) async fn settle_before(node: &Rc<Node>, key: &ContainerKey, lane: &Lane) {
     let mut backoff = Backoff::default();
-    for _attempt in 0..ATTEMPTS {
+    for attempt in 1..=ATTEMPTS {
         settle_exited(node, key, lane).await;
         let is_open = |open: &Rc<PendingVerb>| pidfd::has_ended(&open.process);
-        if !lane.pending.borrow().iter().any(is_open) {
+        if attempt == ATTEMPTS || !lane.pending.borrow().iter().any(is_open) {
             return;
         }
         tokio::time::sleep(backoff.next()).await;
@@ -109,13 +109,33 @@ async fn settle(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) -> R
         return Ok(());
     }
     debug!("the runtime of {} {} has exited", pending.verb.name(), key.id);
-    if record.in_flight.as_ref().is_some_and(|flight| flight.verb == pending.verb.name()) {
+    let flight = record.in_flight.clone().filter(|flight| flight.verb == pending.verb.name());
+    if flight.is_some() {
         // Written together with the outcome of the verb.
         node.records.change_in_memory(key, |record| record.in_flight = None);
     }
+    let settled = conclude(node, key, &record, pending).await;
+    if settled.is_err() && flight.is_some() {
+        // It is asked for again.
+        node.records.change_in_memory(key, |record| {
+            if record.incarnation == pending.incarnation {
+                record.in_flight = record.in_flight.take().or(flight);
+            }
+        });
+    }
+    settled
+}
+
+/// Records the outcome of a verb, and notifies plugins of it.
+async fn conclude(
+    node: &Rc<Node>,
+    key: &ContainerKey,
+    record: &Container,
+    pending: &PendingVerb,
+) -> Result<()> {
     match pending.verb {
-        Verb::Create => settle_create(node, key, &record, pending).await,
-        Verb::Start => settle_start(node, key, &record, pending).await,
+        Verb::Create => settle_create(node, key, record, pending).await,
+        Verb::Start => settle_start(node, key, record, pending).await,
         Verb::Update => update_outcome::settle(node, key, pending).await,
         Verb::Delete => removal::settle(node, key).await,
         Verb::Run | Verb::Restore => settle_run(node, key, pending).await,
@@ -148,8 +168,7 @@ async fn settle_create(
     record: &Container,
     pending: &PendingVerb,
 ) -> Result<()> {
-    let pid_file = pending.pid_file.as_deref();
-    let init = state_dir::init_pid(&node.host, key, pid_file, pending.pid_file_before)?;
+    let init = pending.init_pid(&node.host, key)?;
     let Some(pid) = init else {
         refusal::note_refusal(node, key, "create", pending.log.as_ref());
         state::mark_not_created(node, key);
@@ -234,8 +253,7 @@ async fn follow_run(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb, 
 
 /// The foreground runtime has exited, or a detached one has started its container, or failed.
 async fn settle_run(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) -> Result<()> {
-    let pid_file = pending.pid_file.as_deref();
-    let init = state_dir::init_pid(&node.host, key, pid_file, pending.pid_file_before)?;
+    let init = pending.init_pid(&node.host, key)?;
     let is_there = state_dir::exists(&node.host, key)?;
     let is_started = pending.start_watch.borrow_mut().has_started(init.is_some())?;
     if is_started {

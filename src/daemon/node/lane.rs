@@ -37,7 +37,8 @@ pub(crate) struct PendingVerb {
     /// wrapper's own account of its call counts first.
     pub(crate) by_wrapper: Option<WrappersAccount>,
     pub(crate) pid_file: Option<PathBuf>,
-    pub(crate) pid_file_before: Option<Stamp>,
+    /// The stamp of that file before the verb, if that was known.
+    pub(crate) pid_file_before: std::io::Result<Option<Stamp>>,
     /// The stamp of the runtime's state file before the verb, if that was known.
     pub(crate) state_before: std::io::Result<Option<Stamp>>,
     /// The log to which the runtime writes the reason of a refusal.
@@ -68,13 +69,25 @@ impl PendingVerb {
             process,
             by_wrapper: None,
             pid_file: None,
-            pid_file_before: None,
+            pid_file_before: Ok(None),
             state_before: state_dir::state_stamp(host, key),
             log: None,
             start_watch: RefCell::new(StartWatch::new(state_dir::folder(host, key))),
             bundle: RefCell::default(),
             proposed: RefCell::default(),
             concluded: RefCell::default(),
+        }
+    }
+
+    /// The init process that this verb made.
+    ///
+    /// # Errors
+    /// Fails when that cannot be known.
+    pub(crate) fn init_pid(&self, host: &Host, key: &ContainerKey) -> std::io::Result<Option<u32>> {
+        match self.pid_file_before {
+            Ok(before) => state_dir::init_pid(host, key, self.pid_file.as_deref(), before),
+            // The file may be an earlier container's: the runtime's state decides.
+            Err(_) => state_dir::init_pid(host, key, None, None),
         }
     }
 

@@ -78,18 +78,15 @@ fn log_unusable(unusable: &[Unusable], logged: &mut HashSet<String>) {
 
 /// Starts, stops and restarts plugins as the folders show.
 fn follow(node: &Rc<Node>, wanted: &mut WantedPlugins, seen: &(Vec<PluginFile>, Vec<Unusable>)) {
-    let (found, unusable) = seen;
     wanted.retain(|id, sender| {
-        // A plugin keeps running while its configuration cannot be read.
-        let stays = found.iter().any(|file| file.id() == *id)
-            || unusable.iter().any(|file| file.is_plugin && file.path.ends_with(id));
+        let stays = stays(id, seen);
         if !stays {
             info!("the file of {id} was removed");
             sender.send_replace(None);
         }
         stays
     });
-    for file in found {
+    for file in &seen.0 {
         let id = file.id();
         if let Some(sender) = wanted.get(&id) {
             let is_new = sender.borrow().as_ref() != Some(file);
@@ -104,6 +101,13 @@ fn follow(node: &Rc<Node>, wanted: &mut WantedPlugins, seen: &(Vec<PluginFile>, 
             tokio::task::spawn_local(keep_plugin(Rc::clone(node), wanted_file, record));
         }
     }
+}
+
+/// Whether a plugin goes on: its file is there, or that cannot be known, or its configuration cannot
+/// be read.
+fn stays(id: &str, (found, unusable): &(Vec<PluginFile>, Vec<Unusable>)) -> bool {
+    let may_be_it = |file: &Unusable| file.is_folder || file.is_plugin && file.path.ends_with(id);
+    found.iter().any(|file| file.id() == id) || unusable.iter().any(may_be_it)
 }
 
 /// Keeps one plugin running until its file is removed.
@@ -230,6 +234,19 @@ impl Pauses {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plugin_goes_on_while_its_folder_cannot_be_read() {
+        let temp = tempfile::tempdir().unwrap();
+        let folder = temp.path().join("folder");
+        std::os::unix::fs::symlink("folder", &folder).unwrap();
+        assert!(stays("10-a", &plugin::discover(&folder, temp.path())));
+        std::os::unix::fs::symlink("10-a", temp.path().join("10-a")).unwrap();
+        assert!(stays("10-a", &plugin::discover(temp.path(), temp.path())));
+        assert!(!stays("10-b", &plugin::discover(temp.path(), temp.path())));
+        std::fs::remove_file(temp.path().join("10-a")).unwrap();
+        assert!(!stays("10-a", &plugin::discover(temp.path(), temp.path())));
+    }
 
     #[test]
     fn pauses_double_up_to_a_minute_and_a_steady_life_resets_them() {

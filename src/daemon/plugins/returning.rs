@@ -87,9 +87,18 @@ fn configured(config: &Config) -> BTreeSet<String> {
     launched.chain(config.wait_for.iter().cloned()).collect()
 }
 
-/// Lets creates wait from now on, bounded by the registration time-out.
+/// Lets creates wait from the start of the daemon on, bounded by the registration time-out.
+pub(crate) fn expect_at_start(node: &Node) {
+    // Nothing is served yet.
+    expect_remembered(node, presence::insist(|| std::fs::read(file(node)).if_there()));
+}
+
+/// The same for a daemon that serves already.
 pub(crate) fn expect(node: &Node) {
-    let bytes = presence::insist(|| std::fs::read(file(node)).if_there());
+    expect_remembered(node, std::fs::read(file(node)).if_there());
+}
+
+fn expect_remembered(node: &Node, bytes: std::io::Result<Option<Vec<u8>>>) {
     let bytes = bytes.unwrap_or_else(|error| {
         let why = in_our_words(&error);
         warn!("which plugins were connected is not known, and creates do not wait for them: {why}");

@@ -54,7 +54,7 @@ struct PathHolder {
 /// there, the daemon consults no plugins.
 pub(crate) fn open(node: &Rc<Node>) {
     let slot = &node.registry.socket;
-    returning::expect(node);
+    returning::expect_at_start(node);
     slot.since.set(now());
     match socket::for_plugins(&node.config()) {
         Ok(bound) => accept(node, bound),

@@ -44,6 +44,9 @@ use crate::state::{Container, ContainerKey, Lifecycle, PodState, Skipped};
 /// How long a runtime's `start` or `delete` is followed; after that its PID may be another process's.
 const RUNTIME_WAIT: Duration = Duration::from_secs(60);
 
+/// How often plugins' notification is tried again: for a minute.
+const ANNOUNCEMENTS: usize = 20;
+
 /// The note of a wrapper that bypassed the daemon.
 #[derive(Deserialize)]
 struct BypassNote {
@@ -75,11 +78,11 @@ pub(crate) async fn adopt(node: &Rc<Node>) {
 }
 
 async fn adopt_all(node: &Rc<Node>) -> Result<()> {
-    refusals::take_up(node)?;
+    let mut taken = refusals::take_up(node);
     for path in notes(node)? {
-        take_up(node, &path, None).await?;
+        taken = taken.and(take_up(node, &path, None).await);
     }
-    Ok(())
+    taken
 }
 
 /// Takes over calls that bypass the daemon from now on: of wrappers that got no answer from it, or
@@ -89,16 +92,19 @@ pub(crate) fn follow(node: &Rc<Node>) -> JoinHandle<()> {
     let mut watched = watch_both(node).or_absent();
     let node = Rc::clone(node);
     tokio::task::spawn_local(async move {
-        let mut backoff = Backoff::default();
+        let (mut backoff, mut is_logged) = (Backoff::default(), false);
         loop {
             if watched.is_none() {
                 watched = watch_both(&node).or_absent();
             }
             if let Err(error) = take_up_all(&node).await {
-                debug!("a call that bypassed the daemon is not taken over yet: {error}");
+                if !std::mem::replace(&mut is_logged, true) {
+                    warn!("a call that bypassed the daemon is not taken over yet: {error}");
+                }
                 tokio::time::sleep(backoff.next()).await;
                 continue;
             }
+            is_logged = false;
             let Some([bypassed, refused]) = &mut watched else {
                 // The kernel has no watch left, or the folders cannot be made.
                 tokio::time::sleep(backoff.next()).await;
@@ -124,7 +130,13 @@ fn watch_both(node: &Node) -> Result<[WatchedFolder; 2]> {
 async fn take_up_all(node: &Rc<Node>) -> Result<()> {
     let mut taken = refusals::take_up(node);
     for path in notes(node)? {
-        let note = notes::read::<BypassNote>(&path)?;
+        let note = match notes::read::<BypassNote>(&path) {
+            Ok(note) => note,
+            Err(error) => {
+                taken = taken.and(Err(error));
+                continue;
+            }
+        };
         let Some(call) = note.and_then(|note| note.call()) else {
             taken = taken.and(take_up(node, &path, None).await);
             continue;
@@ -143,15 +155,22 @@ async fn take_up_all(node: &Rc<Node>) -> Result<()> {
 /// # Errors
 /// Fails when that cannot be known now.
 pub(crate) async fn take_up_of(node: &Rc<Node>, key: &ContainerKey) -> Result<bool> {
-    let mut has_any = false;
+    let (mut has_any, mut read) = (false, Ok(()));
     for path in notes(node)? {
-        let call = notes::read::<BypassNote>(&path)?.and_then(|note| note.call());
+        let call = match notes::read::<BypassNote>(&path) {
+            Ok(note) => note.and_then(|note| note.call()),
+            Err(error) => {
+                read = read.and(Err(error));
+                continue;
+            }
+        };
         if call.is_some_and(|call| call.key == *key) {
             take_up(node, &path, Some(key)).await?;
             has_any = true;
         }
     }
-    Ok(has_any)
+    // One that cannot be read may be about this container.
+    if has_any { Ok(true) } else { read.map(|()| false) }
 }
 
 fn folder(node: &Node) -> PathBuf {
@@ -172,13 +191,18 @@ fn notes(node: &Node) -> Result<Vec<PathBuf>> {
 /// Takes up one note, unless another task was faster. `key`: plugins may be registered already.
 async fn take_up(node: &Rc<Node>, path: &Path, key: Option<&ContainerKey>) -> Result<()> {
     let Some(note) = notes::read(path)? else { return Ok(()) };
-    take_over(node, &note, key).await?;
-    // Not before: a daemon that dies meanwhile must find the note again.
+    take_over(node, &note).await?;
+    // Not before: a daemon that dies meanwhile must find the note again. Nor later: what it says is on
+    // record now.
     let _taken = std::fs::remove_file(path);
+    // Of a start, plugins are notified once its runtime is done.
+    if let Some(key) = key.filter(|_| note.verb != Verb::Start.name()) {
+        announce_or_repeat(node, key).await;
+    }
     Ok(())
 }
 
-async fn take_over(node: &Rc<Node>, note: &BypassNote, key: Option<&ContainerKey>) -> Result<()> {
+async fn take_over(node: &Rc<Node>, note: &BypassNote) -> Result<()> {
     let (verb, id) = (&note.verb, note.id.as_deref().unwrap_or_default());
     match adopt_call(node, note).await {
         Err(error) if error.may_pass() => return Err(error),
@@ -188,16 +212,38 @@ async fn take_over(node: &Rc<Node>, note: &BypassNote, key: Option<&ContainerKey
     warn!("{verb} {id} ran without plugins: {}", note.why);
     node.report.count("bypassed");
     node.report.metrics.count_request(verb, "bypassed");
-    match key {
-        // Of a start, plugins are notified once its runtime is done.
-        Some(key) if note.verb != Verb::Start.name() => announce(node, key).await,
-        _ => Ok(()),
-    }
+    Ok(())
+}
+
+/// Notifies plugins as [`announce`] does, again later while the container's state cannot be known; the
+/// caller holds its lane.
+pub(super) async fn announce_or_repeat(node: &Rc<Node>, key: &ContainerKey) {
+    let Err(error) = announce(node, key).await else { return };
+    let Some(record) = node.container(key) else { return };
+    debug!("plugins are not notified of {} yet: {error}", key.id);
+    let node = Rc::clone(node);
+    tokio::task::spawn_local(async move {
+        let (key, mut backoff) = (&record.key, Backoff::default());
+        for _attempt in 0..ANNOUNCEMENTS {
+            tokio::time::sleep(backoff.next()).await;
+            let lane = node.lane(key);
+            let turn = lane.turn.lock().await;
+            let now = node.container(key);
+            let is_same = now.is_some_and(|now| now.incarnation == record.incarnation);
+            let announced = if is_same { announce(&node, key).await } else { Ok(()) };
+            drop(turn);
+            node.lanes.release(key, lane);
+            if announced.is_ok() {
+                return;
+            }
+        }
+        warn!("plugins were not notified of {}: {error}", key.id);
+    });
 }
 
 /// Notifies plugins that are registered already, as of any new container; their replies come too
 /// late to be applied. Then watches the container.
-pub(super) async fn announce(node: &Rc<Node>, key: &ContainerKey) -> Result<()> {
+async fn announce(node: &Rc<Node>, key: &ContainerKey) -> Result<()> {
     let Some(record) = node.container(key) else { return Ok(()) };
     catch_up::catch_up(node, key).await?;
     catch_up::learn_process(node, key).await;

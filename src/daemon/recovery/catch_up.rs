@@ -241,7 +241,7 @@ fn pending(
             Box::pin(async move { bypassed::take_up_of(&node, &key).await })
         })),
         // Whether it is written yet or not, the runtime's state has the same PID.
-        pid_file_before: pid_file.as_deref().and_then(|path| state_dir::stamp(path).or_absent()?),
+        pid_file_before: state_dir::pid_file_stamp(pid_file.as_deref()),
         pid_file,
         bundle: RefCell::new(bundle),
         ..PendingVerb::new(&node.host, key, (verb, record.incarnation), (pid, process))
@@ -252,20 +252,26 @@ fn pending(
 /// since.
 async fn resume_update(node: &Rc<Node>, key: &ContainerKey) -> Result<()> {
     let Some(record) = node.container(key) else { return Ok(()) };
-    let Some(updating) = record.updating.clone() else { return Ok(()) };
-    let Updating { pid, state_before, engine, overlay, owners, changes, classes } = updating;
-    let (blockio, rdt) = classes;
-    let classes = Classes { blockio, rdt };
+    let Some(pid) = record.updating.as_ref().map(|updating| updating.pid) else { return Ok(()) };
     let lane = node.lane(key);
     if lane.pending.borrow().iter().any(|open| open.verb == Verb::Update && open.pid == pid) {
         return Ok(()); // It was resumed, and another verb of the container could not be.
     }
     let writing = Arc::clone(&lane.writing).lock_owned().await;
+    // Read again: it may have been concluded meanwhile.
+    let Some(record) = node.container(key) else { return Ok(()) };
+    let updating = record.updating.clone().filter(|updating| updating.pid == pid);
+    let Some(updating) = updating else { return Ok(()) };
+    let Updating { pid, state_before, engine, overlay, owners, changes, classes } = updating;
+    let (blockio, rdt) = classes;
+    let classes = Classes { blockio, rdt };
     let repeated = Vec::new();
     let is_told = false;
     let proposed =
         ProposedUpdate { engine, overlay, owners, changes, repeated, classes, is_told, writing };
-    let before = Ok(state_before.map(|(inode, seconds, nanos)| Stamp(inode, seconds, nanos)));
+    let before = state_before.map(|(inode, seconds, nanos)| Some(Stamp(inode, seconds, nanos)));
+    // Without one, the files decide.
+    let before = before.ok_or_else(|| std::io::ErrorKind::Other.into());
     match process_of(node, key, pid)? {
         Some(process) => {
             let mut pending = pending(node, &record, (Verb::Update, pid), process);

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use tracing::{info, warn};
 
-use crate::daemon::lifecycle::{removal, settle};
+use crate::daemon::lifecycle::{late_start, removal, settle};
 use crate::daemon::node::lane::Lane;
 use crate::daemon::node::{Node, log_failure};
 use crate::daemon::recovery::{bypassed, catch_up, rediscover};
@@ -19,7 +19,8 @@ use crate::daemon::runtime::state_dir;
 use crate::error::Result;
 use crate::files;
 use crate::plugin::Event;
-use crate::state::{Container, PodState};
+use crate::presence::Backoff;
+use crate::state::{Container, Lifecycle, PodState};
 
 const WHY: &str = "created while plugins were disabled";
 
@@ -35,38 +36,53 @@ pub(crate) fn catch_up(node: &Rc<Node>) {
     let (node, active) = (Rc::clone(node), node.process.activity.begin());
     tokio::task::spawn_local(async move {
         node.registry.wait_for_returning().await;
-        let mut is_all = true;
-        for record in catch_up::in_order(&node) {
-            is_all &= could_be_known(&record.key.id, compare(&node, &record).await);
-        }
-        let (found, are_all) = rediscover::find(&node, WHY).await;
-        is_all &= are_all;
-        for found in found {
-            let key = found.key().clone();
-            let lane = node.lane(&key);
-            let turn = lane.turn.lock().await;
-            // One that has exited needs no plugin any more.
-            if !found.has_exited() && node.container(&key).is_none() {
-                found.record(&node);
-                is_all &= could_be_known(&key.id, bypassed::announce(&node, &key).await);
-            }
-            drop(turn);
-            node.lanes.release(&key, lane);
+        let mut is_all = look_at_all(&node, true).await;
+        // The daemon's end does not wait for what cannot be known.
+        drop(active);
+        let mut backoff = Backoff::default();
+        while !is_all && !node.config().is_disabled() && !node.process.is_ending.get() {
+            tokio::time::sleep(backoff.next()).await;
+            is_all = look_at_all(&node, false).await;
         }
         if is_all {
             info!("plugins are enabled again, and all containers were looked at");
         }
-        // What could not be known now is looked at by the next daemon.
         if is_all && !node.config().is_disabled() {
             let _is_done = std::fs::remove_file(file);
         }
-        drop(active);
     });
 }
 
-/// Whether a container could be looked at; logs why not.
-fn could_be_known(id: &str, looked: Result<()>) -> bool {
-    looked.inspect_err(|error| warn!("{id} cannot be looked at now: {error}")).is_ok()
+/// Looks at all containers; returns whether all of them could be known. Only the first time it logs
+/// which could not.
+async fn look_at_all(node: &Rc<Node>, is_first: bool) -> bool {
+    let mut is_all = true;
+    for record in catch_up::in_order(node) {
+        if let Err(error) = compare(node, &record).await {
+            is_all = false;
+            if is_first {
+                warn!("{} cannot be looked at now: {error}", record.key.id);
+            }
+        }
+    }
+    let (found, are_all) = rediscover::find(node, WHY, is_first).await;
+    is_all &= are_all;
+    for found in found {
+        let key = found.key().clone();
+        let lane = node.lane(&key);
+        let turn = lane.turn.lock().await;
+        // One that has exited needs no plugin any more.
+        if !found.has_exited() && node.container(&key).is_none() {
+            if found.record(node) {
+                bypassed::announce_or_repeat(node, &key).await;
+            } else {
+                is_all = false;
+            }
+        }
+        drop(turn);
+        node.lanes.release(&key, lane);
+    }
+    is_all
 }
 
 /// Compares a record with the runtime's state.
@@ -89,6 +105,11 @@ async fn compare_in_turn(node: &Rc<Node>, record: &Container, lane: &Lane) -> Re
             removal::removed(node, key).await;
         } else {
             let was_ready = is_ready(node, &now.pod);
+            if is_started(node, &now)? {
+                // Plugins know it as created.
+                node.records.change_in_memory(key, |record| record.in_flight = None);
+                late_start::started(node, key).await;
+            }
             catch_up::catch_up(node, key).await?;
             if state_dir::is_gone(&node.host, key) {
                 removal::deleted(node, key).await;
@@ -98,6 +119,14 @@ async fn compare_in_turn(node: &Rc<Node>, record: &Container, lane: &Lane) -> Re
         }
     }
     Ok(())
+}
+
+/// Whether a container that is on record as created was started. A sandbox starts its pod.
+fn is_started(node: &Node, record: &Container) -> Result<bool> {
+    let is_created = !record.is_sandbox && record.state == Lifecycle::Created;
+    Ok(is_created
+        && state_dir::exists(&node.host, &record.key)?
+        && !state_dir::waits_for_start(&node.host, &record.key)?)
 }
 
 /// Whether the runtime's state is of a later container of this ID.

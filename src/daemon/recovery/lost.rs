@@ -19,7 +19,7 @@ use crate::daemon::pods::life;
 use crate::daemon::runtime::{exit_status, state_dir};
 use crate::error::{Error, Result};
 use crate::files;
-use crate::state::{Container, ContainerKey};
+use crate::state::{Container, ContainerKey, Lifecycle};
 
 /// So many records are looked at before other tasks have their turn: two system calls each.
 const AT_ONCE: usize = 64;
@@ -145,9 +145,14 @@ pub(crate) async fn forget(node: &Rc<Node>, wanted: &str, is_forced: bool) -> Re
     if let Some(id) = pod {
         let lane = node.pod_lane(&id);
         let turn = lane.turn.lock().await;
-        life::end(node, &id).await;
+        // A container may have joined it meanwhile, and keeps its pod.
+        let is_left = |container: &Container| container.state != Lifecycle::Removed;
+        let is_empty = !node.records.read().of_pod(&id).any(is_left);
+        if is_empty {
+            life::end(node, &id).await;
+            pods.push(id);
+        }
         drop(turn);
-        pods.push(id);
     }
     warn!("an operator dropped the record of {wanted}");
     Ok(json!({"containers": forgotten, "pods": pods, "warning": WARNING}))

@@ -15,7 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::engine::Role;
 use crate::error::{Context, Error, Result};
@@ -65,12 +65,13 @@ impl RediscoveredContainer {
         self.record.state == Lifecycle::Stopped
     }
 
-    /// Records it, and its pod.
-    pub(super) fn record(self, node: &Node) {
+    /// Records it, and its pod; returns whether that succeeded.
+    pub(super) fn record(self, node: &Node) -> bool {
         let id = self.record.key.id.clone();
-        if let Err(error) = put(node, self) {
-            warn!("{id} was found, but cannot be recorded: {error}");
-        }
+        let recorded = put(node, self);
+        let recorded =
+            recorded.inspect_err(|error| warn!("{id} was found, but cannot be recorded: {error}"));
+        recorded.is_ok()
     }
 }
 
@@ -83,10 +84,10 @@ pub(crate) async fn rediscover(node: &Rc<Node>) {
     if node.records.read().is_stamped() {
         return;
     }
-    let (all, is_all) = find(node, LOST).await;
+    let (all, mut is_all) = find(node, LOST, true).await;
     for mut found in all {
         found.record.is_found = true;
-        found.record(node);
+        is_all &= found.record(node);
     }
     // Without a stamp the next daemon searches again.
     if is_all {
@@ -95,11 +96,18 @@ pub(crate) async fn rediscover(node: &Rc<Node>) {
 }
 
 /// Finds containers without a record, infrastructure containers first: with them a pod's record is
-/// complete; and whether all of them could be known. `why`: what is noted of each.
-pub(super) async fn find(node: &Rc<Node>, why: &str) -> (Vec<RediscoveredContainer>, bool) {
+/// complete; and whether all of them could be known. `why`: what is noted of each. `is_first`: what
+/// cannot be known is logged.
+pub(super) async fn find(
+    node: &Rc<Node>,
+    why: &str,
+    is_first: bool,
+) -> (Vec<RediscoveredContainer>, bool) {
+    let log = |line: String| if is_first { warn!("{line}") } else { debug!("{line}") };
     let (mut all, mut is_all) = (Vec::new(), true);
-    let candidates = presence::insist(|| candidates(node)).unwrap_or_else(|error| {
-        warn!("containers without a record cannot be recovered now: {error}");
+    let candidates = presence::insist_on_loop(|| candidates(node)).await;
+    let candidates = candidates.unwrap_or_else(|error| {
+        log(format!("containers without a record cannot be recovered now: {error}"));
         is_all = false;
         Vec::new()
     });
@@ -107,7 +115,7 @@ pub(super) async fn find(node: &Rc<Node>, why: &str) -> (Vec<RediscoveredContain
         match rediscover_one(node, &key, is_ours, why).await {
             Ok(found) => all.extend(found),
             Err(error) => {
-                warn!("{} in {} cannot be recovered: {error}", key.id, key.root);
+                log(format!("{} in {} cannot be recovered: {error}", key.id, key.root));
                 is_all &= !error.may_pass();
             }
         }

@@ -35,7 +35,7 @@ struct RefusalNote {
 /// Takes up all records, oldest first.
 ///
 /// # Errors
-/// Fails when one cannot be read now: it stays, with those behind it.
+/// Fails when one cannot be read now: it stays, and the others are taken up.
 pub(crate) fn take_up(node: &Node) -> Result<()> {
     let notes = notes::notes_in(&node.config().run_dir.join(REFUSED_DIR))?;
     if notes.len() >= REFUSAL_NOTES {
@@ -43,13 +43,19 @@ pub(crate) fn take_up(node: &Node) -> Result<()> {
             "wrappers refused {REFUSAL_NOTES} requests or more: only the newest {REFUSAL_NOTES} refusals were kept"
         );
     }
+    let mut taken = Ok(());
     for path in notes {
-        if let Some(note) = notes::read(&path)? {
-            record_refusal(node, &note);
+        match notes::read(&path) {
+            Ok(note) => {
+                if let Some(note) = note {
+                    record_refusal(node, &note);
+                }
+                let _taken = std::fs::remove_file(&path);
+            }
+            Err(error) => taken = taken.and(Err(error)),
         }
-        let _taken = std::fs::remove_file(&path);
     }
-    Ok(())
+    taken
 }
 
 fn record_refusal(node: &Node, note: &RefusalNote) {

@@ -69,7 +69,7 @@ pub(super) fn note_dropped(
         warn!("{}: {}: {reason}", quoted(&note.container), note.plugin);
         if let Ok(key) = target::find(node, &note.container, subject) {
             let skipped = Skipped { plugin: note.plugin.clone(), reason };
-            updates::note_skipped(node, &key, vec![skipped]);
+            updates::note_skipped(node, &key, "", vec![skipped]);
         }
     }
 }

@@ -54,7 +54,7 @@ pub(crate) async fn carry_out(
 ) {
     let Updated { updates, answered: _, evictions, evicted_by, owners, unknown, noted, dropped } =
         updated;
-    note_skipped(node, subject, unknown.into_iter().map(unknown_field).collect());
+    note_skipped(node, subject, "", unknown.into_iter().map(unknown_field).collect());
     ruled::note_hits(node, &noted, event.name(), Some(subject));
     ruled::note_dropped(node, &dropped, event.name(), Some(subject));
     // Evictions first: they free what the updates may use (D19).
@@ -152,7 +152,7 @@ async fn carry_out_request(
         if let Some(key) = &update_request.key {
             let fields = unknown_fields(update, &format!("{message}.update")).into_iter();
             let skipped = fields.map(|field| unknown_field((id.clone(), field)));
-            note_skipped(node, key, skipped.collect());
+            note_skipped(node, key, "", skipped.collect());
         }
         update_requests.push(update_request);
         places.push(place);
@@ -337,7 +337,7 @@ fn note_unmet(node: &Node, update_request: &UpdateRequest, update_error: &Update
         let key = ContainerKey { root: String::new(), id: update_request.id.clone() };
         return node.audit_skipped(&key, &update_request.requested.event, &[skipped]);
     };
-    note_skipped(node, key, vec![skipped]);
+    note_skipped(node, key, "", vec![skipped]);
 }
 
 /// The line of `explain` for a field that this version does not know (D23).
@@ -346,11 +346,16 @@ pub(crate) fn unknown_field((plugin, field): (String, String)) -> Skipped {
 }
 
 /// Adds skipped values to the container's record; the same one is listed once.
-pub(super) fn note_skipped(node: &Node, key: &ContainerKey, mut skipped: Vec<Skipped>) {
+pub(crate) fn note_skipped(
+    node: &Node,
+    key: &ContainerKey,
+    event: &str,
+    mut skipped: Vec<Skipped>,
+) {
     let Some(record) = node.container(key) else { return };
     skipped.retain(|new| !record.skipped.iter().rev().take(LATEST).any(|known| known == new));
     if !skipped.is_empty() {
-        node.audit_skipped(key, "", &skipped);
+        node.audit_skipped(key, event, &skipped);
         node.change(key, |record| {
             skipped.into_iter().for_each(|new| keep_ends(&mut record.skipped, new));
         });

@@ -39,7 +39,7 @@ pub(crate) fn exists(host: &Host, key: &ContainerKey) -> io::Result<bool> {
 
 /// Whether the runtime certainly does not know the container: a folder that cannot be read may exist.
 pub(crate) fn is_gone(host: &Host, key: &ContainerKey) -> bool {
-    crate::files::is_missing(&folder(host, key))
+    matches!(exists(host, key), Ok(false))
 }
 
 /// Whether the container was created and not started yet.
@@ -228,6 +228,14 @@ pub(crate) struct Stamp(pub(crate) u64, pub(crate) i64, pub(crate) i64);
 pub(crate) fn stamp(path: &Path) -> io::Result<Option<Stamp>> {
     let meta = std::fs::metadata(path).if_there()?;
     Ok(meta.map(|meta| Stamp(meta.ino(), meta.mtime(), meta.mtime_nsec())))
+}
+
+/// The stamp of a call's PID file, if it names one.
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) fn pid_file_stamp(path: Option<&Path>) -> io::Result<Option<Stamp>> {
+    Ok(path.map(stamp).transpose()?.flatten())
 }
 
 /// The stamp of the runtime's state file: an `update` replaces it.

@@ -58,7 +58,7 @@ pub(super) async fn serve(
         let incarnation = node.container(&key).map_or(0, |record| record.incarnation);
         let pending = PendingVerb {
             pid_file: call.pid_file.clone(),
-            pid_file_before: call.pid_file.as_deref().map(state_dir::stamp).transpose()?.flatten(),
+            pid_file_before: state_dir::pid_file_stamp(call.pid_file.as_deref()),
             log: RuntimeLog::open(call.command_line.log.as_deref(), &call.question().cwd),
             ..PendingVerb::new(
                 &node.host,

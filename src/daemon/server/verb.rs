@@ -60,7 +60,7 @@ pub(super) async fn serve(
         call.process().ok_or_else(|| Error::new("the request has no process descriptor"))?;
     let lane = node.lane(&key);
     let until = node.caller_waits_until();
-    let pid_file_before = call.pid_file.as_deref().map(state_dir::stamp).transpose()?.flatten();
+    let pid_file_before = state_dir::pid_file_stamp(call.pid_file.as_deref());
     let verb = call.command_line.verb;
     let is_delete = verb == Verb::Delete;
     if frames::is_closed(stream) && !is_delete {
@@ -144,7 +144,12 @@ async fn settle_verdict(
     } else if is_new(node, key, pending.verb) {
         rollback::creation(node, key).await;
     } else {
-        node.change(key, |record| (record.in_flight, record.updating) = (None, None));
+        let pid = pending.pid;
+        node.change(key, |record| {
+            // Another call may be under way.
+            record.in_flight.take_if(|flight| flight.pid == pid);
+            record.updating.take_if(|updating| updating.pid == pid);
+        });
         settle::not_started(node, key).await;
     }
 }

@@ -214,11 +214,8 @@ async fn ask(
     let pods = target::KnownPods { node, subject: Some(key) };
     let scope = RuleScope { rules: &rules, subject: Some((&key.id, &pod)), pods: &pods };
     let asked = chain::update(&subscribers, request, scope, &skips).await;
-    let skipped = skips.0.into_inner();
-    if !skipped.is_empty() {
-        node.audit_skipped(key, Event::UpdateContainer.name(), &skipped);
-        node.change(key, |record| record.skipped.extend(skipped));
-    }
+    // Once: kubelet repeats its request every ten seconds.
+    updates::note_skipped(node, key, Event::UpdateContainer.name(), skips.0.into_inner());
     let updated = match asked {
         Ok(updated) => updated,
         Err(ChainError { failure, asked: _ }) => {

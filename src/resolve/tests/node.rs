@@ -92,6 +92,14 @@ fn a_controller_or_a_page_size_that_is_not_there_is_named() {
     says(&checked(&node, &pages).unwrap_err(), &["no pages of that size"]);
 }
 
+#[test]
+fn controllers_that_cannot_be_read_are_not_those_of_version_1() {
+    // A folder fails with another error than a missing file.
+    let node = HostTree::new(&[("/sys/fs/cgroup/cgroup.controllers/x", "")]);
+    let [(unified, _), ..] = <[_; 5]>::try_from(each()).unwrap();
+    says(&checked(&node, &unified).unwrap_err(), &["cgroup.controllers cannot be read: "]);
+}
+
 /// The fields, and what a node must have for them: the table of docs/compatibility.md.
 const NODE_NEEDS: [(&str, &str); 5] = [
     ("CgroupsUnified", "cgroup v2 only, with the controller of the file"),

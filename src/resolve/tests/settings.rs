@@ -132,6 +132,18 @@ fn what_the_kernel_lacks_or_ignores_is_refused_by_field() {
 }
 
 #[test]
+fn a_file_that_cannot_be_read_is_not_taken_for_missing() {
+    // A folder fails with another error than a missing file.
+    let budget = "/sys/fs/cgroup/cpu/kubepods/cpu.rt_runtime_us";
+    let node = HostTree::new(&[(&format!("{budget}/x"), "")]);
+    let error = checked(&node, &json!({"cpu": {"realtimeRuntime": 900}})).unwrap_err();
+    says(&error, &["cpu.rt_runtime_us cannot be read: "]);
+    let error =
+        checked(&HostTree::new(&V1), &json!({"cpu": {"realtimeRuntime": 900}})).unwrap_err();
+    says(&error, &["no real-time budget"]);
+}
+
+#[test]
 fn a_weight_of_a_disk_needs_its_scheduler_and_a_limit_does_not() {
     let weights = json!({"weightDevice": [{"major": 8, "minor": 0, "weight": 300}]});
     let rates = json!({"throttleReadBpsDevice": [{"major": 8, "minor": 0, "rate": 1}]});

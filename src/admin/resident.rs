@@ -275,7 +275,8 @@ pub(super) fn show_stopped(document: &Value) -> String {
 
 /// `restart`: with the configuration file and the program of the daemon that runs.
 pub(super) fn restart(loaded: &Loaded) -> Result<Value> {
-    let running = RunningDaemon::find(loaded)?;
+    let running = RunningDaemon::find(loaded)
+        .or_else(|error| can_serve_in(&loaded.config.run_dir).and(Err(error)))?;
     let status = running.as_ref().map(|running| &running.status);
     let path = |value: &Value| value.as_str().map(PathBuf::from);
     let file = match status {

@@ -18,8 +18,10 @@ pub(super) fn switch(config: &Config, off: bool) -> Result<Value> {
     let file = config.disabled_file();
     if off {
         files::make_private_dir(&config.run_dir)?;
-        files::replace(&config.was_disabled_file(), b"")?;
-        files::replace(&file, b"")?;
+        let written = files::replace(&config.was_disabled_file(), b"");
+        written
+            .and_then(|()| files::replace(&file, b""))
+            .map_err(|error| error.hint("or set disable = true in [nri] of the configuration"))?;
     } else {
         match std::fs::remove_file(&file) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -221,6 +221,8 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "processes of this test alone")]
+    #[expect(clippy::print_stderr, reason = "a skipped test says why")]
     fn a_process_of_another_user_or_namespace_is_no_daemon_here() {
         use std::os::unix::process::CommandExt;
         use std::process::Command;

@@ -210,13 +210,7 @@ pub(crate) fn verify(mut loaded: Loaded) -> Loaded {
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
         let place = loaded.place_of(&path).map_or(String::new(), |place| format!("{place}: "));
         let text = format!("{place}{}: {}", path.join("."), error.why());
-        let is_instance = path.len() > 1;
         loaded.add_problem(Problem { text, consequence: Consequence::KeepsLast });
-        // Containers that run must still be stopped and deleted: without a valid configuration before,
-        // the default of the key is used (D7).
-        if !is_instance && !loaded.is_last_good() {
-            loaded.config.runtime = Config::default().runtime;
-        }
     }
     loaded
 }

@@ -231,7 +231,8 @@ fn a_container_that_docker_gave_up_can_be_forgotten() {
     succeeds(&docker.host.call(&["nri", "reload"]));
     let id = docker.runs("web", &[]);
     std::fs::remove_file(&own).unwrap();
-    docker.says(&["rm", "--force", "web"]);
+    // Docker kills the process itself, and may fail to find it a moment later.
+    wait_until("Docker gives it up", || docker.call(&["rm", "--force", "web"]).status.success());
     wait_until("its process ends", || heard_of(&told, "StopContainer web"));
     assert_eq!(docker.says(&["ps", "--all", "--quiet"]), "");
     let forget = |more: &[&str]| docker.host.call(&[&["nri", "forget", &id][..], more].concat());

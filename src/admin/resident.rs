@@ -192,8 +192,12 @@ impl RunningDaemon {
 /// # Errors
 /// Fails with its fault, and what mends it.
 pub(super) fn can_serve_in(run_dir: &Path) -> Result<()> {
+    let there = run_dir.ancestors().find(|path| !files::is_missing(path));
+    if let Some(above) = there.filter(|path| *path != run_dir) {
+        return files::try_write(above); // It is made with the first container.
+    }
     files::make_private_dir(run_dir)?;
-    files::try_write(run_dir).map_err(|error| error.hint("see: nri-runc nri check"))
+    files::try_write(run_dir)
 }
 
 /// A process that holds the daemon's lock although no daemon listens.
@@ -293,7 +297,8 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Value> {
         }));
     }
     // The next daemon needs it: the one that runs is not ended for nothing.
-    can_serve_in(&next.config.run_dir).map_err(|error| match running {
+    let fit = can_serve_in(&next.config.run_dir);
+    fit.map_err(|error| error.hint("see: nri-runc nri check")).map_err(|error| match running {
         Some(_) => error.doing("not restarted, the daemon keeps running"),
         None => error,
     })?;

@@ -49,7 +49,11 @@ pub(crate) fn carry_out(
     let mut done: Vec<(&Write, String)> = Vec::new();
     for write in writes {
         // What is not known could not be put back.
-        let before = cgroups.text(write.controller, &write.file);
+        let before = match cgroups.text(write.controller, &write.file) {
+            // Files that are only written, such as devices.allow.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
+            known => known,
+        };
         let result = match before {
             Ok(before) => {
                 let result = put(cgroups, write);

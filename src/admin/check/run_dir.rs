@@ -12,6 +12,7 @@ use nix::unistd::{AccessFlags, access};
 use serde_json::Value;
 
 use super::{Daemon, finding, warning};
+use crate::admin::resident;
 use crate::admin::resident::holder;
 use crate::config::Config;
 use crate::error::{Context, Error, Result, quoted};
@@ -78,14 +79,12 @@ fn usable(config: &Config) -> Result<()> {
         Error::new(format!("{} is too long for a socket", config.daemon_socket().display()))
             .hint("set a shorter run_dir")
     })?;
-    // It stays: another process may have seen it, and use it.
-    files::make_private_dir(dir)?;
+    resident::can_serve_in(dir)?;
     parts_are_usable(config)
 }
 
 fn parts_are_usable(config: &Config) -> Result<()> {
     let dir = &config.run_dir;
-    files::try_write(dir)?;
     let state = dir.join("state");
     for folder in [dir.join(BYPASSED_DIR), dir.join(REFUSED_DIR), state.clone()] {
         let Ok(there) = folder.symlink_metadata() else { continue };

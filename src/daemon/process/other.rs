@@ -172,17 +172,15 @@ fn locked_elsewhere(config: &Config, pid: u32) -> Option<PathBuf> {
     None
 }
 
-/// Whether it runs the same file. A path is the same program only in the same mount namespace.
+/// Whether it runs the program of this path: the same file, or, after an upgrade, one of the same mount
+/// namespace.
 fn is_same_program(pid: u32) -> bool {
-    if shares(pid, "exe") {
-        return true;
-    }
     let program = |process: &str| {
         let path = std::fs::read_link(format!("/proc/{process}/exe")).ok()?;
         // An upgrade has replaced the file.
         Some(path.to_string_lossy().trim_end_matches(" (deleted)").to_owned())
     };
-    shares(pid, "ns/mnt")
+    (shares(pid, "exe") || shares(pid, "ns/mnt"))
         && program("self").is_some_and(|own| program(&pid.to_string()) == Some(own))
 }
 

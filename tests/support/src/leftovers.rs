@@ -75,11 +75,14 @@ pub fn processes(dir: &str, cgroup: &str) -> Vec<i32> {
     pids.filter(is_left).collect()
 }
 
-/// Removes a folder whose folders have no file.
+/// Removes a folder whose folders have no file but sockets, which a killed monitor leaves.
 fn remove(dir: &Path) {
+    use std::os::unix::fs::FileTypeExt;
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.path().is_dir() {
             remove(&entry.path());
+        } else if entry.file_type().is_ok_and(|kind| kind.is_socket()) {
+            let _gone = std::fs::remove_file(entry.path());
         }
     }
     let _gone = std::fs::remove_dir(dir);

@@ -86,9 +86,20 @@ unpack() {
     done
 }
 
-# The package of a library: Debian names it after the library's soname, with or without a hyphen
-# before the number, and with t64 at its end where the size of times has changed.
-package_of() {
+# package_with SONAME PACKAGE: which package has a library that this one needs. Debian names it after the soname,
+# with or without a hyphen before the number, and with t64 at its end where the size of times has changed; a
+# package with several libraries has the name of one of them, and is a dependency.
+package_with() {
+    named=$(package_named "$1")
+    [ -z "$named" ] || { echo "$named"; return; }
+    for package in $(apt-cache depends --important "$2" | sed -n 's/^ *Depends: \(lib[^ ]*\)$/\1/p'); do
+        ! dpkg -s "$package" >/dev/null 2>&1 || continue
+        unpack "$package" >&2
+        [ -z "$(find "$tools/$package" -name "$1")" ] || { echo "$package"; return; }
+    done
+}
+
+package_named() {
     apt-cache pkgnames lib | awk -v soname="$1" '
         function plain(name) { gsub(/[^a-z0-9]/, "", name); return name }
         BEGIN { sub(/\.so\./, "", soname); wanted = plain(tolower(soname)) }
@@ -103,11 +114,12 @@ missing_libraries() { LD_LIBRARY_PATH=$2 ldd "$1" 2>/dev/null | sed -n 's/^[[:sp
 libraries() {
     for program in "$@"; do
         path=$(readlink -f "$tools/bin/$program")
+        of=${path#"$tools/"} of=${of%%/*}
         [ -n "$(missing_libraries "$path" '')" ] || continue
         # A library may want another one.
         while lacking=$(missing_libraries "$path" "$tools/lib") && [ -n "$lacking" ]; do
             for soname in $lacking; do
-                package=$(package_of "$soname")
+                package=$(package_with "$soname" "$of")
                 [ -n "$package" ] || fail "no package has $soname, which $program needs"
                 unpack "$package"
                 found=$(find "$tools/$package" -name "$soname" | head -n 1)
@@ -145,13 +157,13 @@ strace() {
     unpack strace strace
     libraries strace
 }
-(strace) || say "strace cannot be had: its tests are skipped"
+(strace) || { rm -f "$tools/bin/strace"; say "strace cannot be had: its tests are skipped"; }
 podman() {
     unpack podman podman
     unpack conmon conmon
     libraries podman conmon
 }
-(podman) || say "Podman cannot be had: its tests are skipped"
+(podman) || { rm -f "$tools/bin/podman"; say "Podman cannot be had: its tests are skipped"; }
 docker() {
     unpack docker.io dockerd
     # Later releases of Debian have the client in a package of its own.
@@ -160,4 +172,4 @@ docker() {
     unpack "$client" docker
     libraries docker dockerd
 }
-(docker) || say "Docker cannot be had: its tests are skipped"
+(docker) || { rm -f "$tools/bin/dockerd"; say "Docker cannot be had: its tests are skipped"; }

@@ -18,9 +18,7 @@ impl Place {
         let place = Self { temp: tempfile::tempdir().unwrap() };
         std::fs::create_dir_all(place.root().join("etc/other")).unwrap();
         place.write("etc/other/file", "somebody else's");
-        place.write("../binary", "#!/bin/sh\n");
-        let mode = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(place.temp.path().join("binary"), mode).unwrap();
+        test_support::program::put(&place.temp.path().join("binary"), b"#!/bin/sh\n");
         place
     }
 
@@ -229,9 +227,7 @@ fn an_engine_is_told_by_the_installed_program_and_forgets_it_before_that_goes() 
 fn an_engine_that_serves_nri_itself_is_registered_with_a_decision_only() {
     let place = Place::new();
     std::fs::create_dir_all(place.root().join("usr/bin")).unwrap();
-    place.write("usr/bin/crio", "");
-    let mode = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(place.root().join("usr/bin/crio"), mode).unwrap();
+    test_support::program::put(&place.root().join("usr/bin/crio"), b"");
     let before = place.tree();
     let program = env!("CARGO_BIN_EXE_nri-runc");
     let words = ["--binary", program, "--no-units", "--engine", "crio"];
@@ -305,8 +301,7 @@ fn a_removal_that_stops_half_way_says_what_is_left_and_goes_on() {
         "#!/bin/sh\ncase \"$*\" in *uninstall\\ podman*dry-run) ;; *uninstall\\ podman*) exit 1 ;; esac\nexec {} \"$@\"\n",
         real.display()
     );
-    place.write("usr/local/bin/nri-runc", &script);
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    test_support::program::put(&path, script.as_bytes());
     let output = place.run(&["--uninstall"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success(), "{said}");

@@ -113,7 +113,7 @@ fn make_test(fails_for: &str) -> (String, Option<i32>) {
     }
     for script in ["test.sh", "left.sh", "skips.sh"] {
         let from = program::project().join("scripts").join(script);
-        std::fs::copy(from, path("scripts").join(script)).unwrap();
+        program::copy(&from, &path("scripts").join(script));
     }
     let cargo = format!("#!/bin/sh\necho cargo $*\ncase $* in *{fails_for}*) exit 101 ;; esac\n");
     program::put(&path("bin/cargo"), cargo.as_bytes());

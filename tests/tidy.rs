@@ -310,6 +310,20 @@ fn what_cannot_be_known_is_not_taken_for_absent() {
     assert!(found.is_empty(), "an error passes for an absence:\n{}", found.join("\n"));
 }
 
+/// A file that a test process has open for writing is inherited by the children of other tests, and
+/// cannot be executed as long as one of them has not executed something itself.
+#[test]
+fn programs_of_tests_are_written_by_a_process_of_their_own() {
+    for (name, text) in sources("tests").into_iter().chain(sources("benches")) {
+        for call in [["fs::", "copy("].concat(), ["from_mode(", "0o755"].concat()] {
+            // An access mode that is given back, and a folder.
+            let found =
+                text.lines().find(|line| line.contains(&call) && !line.contains("temp.path()"));
+            assert_eq!(found, None, "{name}: test_support::program does it");
+        }
+    }
+}
+
 #[test]
 fn nothing_is_left_for_later_without_saying_so() {
     let words = [["TO", "DO"].concat(), ["FIX", "ME"].concat(), ["#[ig", "nore"].concat()];

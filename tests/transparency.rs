@@ -29,10 +29,7 @@ struct Seen {
 impl Place {
     fn new(more: &str) -> Self {
         let place = Self { temp: tempfile::tempdir().unwrap() };
-        // A link: a copy may be held open for writing by a child of another test.
-        let (built, runtime) = (example("recording_runtime"), place.path("runtime"));
-        let linked = std::fs::hard_link(&built, &runtime);
-        linked.or_else(|_| std::fs::copy(&built, &runtime).map(drop)).unwrap();
+        test_support::program::copy(&example("recording_runtime"), &place.path("runtime"));
         std::fs::create_dir(place.path("cwd")).unwrap();
         let dir = place.temp.path().display();
         let text = format!(

@@ -41,7 +41,7 @@ fn the_checked_in_messages_are_generated_from_the_proto() {
     for name in ["api.rs", "api_ttrpc.rs"] {
         let fresh = std::fs::read(temp.path().join(name)).unwrap();
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
-            std::fs::copy(temp.path().join(name), checked_in.join(name)).unwrap();
+            test_support::program::copy(&temp.path().join(name), &checked_in.join(name));
         }
         let known = std::fs::read(checked_in.join(name)).unwrap();
         assert!(fresh == known, "{name} differs: UPDATE_GOLDEN=1 cargo test --test wire");
@@ -84,7 +84,7 @@ fn written_by_go() -> Option<&'static Files> {
                 std::fs::remove_file(fixtures().join(stale)).unwrap();
             }
             for name in fresh.keys() {
-                std::fs::copy(temp.path().join(name), fixtures().join(name)).unwrap();
+                test_support::program::copy(&temp.path().join(name), &fixtures().join(name));
             }
         }
         Some(fresh)

@@ -51,7 +51,7 @@ impl Place {
         let place = Self { temp, binary, runc: tools.join("runc"), daemon: None };
         let bin = place.path("bundle/rootfs/bin");
         std::fs::create_dir_all(&bin).unwrap();
-        std::fs::copy(tools.join("busybox"), bin.join("sleep")).unwrap();
+        test_support::program::copy(&tools.join("busybox"), &bin.join("sleep"));
         // runc itself needs /proc inside.
         let proc = json!({"destination": "/proc", "type": "proc", "source": "proc"});
         let mounts: Vec<Value> = (0..30)

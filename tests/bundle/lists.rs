@@ -343,7 +343,7 @@ fn exits(host: &TestHost, away: &TestHost, verb: &str, code: u8) -> Option<i32> 
             let root = root + "/elsewhere";
             let program = format!("{root}/usr/bin/nri-runc");
             std::fs::create_dir_all(format!("{root}/usr/bin")).unwrap();
-            std::fs::copy(test_support::program::nri_runc(), program).unwrap();
+            test_support::program::copy(test_support::program::nri_runc(), program.as_ref());
             let words = ["install", "docker", "--root", &root, "--binary", "/usr/bin/nri-runc"];
             code_of(away, &words).and(code_of(away, &words))
         }

@@ -132,8 +132,8 @@ fn a_document_with_a_name_that_is_no_text_is_no_way_past_a_policy() {
     let host = TestHost::new("on_daemon_failure = \"fail\"");
     let name = std::ffi::OsString::from_vec(b"c\xff.json".to_vec());
     let file = host.path("bundle").join(&name);
-    std::fs::copy(host.path("bundle/config.json"), &file).unwrap();
-    std::fs::copy(host.path("fake/runc"), host.path("fake/crun")).unwrap();
+    test_support::program::copy(&host.path("bundle/config.json"), &file);
+    test_support::program::copy(&host.path("fake/runc"), &host.path("fake/crun"));
     let create = || {
         let mut words = vec!["create".into(), "--bundle".into(), host.path("bundle").into()];
         words.extend(["--config".into(), file.clone().into_os_string(), "c1".into()]);

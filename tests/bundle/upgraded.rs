@@ -15,7 +15,7 @@ use super::takeover::{create, works};
 
 /// Puts a copy of the sample plugin in the place of the installed one, as a package manager does.
 fn install(host: &TestHost) {
-    std::fs::copy(example("demo_plugin"), host.path("greeter.new")).unwrap();
+    test_support::program::copy(&example("demo_plugin"), &host.path("greeter.new"));
     std::fs::rename(host.path("greeter.new"), host.path("plugins/10-greeter")).unwrap();
 }
 

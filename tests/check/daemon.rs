@@ -199,7 +199,7 @@ fn a_configuration_that_is_not_in_force_is_named() {
 fn a_changed_runtime_is_in_force_at_once_and_no_fault() {
     let mut world = World::new("");
     world.host.start_daemon();
-    std::fs::copy(world.path("fake/runc"), world.path("fake/other")).unwrap();
+    test_support::program::copy(&world.path("fake/runc"), &world.path("fake/other"));
     world.configure_with(&world.path("fake/other"), "");
     let daemon =
         world.check().into_iter().find(|row| row["check"] == "daemon" && row["ok"] == false);

@@ -122,10 +122,7 @@ const INSTALLED: &[Fault] = &[
         row: "pre-installed plugins",
         says: "it is not executable",
         next: "make it executable",
-        mend: Mend::By(|world| {
-            let mode = PermissionsExt::from_mode(0o755);
-            std::fs::set_permissions(world.path("plugins/10-a"), mode).unwrap();
-        }),
+        mend: Mend::By(|world| install(world, "10-a", "")),
         ..FAULT
     },
     Fault {
@@ -191,7 +188,7 @@ const INSTALLED: &[Fault] = &[
         name: "its upgrade does not run",
         seed: |world| {
             std::fs::create_dir_all(world.path("plugins")).unwrap();
-            std::fs::copy(example("demo_plugin"), world.path("plugins/10-a")).unwrap();
+            test_support::program::copy(&example("demo_plugin"), &world.path("plugins/10-a"));
             world.host.start_daemon();
             let is_there = || is_synchronized(&world.host.admin(&["plugins"]), "10-a");
             wait_until("it is synchronized", is_there);
@@ -210,8 +207,7 @@ const INSTALLED: &[Fault] = &[
         says: "10-a: it is older than its file",
         next: "nri-runc nri plugins --logs 10-a",
         mend: Mend::By(|world| {
-            std::fs::copy(example("demo_plugin"), world.path("new")).unwrap();
-            std::fs::rename(world.path("new"), world.path("plugins/10-a")).unwrap();
+            test_support::program::copy(&example("demo_plugin"), &world.path("plugins/10-a"));
         }),
         ..FAULT
     },

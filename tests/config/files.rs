@@ -2,7 +2,6 @@
 //! Which file is read: the one that is named, the one beside the executable where no environment
 //! can name one, and what is said of one that is missing.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -22,11 +21,7 @@ fn the_file_beside_the_executable_holds_where_no_environment_comes_along() {
     let host = TestHost::new("");
     std::fs::create_dir(host.path("bin")).unwrap();
     let program = host.path("bin/nri-runc");
-    // A link: a copy may be held open for writing by a child of another test.
-    let built = env!("CARGO_BIN_EXE_nri-runc");
-    let linked = std::fs::hard_link(built, &program);
-    linked.or_else(|_| std::fs::copy(built, &program).map(drop)).unwrap();
-    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    test_support::program::copy(test_support::program::nri_runc(), &program);
     let link = host.path("nri-link");
     std::os::unix::fs::symlink(&program, &link).unwrap();
     std::fs::rename(host.path("config.toml"), host.path("bin/nri-runc.toml")).unwrap();

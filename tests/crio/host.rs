@@ -317,8 +317,9 @@ fn lay_out(dir: &Path, tools: &Path) {
         std::fs::create_dir_all(dir.join(folder)).unwrap();
     }
     for file in ["passwd", "group", "hosts", "resolv.conf"] {
-        let _not_everywhere =
-            std::fs::copy(Path::new("/etc").join(file), dir.join("etc").join(file));
+        if let Ok(text) = std::fs::read(Path::new("/etc").join(file)) {
+            std::fs::write(dir.join("etc").join(file), text).unwrap();
+        }
     }
     let write = |name: &str, text: &str| {
         let text = text.replace("DIR", &dir.display().to_string());

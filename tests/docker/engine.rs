@@ -336,7 +336,7 @@ impl Docker {
     pub(super) fn import_image(&self) {
         let folder = self.host.path("image/bin");
         std::fs::create_dir_all(&folder).unwrap();
-        std::fs::copy(self.tools.join("busybox"), folder.join("busybox")).unwrap();
+        test_support::program::copy(&self.tools.join("busybox"), &folder.join("busybox"));
         for applet in ["cat", "env", "head", "sh", "sleep", "true", "wc"] {
             std::os::unix::fs::symlink("busybox", folder.join(applet)).unwrap();
         }

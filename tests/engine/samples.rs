@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use test_support::Started;
 use test_support::cri::{self, Cri, container, pods};
 use test_support::example::example;
+use test_support::program::put_with;
 
 use super::host::{self, Engine};
 use super::{create, end_pod, pid_of, start};
@@ -35,17 +36,10 @@ pub(super) fn sample(engine: &Engine, name: &str, id: &str, more: &[&str]) -> St
     started
 }
 
-fn write(path: &Path, text: &str, mode: u32) {
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    nri_runc::testing::files::replace(path, text.as_bytes()).unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
-    std::fs::set_permissions(path, mode).unwrap();
-}
-
 /// A program that keeps the state which it is called with, by its argument; hooks that run it.
 fn write_hooks(engine: &Engine) -> String {
     let program = engine.path("hook");
-    write(&program, "#!/bin/sh\ncat >>\"$0.$1\"\n", 0o755);
+    put_with(&program, "#!/bin/sh\ncat >>\"$0.$1\"\n", 0o755);
     for stage in ["createRuntime", "poststop"] {
         let hook = json!({
             "version": "1.0.0",
@@ -53,10 +47,10 @@ fn write_hooks(engine: &Engine) -> String {
             "when": {"annotations": {"^example\\.org/team$": "^blue$"}, "commands": ["/sleep$"]},
             "stages": [stage],
         });
-        write(&engine.path(&format!("hooks/{stage}.json")), &hook.to_string(), 0o644);
+        put_with(&engine.path(&format!("hooks/{stage}.json")), hook.to_string(), 0o644);
     }
     let config = json!({"folders": [engine.path("hooks")]});
-    write(&engine.path("hooks.conf"), &config.to_string(), 0o644);
+    put_with(&engine.path("hooks.conf"), config.to_string(), 0o644);
     engine.path("hooks.conf").display().to_string()
 }
 

@@ -97,8 +97,8 @@ impl Play {
         if let Some(config) = &call.config {
             let at = argv.iter().position(|word| word == "--bundle").unwrap();
             std::fs::create_dir_all(&argv[at + 1]).unwrap();
-            std::fs::copy(self.folder.join(config), Path::new(&argv[at + 1]).join("config.json"))
-                .unwrap();
+            let to = Path::new(&argv[at + 1]).join("config.json");
+            test_support::program::copy(&self.folder.join(config), &to);
         }
         self.host.write("argv", &argv.iter().map(|word| format!("{word}\n")).collect::<String>());
         let script = "while IFS= read -r word; do set -- \"$@\" \"$word\"; done <\"$ARGV\"; \
@@ -193,7 +193,7 @@ fn copy(from: &Path, to: &Path) {
             std::fs::create_dir_all(&target).unwrap();
             copy(&entry.path(), &target);
         } else {
-            std::fs::copy(entry.path(), target).unwrap();
+            test_support::program::copy(&entry.path(), &target);
         }
     }
 }

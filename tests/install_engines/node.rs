@@ -76,9 +76,7 @@ impl DockerNode {
         let line = "dockerd\0-H\0unix:///run/docker.sock\0";
         node.write("root/proc/7/cmdline", line);
         node.write("root/etc/docker/daemon.json", "{\n  \"debug\": true\n}\n");
-        node.write("helper", HELPER);
-        let mode = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(node.path("helper"), mode).unwrap();
+        test_support::program::put(&node.path("helper"), HELPER.as_bytes());
         answer_info(&root.join("run/docker.sock"), node.path("loaded"));
         node
     }
@@ -272,7 +270,7 @@ fn without_a_restart_of_its_own_it_waits_for_the_operators() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("on this node: systemctl"), "{}", stderr(&output));
     assert!(node.calls().is_empty());
-    std::fs::copy(node.root().join(DOCKERS), node.path("loaded")).unwrap();
+    test_support::program::copy(&node.root().join(DOCKERS), &node.path("loaded"));
     let output = node.once("--no-restart");
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(node.calls(), [PATCH, LABEL]);

@@ -108,8 +108,13 @@ impl Attached {
         let mut command = Command::new(strace);
         command.args(["-f", "-qq", "-o"]).arg(log).args(["-p", &pid.to_string()]);
         command.args(fault.into_iter().flat_map(|(call, nth, error)| injected(call, nth, error)));
-        let strace = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let said = log.with_extension("said");
+        let file = std::fs::File::create(&said).unwrap();
+        let mut strace = command.stdin(Stdio::null()).stderr(file).spawn().unwrap();
         let is_traced = || {
+            let ended = strace.try_wait().unwrap();
+            let says = || std::fs::read_to_string(&said).unwrap_or_default();
+            assert!(ended.is_none(), "strace has ended: {}", says());
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             status.is_empty() || !status.contains("TracerPid:\t0\n")
         };

@@ -113,11 +113,7 @@ pub(super) fn command(program: &str) -> Command {
 
 /// Writes a file of the machine, with its folder.
 pub(super) fn write(path: &str, text: &str, mode: u32) {
-    let path = Path::new(path);
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    nri_runc::testing::files::replace(path, text.as_bytes()).unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
-    std::fs::set_permissions(path, mode).unwrap();
+    test_support::program::put_with(path.as_ref(), text, mode);
 }
 
 /// Waits until `look` finds something.

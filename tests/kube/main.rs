@@ -110,8 +110,11 @@ impl Drop for Cluster {
         chart::stop();
         self.node.stop(&self.machine);
         // The daemon's log is kept with the others.
-        let _none = std::fs::copy("/run/nri-runc/daemon.log", self.machine.log("nri-runc"));
-        let _none = std::fs::copy(node::EVENTS, self.machine.log("events"));
+        for (from, to) in [("/run/nri-runc/daemon.log", "nri-runc"), (node::EVENTS, "events")] {
+            if let Ok(text) = std::fs::read(from) {
+                std::fs::write(self.machine.log(to), text).unwrap();
+            }
+        }
     }
 }
 

@@ -96,7 +96,7 @@ fn the_hosts_file_in_other_namespaces_is_not_the_hosts_program() {
 fn a_copy_of_the_program_is_another_program() {
     let mut host = TestHost::new("");
     let copy = host.path("event_logger");
-    std::fs::copy(example("event_logger"), &copy).unwrap();
+    test_support::program::copy(&example("event_logger"), &copy);
     host.configure(&host.path("fake/runc"), &from(&example("event_logger")));
     host.start_daemon();
     let socket = host.path("nri.sock").display().to_string();

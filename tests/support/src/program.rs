@@ -25,16 +25,27 @@ pub fn nri_runc() -> &'static Path {
 
 /// Puts a program at this path in one step. A child process writes it: a file that this process has
 /// open for writing is inherited by the children of other tests, and cannot be executed meanwhile.
+pub fn put(path: &Path, bytes: impl AsRef<[u8]>) {
+    put_with(path, bytes, 0o755);
+}
+
+/// The same with another mode, and with its folder.
 #[expect(clippy::disallowed_methods, reason = "no file of this process")]
-pub fn put(path: &Path, bytes: &[u8]) {
+pub fn put_with(path: &Path, bytes: impl AsRef<[u8]>, mode: u32) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     // Hidden until it is whole: the folder may be one whose programs are launched.
     let script =
-        "new=${1%/*}/.${1##*/}.new; cat >\"$new\" && chmod 755 \"$new\" && mv \"$new\" \"$1\"";
+        "new=${1%/*}/.${1##*/}.new; cat >\"$new\" && chmod $2 \"$new\" && mv \"$new\" \"$1\"";
     let mut shell = std::process::Command::new("sh");
-    shell.args(["-c", script, "sh"]).arg(path).stdin(std::process::Stdio::piped());
-    let mut shell = shell.spawn().unwrap();
-    shell.stdin.take().unwrap().write_all(bytes).unwrap();
+    shell.args(["-c", script, "sh"]).arg(path).arg(format!("{mode:o}"));
+    let mut shell = shell.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    shell.stdin.take().unwrap().write_all(bytes.as_ref()).unwrap();
     assert!(shell.wait().unwrap().success(), "{} cannot be written", path.display());
+}
+
+/// Copies a file, a program possibly, in one step; by a child process, as `put`.
+pub fn copy(from: &Path, to: &Path) {
+    put(to, std::fs::read(from).unwrap());
 }
 
 /// The project's folder, as it was when the tests were built.

@@ -29,7 +29,7 @@ impl RealRuntime {
         for folder in ["bin", "proc", "dev", "tmp"] {
             std::fs::create_dir_all(rootfs.join(folder)).unwrap();
         }
-        std::fs::copy(tools.join("busybox"), rootfs.join("bin/busybox")).unwrap();
+        crate::program::copy(&tools.join("busybox"), &rootfs.join("bin/busybox"));
         for applet in ["sh", "sleep", "cat", "true", "env"] {
             let link = rootfs.join("bin").join(applet);
             std::os::unix::fs::symlink("busybox", link).unwrap();

@@ -4,12 +4,7 @@
 
 use std::path::Path;
 
-fn write(path: &Path, text: &str, mode: u32) {
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    nri_runc::testing::files::replace(path, text.as_bytes()).unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
-    std::fs::set_permissions(path, mode).unwrap();
-}
+use crate::program::put_with;
 
 /// A network that only says that there is an address.
 pub fn write_network(configurations: &Path, plugins: &Path) {
@@ -20,15 +15,15 @@ VERSION) echo '{"cniVersion": "1.0.0", "supportedVersions": ["1.0.0"]}' ;;
 ADD) echo '{"cniVersion": "1.0.0", "interfaces": [{"name": "'"$CNI_IFNAME"'", "sandbox": "'"$CNI_NETNS"'"}], "ips": [{"address": "10.88.0.7/16", "interface": 0}]}' ;;
 esac
 "#;
-    write(&plugins.join("addressed"), plugin, 0o755);
+    put_with(&plugins.join("addressed"), plugin, 0o755);
     let list =
         r#"{"cniVersion": "1.0.0", "name": "addressed", "plugins": [{"type": "addressed"}]}"#;
-    write(&configurations.join("10-addressed.conflist"), list, 0o644);
+    put_with(&configurations.join("10-addressed.conflist"), list, 0o644);
 }
 
 /// One CDI device: a device node and a variable.
 pub fn write_devices(specs: &Path) {
     let spec = r#"{"cdiVersion": "0.6.0", "kind": "example.org/card", "devices": [{"name": "one",
 "containerEdits": {"env": ["CARD=one"], "deviceNodes": [{"path": "/dev/card", "hostPath": "/dev/zero"}]}}]}"#;
-    write(&specs.join("card.json"), spec, 0o644);
+    put_with(&specs.join("card.json"), spec, 0o644);
 }

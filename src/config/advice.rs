@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is no error in a configuration and yet hardly meant: rules that never decide, files that are
-//! not read, plugins that never came. `check` and `reload` print it; no container notices. Nothing
-//! here reads a file.
+//! Warnings about valid settings that probably are mistakes: rules that never decide, files that are
+//! not read, plugins that never connected. `check` and `reload` print them; they change nothing for
+//! containers. Nothing here reads a file.
 
 use super::plugins::bare_name;
 use super::rules::RuleSection;

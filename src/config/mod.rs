@@ -108,7 +108,7 @@ impl Loaded {
         problems.chain(self.advice()).collect()
     }
 
-    /// What is no error and yet hardly meant, one line each.
+    /// Warnings about valid settings that probably are mistakes, one line each.
     pub(crate) fn advice(&self) -> Vec<String> {
         let unread = self
             .unread

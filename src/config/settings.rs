@@ -245,7 +245,7 @@ impl Config {
         Host::new(&self.debug_host_root, &self.debug_fault)
     }
 
-    /// Whether containers are refused for want of plugins.
+    /// Whether containers are refused when plugins are missing.
     pub fn requires_plugins(&self) -> bool {
         let validator = &self.default_validator;
         self.required_plugins().next().is_some()

@@ -42,7 +42,7 @@ pub(crate) struct Reloads<'d> {
 struct Reloaded {
     is_dry: bool,
     changed: Vec<ChangedKey>,
-    /// Errors in keys that do not matter, and what is hardly meant.
+    /// Errors in keys that are ignored, and warnings about probable mistakes.
     warnings: Vec<String>,
     how_to_restart: &'static str,
 }

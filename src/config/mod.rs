@@ -266,8 +266,7 @@ fn beside_the_executable() -> Option<PathBuf> {
 }
 
 fn read_text(path: &Path) -> std::io::Result<String> {
-    let bytes = crate::files::read_small(path)?;
-    String::from_utf8(bytes).map_err(|error| std::io::Error::new(ErrorKind::InvalidData, error))
+    crate::files::read_text(path, crate::limits::SETTINGS_FILE)
 }
 
 /// What the folder of further files has, in name order, hidden files left out.

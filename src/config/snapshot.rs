@@ -79,7 +79,7 @@ mod tests {
 
     fn keep(text: &str) -> (tempfile::TempDir, Option<Snapshot>) {
         let temp = tempfile::tempdir().unwrap();
-        crate::files::replace(&temp.path().join(SNAPSHOT), text.as_bytes()).unwrap();
+        files::replace(&temp.path().join(SNAPSHOT), text.as_bytes()).unwrap();
         let snapshot = read(temp.path()).unwrap();
         (temp, snapshot)
     }

@@ -134,7 +134,7 @@ mod tests {
 
     fn place(dir: &Path, name: &str, mode: u32) {
         let path = dir.join(name);
-        crate::files::replace(&path, b"#!/bin/sh\n").unwrap();
+        files::replace(&path, b"#!/bin/sh\n").unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
     }
 
@@ -145,9 +145,9 @@ mod tests {
             place(temp.path(), name, 0o755);
         }
         let conf = tempfile::tempdir().unwrap();
-        crate::files::replace(&conf.path().join("10-a.conf"), b"exact").unwrap();
-        crate::files::replace(&conf.path().join("a.conf"), b"general").unwrap();
-        crate::files::replace(&conf.path().join("b-c.d.conf"), b"by name").unwrap();
+        files::replace(&conf.path().join("10-a.conf"), b"exact").unwrap();
+        files::replace(&conf.path().join("a.conf"), b"general").unwrap();
+        files::replace(&conf.path().join("b-c.d.conf"), b"by name").unwrap();
         let (found, problems) = discover(temp.path(), conf.path());
         let told: Vec<_> = found.iter().map(|f| (f.name.as_str(), f.config.as_str())).collect();
         assert_eq!(told, [("a", "exact"), ("b-c.d", "by name")]);
@@ -173,7 +173,7 @@ mod tests {
     fn a_plugin_whose_configuration_cannot_be_read_is_told_from_no_plugin() {
         let temp = tempfile::tempdir().unwrap();
         place(temp.path(), "10-a", 0o755);
-        crate::files::replace(&temp.path().join("a.conf"), b"\xff\xfe").unwrap();
+        files::replace(&temp.path().join("a.conf"), b"\xff\xfe").unwrap();
         std::fs::set_permissions(temp.path().join("a.conf"), PermissionsExt::from_mode(0o755))
             .unwrap();
         let (found, problems) = discover(temp.path(), temp.path());
@@ -190,9 +190,9 @@ mod tests {
         let conf = tempfile::tempdir().unwrap();
         let fifo = conf.path().join("fifo.conf");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let large = vec![b' '; crate::limits::SETTINGS_FILE + 1];
-        crate::files::replace(&conf.path().join("large.conf"), &large).unwrap();
-        crate::files::replace(&conf.path().join("shared"), b"text").unwrap();
+        let large = vec![b' '; limits::SETTINGS_FILE + 1];
+        files::replace(&conf.path().join("large.conf"), &large).unwrap();
+        files::replace(&conf.path().join("shared"), b"text").unwrap();
         std::os::unix::fs::symlink("shared", conf.path().join("link.conf")).unwrap();
         let (found, problems) = discover(temp.path(), conf.path());
         let found: Vec<_> = found.iter().map(|file| file.config.as_str()).collect();

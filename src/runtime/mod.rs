@@ -385,7 +385,7 @@ mod tests {
 
     fn program(dir: &Path, name: &str, mode: u32) -> String {
         let path = dir.join(name);
-        crate::files::replace(&path, b"#!/bin/sh\n").unwrap();
+        files::replace(&path, b"#!/bin/sh\n").unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
         path.display().to_string()
     }

@@ -141,7 +141,7 @@ mod tests {
     fn a_file_that_is_no_namespace_is_not_entered() {
         let temp = tempfile::tempdir().unwrap();
         let file = temp.path().join("net");
-        crate::files::replace(&file, b"").unwrap();
+        files::replace(&file, b"").unwrap();
         let file = File::open(file).unwrap();
         let looked = std::thread::spawn(move || look(&file).is_none());
         assert!(looked.join().unwrap());

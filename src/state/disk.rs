@@ -604,7 +604,8 @@ mod tests {
             let _earlier = std::fs::remove_file(&path);
             nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
         };
-        ["containers/b.json", "pods/p.json", "kept/c.json", "containers/d", STAMP].map(fifo);
+        let names = ["containers/b.json", "pods/p.json", "kept/c.json", "containers/d", STAMP];
+        names.into_iter().for_each(fifo);
         let (mut store, problems) = Store::open(temp.path(), "boot").unwrap();
         assert_eq!((store.containers().count(), store.set_aside().len()), (1, 3), "{problems:?}");
         assert!(problems.iter().all(|line| line.contains("it is no regular file")), "{problems:?}");

@@ -7,13 +7,13 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
-use nix::unistd::{Pid, mkfifo};
+use nix::unistd::mkfifo;
 use nri_runc::plugin::api;
+use nri_runc::testing::link::DaemonResponse;
 use test_support::{Script, TestHost, wait_until};
 
-use super::{Place, put};
+use super::{Place, ask, put};
 
 pub(super) const CASES: &[(&str, fn(PathBuf) -> Option<Place>)] = &[
     ("FIFOs in the place of files", |strace| with_files(&strace, fifo)),
@@ -179,13 +179,10 @@ fn reload(place: &mut Place, other: fn(&Path)) {
     let path = place.host.path("config.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     replace(&path, other);
-    kill(Pid::from_raw(place.pid), Signal::SIGHUP).unwrap();
-    let failures = |place: &mut Place| place.beat()["failures"].to_string();
-    let deadline = std::time::Instant::now() + super::PATIENCE;
-    while !failures(place).contains("config.toml") {
-        assert!(std::time::Instant::now() < deadline, "the configuration was not read again");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    let answer = ask(&place.host, "{\"verb\":\"reload\"}");
+    let Some(DaemonResponse::Refuse(why)) = answer else { panic!("{answer:?}") };
+    assert!(why.contains("config.toml: it "), "{why}");
+    place.beat();
     give_back(&place.host, "config.toml", &text);
     place.host.call(&["nri", "reload"]);
     place.beat();

@@ -136,15 +136,22 @@ fn put(host: &TestHost, name: &str, text: &str) {
 
 /// Asks the daemon, as `status` does, without reading any configuration.
 fn status(host: &TestHost) -> Option<Value> {
+    match ask(host, "{\"verb\":\"status\"}")? {
+        DaemonResponse::Admin(document) => serde_json::from_str(&document).ok(),
+        _ => None,
+    }
+}
+
+/// The answer to an operator's request.
+fn ask(host: &TestHost, admin: &str) -> Option<DaemonResponse> {
     let mut stream = UnixStream::connect(host.path("run/daemon.sock")).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(&request("{\"verb\":\"status\"}")).ok()?;
+    stream.write_all(&request(admin)).ok()?;
     loop {
         match DaemonResponse::decode(&read_frame(&mut stream).ok()?).ok()? {
-            DaemonResponse::Admin(document) => return serde_json::from_str(&document).ok(),
             DaemonResponse::Heartbeat => {}
-            _ => return None,
+            answer => return Some(answer),
         }
     }
 }

@@ -43,6 +43,8 @@ fn terminal(strace: &Path) -> Option<Place> {
     let name = ptsname(&reader, Vec::new()).unwrap();
     let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY;
     let terminal = rustix::fs::open(&*name, flags, rustix::fs::Mode::empty()).unwrap();
+    // As Ctrl-S does.
+    rustix::termios::tcflow(&terminal, rustix::termios::Action::OOff).unwrap();
     let manager = UnixDatagram::bind(host.path("notify")).unwrap();
     let notify = host.path("notify").display().to_string();
     let variables = [("NOTIFY_SOCKET", notify.as_str()), ("WATCHDOG_USEC", "20000")];

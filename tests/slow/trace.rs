@@ -174,7 +174,8 @@ fn is_anothers(behind: &str) -> bool {
 
 /// A process that is started reports a failed exec by so many bytes, and its success by the pipe's end.
 fn is_of_exec(call: &Call) -> bool {
-    call.name == "read" && call.words.ends_with(", 8")
+    matches!(call.name.as_str(), "read" | "recvfrom")
+        && (call.words.ends_with(", 8") || call.words.contains(", 8, 0, NULL"))
 }
 
 /// A FIFO or a device waits for its peer when it is opened. The kernel's own files do not.

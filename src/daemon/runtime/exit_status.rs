@@ -215,7 +215,7 @@ mod tests {
         assert!(waited(&codes, &other).await >= EXIT_CODE_WAIT, "another may");
         // A newer version does.
         let exit = temp.path().join("exit.json");
-        crate::files::replace(&exit, b"{\"Pid\": 7, \"Status\": 3}").unwrap();
+        files::replace(&exit, b"{\"Pid\": 7, \"Status\": 3}").unwrap();
         assert_eq!(code(&host, &here), Some(3));
         codes.note_monitor(&host, &here);
         std::fs::remove_file(exit).unwrap();

@@ -266,7 +266,7 @@ mod tests {
         let key = ContainerKey { root: temp.path().display().to_string(), id: "c".to_owned() };
         std::fs::create_dir(temp.path().join("c")).unwrap();
         for (name, text) in files {
-            crate::files::replace(&temp.path().join(name), text.as_bytes()).unwrap();
+            files::replace(&temp.path().join(name), text.as_bytes()).unwrap();
         }
         (temp, key)
     }
@@ -319,7 +319,7 @@ mod tests {
 
     fn understood(name: &str, state: &Value) -> RuntimeState {
         let temp = tempfile::tempdir().unwrap();
-        crate::files::replace(&temp.path().join(name), state.to_string().as_bytes()).unwrap();
+        files::replace(&temp.path().join(name), state.to_string().as_bytes()).unwrap();
         RuntimeState::read(temp.path()).unwrap().unwrap()
     }
 

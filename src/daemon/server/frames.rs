@@ -156,3 +156,48 @@ pub(crate) async fn with_heartbeat<T>(
         never = send_heartbeats(stream) => match never {},
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run<T>(test: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let bounded = tokio::time::timeout(ANSWER_WAIT * 2, test).await;
+            bounded.expect("it waits for a peer that does not read")
+        })
+    }
+
+    /// A stream without room, and its other end, which nothing reads.
+    async fn full() -> (UnixStream, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.writable().await.unwrap();
+        while ours.try_write(&[0; 4096]).is_ok() {}
+        (ours, theirs)
+    }
+
+    #[test]
+    fn work_goes_on_while_a_wrapper_reads_no_heartbeat() {
+        run(async {
+            let (mut ours, _unread) = full().await;
+            let work = async {
+                tokio::time::sleep(HEARTBEAT * 2).await;
+                Ok("done")
+            };
+            assert_eq!(with_heartbeat(&mut ours, work).await.unwrap().unwrap(), "done");
+        });
+    }
+
+    #[test]
+    fn heartbeats_arrive_while_there_is_a_reader() {
+        run(async {
+            let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+            let mut beat = [0; 5];
+            let read = async { theirs.read_exact(&mut beat).await.map_err(Into::into) };
+            with_heartbeat(&mut ours, read).await.unwrap().unwrap();
+            let frame = beat.get(4..).unwrap();
+            assert!(matches!(DaemonResponse::decode(frame), Ok(DaemonResponse::Heartbeat)));
+        });
+    }
+}

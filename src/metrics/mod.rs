@@ -342,6 +342,16 @@ mod tests {
     }
 
     #[test]
+    fn lost_lines_of_the_log_are_counted_once() {
+        let metrics = Metrics::default();
+        assert!(has(&lines(&metrics), "nri_runc_log_lines_lost_total 0"));
+        for lost in [3, 3, 5] {
+            let page = metrics.text(&Holdings { log_lines_lost: lost, ..Holdings::default() });
+            assert!(page.contains(&format!("nri_runc_log_lines_lost_total {lost}\n")), "{page}");
+        }
+    }
+
+    #[test]
     fn what_the_daemon_holds_is_shown_as_it_is_now() {
         let metrics = Metrics::default();
         let mut holdings =

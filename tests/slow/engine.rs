@@ -4,16 +4,16 @@
 use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use test_support::{BUNDLE, TestHost};
 
-use super::Place;
+use super::{Place, Row};
 
-pub(super) const CASES: &[(&str, fn(PathBuf) -> Option<Place>)] = &[
+pub(super) const CASES: &[Row] = &[
     ("an engine that accepts no connection", |strace| with_engine(&strace, None)),
     ("an engine that says nothing", |strace| with_engine(&strace, Some(silent))),
     ("an engine that says a byte a second", |strace| with_engine(&strace, Some(drip))),

@@ -4,18 +4,17 @@
 
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nix::unistd::mkfifo;
 use nri_runc::plugin::api;
-use nri_runc::testing::link::DaemonResponse;
 use test_support::{Script, TestHost, wait_until};
 
-use super::{Place, ask, put};
+use super::{Place, Row, ask, put};
 
-pub(super) const CASES: &[(&str, fn(PathBuf) -> Option<Place>)] = &[
+pub(super) const CASES: &[Row] = &[
     ("FIFOs in the place of files", |strace| with_files(&strace, fifo)),
     ("sockets in the place of files", |strace| with_files(&strace, socket)),
     ("devices in the place of files", |strace| with_files(&strace, device)),
@@ -179,8 +178,7 @@ fn reload(place: &mut Place, other: fn(&Path)) {
     let path = place.host.path("config.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     replace(&path, other);
-    let answer = ask(&place.host, "{\"verb\":\"reload\"}");
-    let Some(DaemonResponse::Refuse(why)) = answer else { panic!("{answer:?}") };
+    let why = ask(&place.host, "{\"verb\":\"reload\"}").unwrap().unwrap_err();
     assert!(why.contains("config.toml: it "), "{why}");
     place.beat();
     give_back(&place.host, "config.toml", &text);

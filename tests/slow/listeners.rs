@@ -4,14 +4,14 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use test_support::{TestHost, wait_until};
 
-use super::{Place, request};
+use super::{Place, Row, request};
 
-pub(super) const CASES: &[(&str, fn(PathBuf) -> Option<Place>)] = &[
+pub(super) const CASES: &[Row] = &[
     ("clients of its sockets that send nothing", |strace| with_clients(&strace, silent)),
     ("clients of its sockets that send a byte a second", |strace| with_clients(&strace, drip)),
     ("clients of its sockets that send as much as is allowed", |strace| {

@@ -32,15 +32,12 @@ const SAMPLE: usize = 4;
 /// How long an answer may take before the daemon counts as stopped: any test's patience.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A peer and what it does.
-struct Case {
-    name: &'static str,
-    run: fn(PathBuf) -> Option<Place>,
-}
+/// A peer and what it does, in words, and a daemon that has met it.
+type Row = (&'static str, fn(PathBuf) -> Option<Place>);
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<Row> {
     let all = [listeners::CASES, files::CASES, plugins::CASES, readers::CASES, engine::CASES];
-    all.into_iter().flatten().map(|(name, run)| Case { name, run: *run }).collect()
+    all.concat()
 }
 
 /// A daemon whose calls are traced, and its peers.
@@ -136,22 +133,23 @@ fn put(host: &TestHost, name: &str, text: &str) {
 
 /// Asks the daemon, as `status` does, without reading any configuration.
 fn status(host: &TestHost) -> Option<Value> {
-    match ask(host, "{\"verb\":\"status\"}")? {
-        DaemonResponse::Admin(document) => serde_json::from_str(&document).ok(),
-        _ => None,
-    }
+    serde_json::from_str(&ask(host, "{\"verb\":\"status\"}")?.ok()?).ok()
 }
 
-/// The answer to an operator's request.
-fn ask(host: &TestHost, admin: &str) -> Option<DaemonResponse> {
+/// The answer to an operator's request, or why it is refused.
+fn ask(host: &TestHost, admin: &str) -> Option<Result<String, String>> {
     let mut stream = UnixStream::connect(host.path("run/daemon.sock")).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(&request(admin)).ok()?;
     loop {
-        match DaemonResponse::decode(&read_frame(&mut stream).ok()?).ok()? {
-            DaemonResponse::Heartbeat => {}
-            answer => return Some(answer),
+        let answer = DaemonResponse::decode(&read_frame(&mut stream).ok()?).ok()?;
+        if let DaemonResponse::Admin(document) = answer {
+            return Some(Ok(document));
+        } else if let DaemonResponse::Refuse(why) = answer {
+            return Some(Err(why));
+        } else if answer != DaemonResponse::Heartbeat {
+            return None;
         }
     }
 }
@@ -164,14 +162,14 @@ fn request(admin: &str) -> Vec<u8> {
 }
 
 /// All of them, or some: another sample every day, the same for the same seed.
-fn chosen(mut cases: Vec<Case>) -> Vec<Case> {
+fn chosen(mut cases: Vec<Row>) -> Vec<Row> {
     let wanted = std::env::var("SLOW").unwrap_or_default();
     if wanted == "all" {
         return cases;
     }
     let is_seed = wanted.is_empty() || wanted.bytes().all(|byte| byte.is_ascii_digit());
     if !is_seed {
-        cases.retain(|case| case.name.contains(&wanted));
+        cases.retain(|(name, _)| name.contains(&wanted));
         return cases;
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -204,7 +202,7 @@ fn judge(name: &str, place: Option<Place>) {
 fn no_peer_makes_the_daemons_loop_wait() {
     let Some(strace) = tracer::find() else { return };
     let mut failed = Vec::new();
-    for Case { name, run } in chosen(cases()) {
+    for (name, run) in chosen(cases()) {
         let strace = strace.clone();
         // A thread of its own: a case may need a mount namespace.
         if std::thread::spawn(move || judge(name, run(strace))).join().is_err() {

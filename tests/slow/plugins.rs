@@ -2,15 +2,15 @@
 //! Plugins that do not read, do not answer or do not stop printing.
 
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use test_support::{TestHost, example, is_synchronized, wait_until};
 
-use super::Place;
+use super::{Place, Row};
 
-pub(super) const CASES: &[(&str, fn(PathBuf) -> Option<Place>)] = &[
+pub(super) const CASES: &[Row] = &[
     ("a plugin that stops", |strace| stopped(&strace)),
     ("launched plugins that print without end, or say nothing", |strace| prints(&strace)),
 ];

@@ -2,16 +2,16 @@
 //! Readers of what the daemon says that do not read: a terminal, a pipe, the journal, the service manager.
 
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Stdio};
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use test_support::{Script, TestHost, skip, wait_until};
 
-use super::{Place, status};
+use super::{Place, Row, status};
 
-pub(super) const CASES: &[(&str, fn(PathBuf) -> Option<Place>)] = &[
+pub(super) const CASES: &[Row] = &[
     ("a terminal and a service manager that are not read", |strace| terminal(&strace)),
     ("a journal and its audit log that are not read", |strace| in_a_namespace(&strace)),
 ];

@@ -164,7 +164,7 @@ mod tests {
     fn run<T>(test: impl Future<Output = T>) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let bounded = tokio::time::timeout(ANSWER_WAIT * 2, test).await;
+            let bounded = tokio::time::timeout(ANSWER_WAIT / 2, test).await;
             bounded.expect("it waits for a peer that does not read")
         })
     }

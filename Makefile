@@ -111,10 +111,12 @@ k3s: setup
 # ERRNO: each system call of daemon and wrapper fails once, in each of eight ways (hours; SEED/COUNT: some of them).
 # LIVES: how many containers live beside daemons and plugins that come and go, and a seed.
 # FIELDS: each field of an adjustment in a container of its own (`make test` has all in a few).
+# SLOW: peers that never read, never write, or without end (`make test` has a sample, another one every day).
 # STRESS_ROUNDS: how many crowds of containers pass fickle plugins (`make test` has two).
 soak: setup
 	KILLS=all cargo test --locked --test kills -- --nocapture --skip errno::
 	ERRNO=$${ERRNO:-all} cargo test --locked --test kills -- --nocapture errno::
+	SLOW=$${SLOW:-all} cargo test --locked --test slow -- --nocapture
 	LIVES=$${LIVES:-5000} cargo test --locked --test lives -- --nocapture
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-1000} cargo test --locked --test bundle crowd:: -- --nocapture
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-100} cargo test --locked --test resources parallel:: -- --nocapture

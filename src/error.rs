@@ -63,6 +63,13 @@ impl Error {
         Self { doing: Vec::new(), cause: cause.into(), hint: None, origin: None, os: 0 }
     }
 
+    /// A file that is not the JSON which is expected: where, and never what stands there. The text
+    /// may be anybody's, a link to a file of secrets for instance.
+    pub(crate) fn json(error: &serde_json::Error) -> Self {
+        let what = if error.is_data() { "an unexpected value" } else { "no valid JSON" };
+        Self::new(format!("{what} in line {}, column {}", error.line(), error.column()))
+    }
+
     /// Adds what to do about it; the innermost hint wins.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {

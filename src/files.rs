@@ -4,9 +4,12 @@
 //! Everything below a directory that somebody else owns is opened relative to a directory
 //! descriptor, never by path, never through a symbolic link (CVE-2024-45310 is the reason).
 //! A file is never truncated in place: an engine, a hook or we ourselves may read it meanwhile.
+//!
+//! All files are read through here: only regular ones, without waiting for anybody (D53), and no
+//! larger than the caller says (D54).
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
@@ -18,6 +21,7 @@ use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, linkat, unlinkat};
 
 use crate::error::{Context, Error, Result};
 use crate::fnv::fnv128;
+use crate::limits;
 use crate::presence::IfThere;
 
 /// The largest `config.json` that we read, in bytes. Engines write 4 to 300 KB.
@@ -126,13 +130,9 @@ pub(crate) fn read_through_link_at(dir: impl AsFd, name: &str) -> Result<Origina
 }
 
 fn read_with(dir: impl AsFd, name: &str, follow: OFlag) -> Result<Original> {
-    // O_NONBLOCK: a fifo in its place must not hang us.
-    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | follow;
-    let fd = openat(&dir, name, flags, Mode::empty()).doing(|| format!("reading {name}"))?;
-    let stat = fstat(&fd).doing(|| format!("reading {name}"))?;
-    if stat.st_mode & nix::libc::S_IFMT != nix::libc::S_IFREG {
-        return Err(Error::new(format!("{name} is no regular file")));
-    }
+    let doing = || format!("reading {name}");
+    let file = opened(&dir, name, follow).doing(doing)?;
+    let stat = fstat(&file).doing(doing)?;
     let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
     if size > DOCUMENT_LIMIT {
         return Err(Error::new(format!(
@@ -140,17 +140,14 @@ fn read_with(dir: impl AsFd, name: &str, follow: OFlag) -> Result<Original> {
         )));
     }
     let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0) + 1);
-    let label = label_of(&fd);
-    File::from(fd)
-        .take(DOCUMENT_LIMIT)
-        .read_to_end(&mut bytes)
-        .doing(|| format!("reading {name}"))?;
+    let label = label_of(&file);
+    file.take(DOCUMENT_LIMIT).read_to_end(&mut bytes).doing(doing)?;
     let (mode, owner) = (stat.st_mode & 0o7777, (stat.st_uid, stat.st_gid));
     let modified = stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec);
     Ok(Original { bytes, mode, owner, inode: stat.st_ino, modified, is_link: false, label })
 }
 
-fn label_of(fd: &OwnedFd) -> Option<Vec<u8>> {
+fn label_of(fd: impl AsFd) -> Option<Vec<u8>> {
     let mut label = vec![0_u8; 256];
     let length = rustix::fs::fgetxattr(fd, "security.selinux", &mut label).ok()?;
     label.truncate(length);
@@ -270,15 +267,19 @@ pub(crate) fn kept_name(new: &str) -> String {
 }
 
 /// Writes the file `name` in `dir`, a directory that nobody else can write to, mode 0600. It is
-/// half there while this works.
+/// half there while this works. What had the name before is removed, and never opened.
 ///
 /// # Errors
 /// Fails when the directory is gone, full or read-only.
 pub(crate) fn write_at(dir: impl AsFd, name: &str, bytes: &[u8]) -> Result<()> {
     let flags =
-        OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let fd = openat(&dir, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)
-        .doing(|| format!("creating {name}"))?;
+        OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let create = || openat(&dir, name, flags, Mode::S_IRUSR | Mode::S_IWUSR);
+    let created = match create() {
+        Err(Errno::EEXIST) => try_remove_at(&dir, name).and_then(|()| Ok(create()?)),
+        created => created.map_err(Error::from),
+    };
+    let fd = created.doing(|| format!("creating {name}"))?;
     File::from(fd).write_all(bytes).doing(|| format!("writing {name}"))
 }
 
@@ -298,19 +299,122 @@ pub(crate) fn replace_at(dir: impl AsFd, name: &str, bytes: &[u8]) -> Result<()>
     renamed
 }
 
-/// Reads the whole file at `path`, following links, in as few steps as there can be: for what is
-/// read on every call, and small.
+/// Opens a file to read it, whoever may have put it there (D53): nothing but a regular file is
+/// opened for good, and nothing is waited for. The kernel's files are regular ones.
+fn opened<P: nix::NixPath + ?Sized>(dir: impl AsFd, path: &P, follow: OFlag) -> io::Result<File> {
+    // O_NONBLOCK: a FIFO in its place has no writer. O_NOCTTY: a terminal has another owner.
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | follow;
+    regular_of(openat(dir, path, flags, Mode::empty()))
+}
+
+fn regular_of(opened: nix::Result<OwnedFd>) -> io::Result<File> {
+    match opened {
+        // A socket, or a device without a driver.
+        Err(Errno::ENXIO) => Err(not_regular()),
+        fd => regular(fd?),
+    }
+}
+
+/// The file behind a descriptor, if it is a regular one: any other may block its reader.
 ///
 /// # Errors
-/// Fails when it is missing or unreadable.
-pub(crate) fn read_small(path: &Path) -> std::io::Result<Vec<u8>> {
-    // Not std: it would ask for the size, which files of the kernel do not tell, and start small.
-    let fd = openat(AT_FDCWD, path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
+/// Fails when it is a folder, a FIFO, a socket or a device.
+pub(crate) fn regular(fd: OwnedFd) -> io::Result<File> {
+    match fstat(&fd)?.st_mode & nix::libc::S_IFMT {
+        nix::libc::S_IFREG => Ok(File::from(fd)),
+        nix::libc::S_IFDIR => Err(Errno::EISDIR.into()),
+        _ => Err(not_regular()),
+    }
+}
+
+fn not_regular() -> io::Error {
+    io::Error::other("it is no regular file")
+}
+
+/// Opens the regular file at `path` to read it. Links are followed: operators put them in `/etc`, and
+/// the kernel has them.
+///
+/// # Errors
+/// Fails when it is missing, unreadable or no regular file.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    opened(AT_FDCWD, path, OFlag::empty())
+}
+
+/// The same for a file of a folder of ours, where no link is legitimate.
+///
+/// # Errors
+/// As [`open_regular`], and when it is a link.
+pub(crate) fn open_own(path: &Path) -> io::Result<File> {
+    opened(AT_FDCWD, path, OFlag::O_NOFOLLOW)
+}
+
+/// Opens a file of ours that is only locked, and makes it, 0600.
+///
+/// # Errors
+/// Fails when it cannot be made, is a link or no regular file.
+pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
+    // For both: a FIFO that is opened for one direction has no peer.
+    let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    regular_of(openat(AT_FDCWD, path, flags | OFlag::O_CLOEXEC, Mode::S_IRUSR | Mode::S_IWUSR))
+}
+
+/// Reads the regular file at `path`, through links, if it has at most `limit` bytes.
+///
+/// # Errors
+/// As [`open_regular`], and when it is larger.
+pub(crate) fn read(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+    read_whole(&open_regular(path)?, limit)
+}
+
+/// The same for text.
+///
+/// # Errors
+/// As [`read`], and when it is not UTF-8.
+pub(crate) fn read_text(path: &Path, limit: usize) -> io::Result<String> {
+    text(read(path, limit)?)
+}
+
+/// The same for text of the kernel: `/proc`, `/sys`, cgroups.
+///
+/// # Errors
+/// As [`read_text`].
+pub(crate) fn read_kernel(path: &Path) -> io::Result<String> {
+    read_text(path, limits::KERNEL_FILE)
+}
+
+/// The same for a file of a folder of ours: a link in its place is refused.
+///
+/// # Errors
+/// As [`open_own`], and when it is larger.
+pub(crate) fn read_own(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+    read_whole(&open_own(path)?, limit)
+}
+
+/// The same for text.
+///
+/// # Errors
+/// As [`read_own`], and when it is not UTF-8.
+pub(crate) fn read_own_text(path: &Path, limit: usize) -> io::Result<String> {
+    text(read_own(path, limit)?)
+}
+
+fn text(bytes: Vec<u8>) -> io::Result<String> {
+    let no_text = |_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text");
+    String::from_utf8(bytes).map_err(no_text)
+}
+
+/// Reads in as few steps as there can be. Not std: it would ask for the size, which files of the kernel
+/// do not tell, and start small.
+fn read_whole(file: &File, limit: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(4096);
     loop {
         let have = bytes.len();
+        if have > limit {
+            let why = format!("it has more than {limit} bytes");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+        }
         bytes.resize(bytes.capacity().max(have + 1024), 0);
-        match nix::unistd::read(&fd, &mut bytes[have..]) {
+        match nix::unistd::read(file, &mut bytes[have..]) {
             Err(Errno::EINTR) => bytes.truncate(have),
             Err(errno) => return Err(errno.into()),
             Ok(read) => {
@@ -321,21 +425,6 @@ pub(crate) fn read_small(path: &Path) -> std::io::Result<Vec<u8>> {
             }
         }
     }
-}
-
-/// Reads a file in a folder of ours, if it is there and has at most `limit` bytes.
-///
-/// # Errors
-/// Fails when it cannot be read, or it cannot be known whether it is there.
-pub(crate) fn read_own(path: &Path, limit: usize) -> Result<Option<Vec<u8>>> {
-    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
-    let doing = || format!("reading {}", path.display());
-    let opened = openat(AT_FDCWD, path, flags, Mode::empty()).doing(doing).if_there()?;
-    let Some(file) = opened.map(File::from) else { return Ok(None) };
-    let mut bytes = Vec::with_capacity(4096);
-    let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
-    file.take(most).read_to_end(&mut bytes).doing(doing)?;
-    Ok((bytes.len() <= limit).then_some(bytes))
 }
 
 /// Replaces or creates the file at `path` in one step, mode 0600; for our own directories.
@@ -394,6 +483,69 @@ pub(crate) fn remove_leftover(path: &Path) {
 mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn only_a_regular_file_is_read_and_nothing_is_waited_for() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = |name: &str| temp.path().join(name);
+        replace(&path("file"), b"text").unwrap();
+        nix::unistd::mkfifo(&path("fifo"), Mode::S_IRWXU).unwrap();
+        std::fs::create_dir(path("folder")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
+        for name in ["file", "fifo", "folder", "socket"] {
+            symlink(name, path(&format!("to-{name}"))).unwrap();
+        }
+        symlink("/dev/zero", path("to-device")).unwrap();
+        for name in ["file", "to-file"] {
+            assert_eq!(read_text(&path(name), 4).unwrap(), "text");
+        }
+        assert_eq!(read_own(&path("file"), 4).unwrap(), b"text");
+        let folder = "it is a folder (EISDIR)";
+        for (name, why) in [("fifo", "no regular"), ("socket", "no regular"), ("folder", folder)] {
+            for name in [name.to_owned(), format!("to-{name}")] {
+                let error = crate::error::in_our_words(&read(&path(&name), 4).unwrap_err());
+                assert!(error.contains(why), "{name}: {error}");
+            }
+            assert!(open_own(&path(name)).is_err() && open_lock(&path(name)).is_err(), "{name}");
+        }
+        assert!(read(&path("to-device"), 4).is_err());
+        for name in ["to-file", "to-fifo", "to-device"] {
+            let error = read_own(&path(name), 4).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(nix::libc::ELOOP), "{name}");
+            assert!(open_lock(&path(name)).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_up_to_its_limit_and_the_kernels_whole() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("file");
+        for (length, is_read) in [(9_999, true), (10_000, true), (10_001, false)] {
+            replace(&path, &vec![b'x'; length]).unwrap();
+            let found = read(&path, 10_000);
+            assert_eq!(found.as_ref().is_ok_and(|bytes| bytes.len() == length), is_read);
+            let kind = found.err().map(|error| error.kind());
+            assert_eq!(kind, (!is_read).then_some(io::ErrorKind::FileTooLarge));
+        }
+        replace(&path, b"\xff").unwrap();
+        assert!(read_text(&path, 10).is_err());
+        let mounts = read_kernel(Path::new("/proc/self/mountinfo")).unwrap();
+        assert!(mounts.ends_with('\n') && read_kernel(Path::new("/proc/self/none")).is_err());
+    }
+
+    #[test]
+    fn what_has_the_name_of_a_new_file_is_never_opened() {
+        let (temp, dir) = place();
+        let path = temp.path().join(".a.new");
+        nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
+        replace_at(&dir, "a", b"1").unwrap();
+        symlink("/nowhere/file", &path).unwrap();
+        replace_at(&dir, "a", b"2").unwrap();
+        assert_eq!(std::fs::read(temp.path().join("a")).unwrap(), b"2");
+        std::fs::create_dir(&path).unwrap();
+        assert!(replace_at(&dir, "a", b"3").is_err());
+        assert_eq!(std::fs::read(temp.path().join("a")).unwrap(), b"2");
+    }
 
     fn place() -> (tempfile::TempDir, OwnedFd) {
         let temp = tempfile::tempdir().unwrap();
@@ -513,21 +665,19 @@ mod tests {
             assert_eq!(std::fs::read(temp.path().join("a")).unwrap(), bytes);
         }
         assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 1);
-        symlink("/nowhere/else", temp.path().join(".b.new")).unwrap();
-        assert!(replace_at(&dir, "b", b"x").is_err(), "a link is not followed");
     }
 
     #[test]
-    fn small_files_are_read_whole_whatever_their_size() {
+    fn files_are_read_whole_whatever_their_size() {
         let (temp, _dir) = place();
         let path = temp.path().join("a");
         for length in [0_usize, 1, 4095, 4096, 4097, 70_000] {
             write(&path, &vec![b'x'; length]);
-            assert_eq!(read_small(&path).unwrap().len(), length);
+            assert_eq!(read(&path, 70_000).unwrap().len(), length);
         }
-        let own = read_small(Path::new("/proc/self/stat")).unwrap();
+        let own = read(Path::new("/proc/self/stat"), 70_000).unwrap();
         assert!(own.starts_with(std::process::id().to_string().as_bytes()));
-        assert!(read_small(Path::new("/nowhere")).is_err());
+        assert!(read(Path::new("/nowhere"), 1).is_err());
     }
 
     #[test]

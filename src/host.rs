@@ -190,7 +190,7 @@ fn kind_of(word: &str) -> Option<Fault> {
 
 /// What a file of faults says of this passing; what strikes is struck off.
 fn armed(file: &Path, name: &str) -> Option<Fault> {
-    let text = std::fs::read_to_string(file).or_absent()?;
+    let text = crate::files::read_kernel(file).or_absent()?;
     if text.trim() == "trace" {
         let mut trace = file.as_os_str().to_owned();
         trace.push(".trace");

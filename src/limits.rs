@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The limits of everything whose length a tenant, a plugin or an engine chooses (D54), each where
 //! it enters. Beyond one, a text is cut and its length is stated; an identity, and a list that
-//! protects, is refused. Limits of files, frames and documents stand with their readers.
+//! protects, is refused. Limits of frames and documents stand with their readers.
 
 /// A plugin's name, in bytes. It becomes a file name, a label of metrics and a table's column.
 pub(crate) const PLUGIN_NAME: usize = 64;
@@ -14,6 +14,18 @@ pub(crate) const REQUIRED_PLUGINS: usize = 64;
 pub(crate) const CONTRADICTIONS: usize = 8;
 /// Foreign text inside one of our lines, in bytes: a refusal, a parser's complaint.
 pub(crate) const QUOTED: usize = 4 << 10;
+
+/// The largest files that are read whole, in bytes; a larger one is refused. Settings: the
+/// configuration, CDI's files, classes, a plugin's own, which has to fit into a message.
+pub(crate) const SETTINGS_FILE: usize = 4 << 20;
+/// A file of the kernel: the mounts and the sockets of a large node are megabytes.
+pub(crate) const KERNEL_FILE: usize = 64 << 20;
+/// A file of a runtime or an engine about one container: its state, its exit code, its PID.
+pub(crate) const CONTAINER_FILE: usize = 16 << 20;
+/// A file of the run directory: a record has what plugins and engines said of one container.
+pub(crate) const OWN_FILE: usize = 64 << 20;
+/// A program that is compared with this one.
+pub(crate) const PROGRAM_FILE: usize = 256 << 20;
 
 /// At most `most` bytes of `text`, cut between characters, and then its length.
 pub(crate) fn cut(text: &str, most: usize) -> std::borrow::Cow<'_, str> {

@@ -12,14 +12,16 @@
 //! container are no mark. Values are JSON texts, which are decoded only when a document is edited.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::error::Result;
+use crate::error::{Context, Result};
 use crate::files;
 use crate::fnv::fnv128;
+use crate::presence::IfThere;
 
 /// The folder of the marks, in the run directory's folder of records.
 pub(crate) const MARKS: &str = "marks";
@@ -205,7 +207,11 @@ pub(crate) fn place(run_dir: &Path, root: &str, id: &str) -> PathBuf {
 /// # Errors
 /// Fails when that cannot be known.
 pub(crate) fn find(run_dir: &Path, root: &str, id: &str) -> Result<Option<Mark>> {
-    let bytes = files::read_own(&place(run_dir, root, id), MARK_LIMIT)?;
+    let path = place(run_dir, root, id);
+    let bytes = match files::read_own(&path, MARK_LIMIT) {
+        Err(error) if error.kind() == ErrorKind::FileTooLarge => None,
+        read => read.if_there().doing(|| format!("reading {}", path.display()))?,
+    };
     // A hash may be another container's too.
     Ok(bytes
         .and_then(|bytes| Mark::decode(&bytes))

@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::str::FromStr;
 
 use rustix::io::Errno;
@@ -19,6 +20,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::files;
 use crate::host::Host;
+use crate::limits;
 use crate::presence::IfThere;
 
 /// The arguments of a process, its program's name first; none if the process has ended.
@@ -48,6 +50,17 @@ pub(crate) fn parent_of(host: &Host, pid: u32) -> io::Result<Option<u32>> {
 /// Fails when that cannot be known.
 pub(crate) fn start_time(host: &Host, pid: u32) -> io::Result<Option<u64>> {
     stat_field(host, pid, 22)
+}
+
+/// Whether a process is of this user and in this PID namespace. Of any other, command line and
+/// environment are not read: they are in its own memory, and a container's process can make their
+/// reader wait.
+pub(crate) fn is_of_this_host(host: &Host, pid: u32) -> bool {
+    let namespace =
+        |pid: &str| std::fs::read_link(host.path(format!("/proc/{pid}/ns/pid"))).or_absent();
+    let owner = std::fs::metadata(host.path(format!("/proc/{pid}"))).or_absent();
+    owner.is_some_and(|meta| meta.uid() == nix::unistd::geteuid().as_raw())
+        && namespace(&pid.to_string()) == namespace("self")
 }
 
 /// A variable of the environment that a process was started with.
@@ -156,7 +169,7 @@ fn stat_field<T: FromStr>(host: &Host, pid: u32, number: usize) -> io::Result<Op
 }
 
 fn read(host: &Host, pid: u32, name: &str) -> io::Result<Option<Vec<u8>>> {
-    files::read_small(&host.path(format!("/proc/{pid}/{name}"))).if_there()
+    files::read(&host.path(format!("/proc/{pid}/{name}")), limits::KERNEL_FILE).if_there()
 }
 
 #[cfg(test)]

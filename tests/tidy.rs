@@ -264,7 +264,7 @@ fn the_wrapper_reads_engines_files_only_before_it_refuses() {
 }
 
 /// Calls that may find nothing, and what makes of any failure that nothing is there.
-const MAY_FIND_NOTHING: &str = r"(read_to_string|fs::read\(|read_small|read_dir|read_link|metadata\(|open_dir|read_at\(|File::open|\bopenat?\(|fstatat|canonicalize|watch_if_there|pidfd::open|procfs::|read_own|inode_at|presence::)";
+const MAY_FIND_NOTHING: &str = r"(files::(read|open)|read_dir|read_link|metadata\(|open_dir|read_at\(|File::open|\bopenat?\(|fstatat|canonicalize|watch_if_there|pidfd::open|procfs::|read_own|inode_at|presence::)";
 const FORGETS_WHY: &str = r"(\.ok\(\)|\.is_ok\(\)|\.is_ok_and\(|\.is_err\(\)|\.into_iter\(\)\s*\.flatten\(\)\s*\.flatten\(\))|^[^|]*\)\s*\.unwrap_or_default\(\)";
 const LOOKS_AWAY: &str = r"(?P<what>[\w)?]+)\s*\.(exists|is_dir|is_file)\(\)";
 
@@ -321,6 +321,49 @@ fn programs_of_tests_are_written_by_a_process_of_their_own() {
                 text.lines().find(|line| line.contains(&call) && !line.contains("temp.path()"));
             assert_eq!(found, None, "{name}: test_support::program does it");
         }
+    }
+}
+
+/// Calls that open a file by name: a FIFO in its place stops them, and its size is another's choice.
+const OPENS: &str = r"\bfs::read(_to_string)?\b|\bread_to_string\(file|File::open\b";
+
+/// Files that no other process waits for while they wait.
+const MAY_WAIT: &[&str] = &[
+    // A command reads what its operator named.
+    "src/dry/",
+    // A plugin's own process.
+    "src/plugin/stub/program.rs",
+];
+
+/// Files that open others to write without `O_NONBLOCK`.
+const MAY_BLOCK: &[&str] = &[
+    // It makes the file.
+    "src/admin/record.rs",
+    // The process's own files of the kernel, before it serves.
+    "src/daemon/process/detach.rs",
+    // Only tests ask for it.
+    "src/host.rs",
+    // The runtime's log, as the runtime opens it.
+    "src/wrapper/failure.rs",
+];
+
+/// The daemon's loop waits for no other process (D53), and reads no more than it says (D54): all files
+/// are read through `src/files.rs`.
+#[test]
+fn files_are_opened_where_nothing_is_waited_for() {
+    let opens = regex::Regex::new(OPENS).unwrap();
+    for (name, text) in sources("src") {
+        let is_test = name.ends_with("tests.rs") || name.ends_with("/gaps.rs");
+        if is_generated(&text) || is_test || name.contains("/tests/") {
+            continue;
+        }
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let is_listed = |list: &[&str]| list.iter().any(|listed| name.starts_with(listed));
+        let waits = opens.find(code).map(|found| found.as_str());
+        assert!(waits.is_none() || is_listed(MAY_WAIT), "{name}: {waits:?}, not files::read");
+        let makes = code.contains("OpenOptions::new()") || code.contains("File::options()");
+        let is_bound = code.contains("O_NONBLOCK") || is_listed(MAY_BLOCK);
+        assert!(!makes || is_bound, "{name} opens a file without O_NONBLOCK");
     }
 }
 

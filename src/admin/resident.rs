@@ -225,7 +225,7 @@ pub(super) fn holder(lock: &Path) -> Option<u32> {
     let meta = std::fs::metadata(lock).ok()?;
     let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
     let file = format!("{major:02x}:{minor:02x}:{}", meta.ino());
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let locks = files::read_kernel(Path::new("/proc/locks")).ok()?;
     locks.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {

@@ -78,7 +78,11 @@ pub(super) fn status(document: &Value) -> String {
     line(&mut page, "daemon", &format!("running for {uptime} (process {})", of("pid")));
     line(&mut page, "switched on", &switched_on(document));
     line(&mut page, "run directory", &of("run_dir"));
-    line(&mut page, "log", &of("log"));
+    let log = match document["log_failure"].as_str() {
+        Some(why) => format!("{} ({})", of("log"), printable(why)),
+        None => of("log"),
+    };
+    line(&mut page, "log", &log);
     line(&mut page, "plugin socket", &socket_with_path(document));
     line(&mut page, "plugins", &of("plugins"));
     line(&mut page, "pods", &of("pods"));

@@ -8,6 +8,7 @@ use crate::error::{Error, Result, quoted};
 use crate::files;
 use crate::host::Host;
 use crate::last_words;
+use crate::limits;
 use crate::runtime::bounded;
 
 /// The unit of the package.
@@ -25,7 +26,8 @@ impl Unit {
     /// # Errors
     /// Fails when systemd does not answer, or knows no such unit.
     pub(super) fn of(pid: u32) -> Result<Self> {
-        let cgroup = files::read_small(&Host::default().path(format!("/proc/{pid}/cgroup")));
+        let cgroup =
+            files::read(&Host::default().path(format!("/proc/{pid}/cgroup")), limits::KERNEL_FILE);
         let cgroup = String::from_utf8_lossy(&cgroup.unwrap_or_default()).into_owned();
         let own = cgroup.lines().filter_map(|line| line.rsplit('/').next());
         let own = own.filter(|name| name.ends_with(".service") && *name != USUAL);

@@ -31,7 +31,7 @@ use serde_json::{Map, Value};
 use crate::error::in_our_words;
 
 pub(crate) use place::{Cgroups, Layout, Mounts};
-pub(crate) use write::{carry_out, may_read_as, members, reads_as};
+pub(crate) use write::{AppliedWrite, WriteError, carry_out, may_read_as, members, reads_as};
 
 /// The files that a decision may read: `file` of `controller` (always empty on v2).
 pub(crate) trait CgroupFiles {
@@ -87,6 +87,14 @@ pub(crate) struct Write {
     is_optional: bool,
     /// The kernel may silently take another value; that is a failure.
     pub is_verified: bool,
+}
+
+impl Write {
+    /// Whether the kernel may be busy with it for seconds: below what is in use it reclaims memory
+    /// within the call, writing to disks, and for other memory nodes it moves pages.
+    pub(crate) fn may_take_long(&self) -> bool {
+        self.file.starts_with("memory.") || self.file == "cpuset.mems"
+    }
 }
 
 /// Why resources cannot be written.

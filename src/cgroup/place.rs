@@ -13,6 +13,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::error::{Context, Error, Result};
 use crate::files;
 use crate::host::Host;
+use crate::limits;
 use crate::presence::{self, IfThere};
 
 use super::CgroupFiles;
@@ -44,8 +45,7 @@ impl Mounts {
     /// Fails where there are none.
     pub(crate) fn read(host: &Host) -> Result<Self> {
         let path = host.path("/proc/self/mountinfo");
-        let text =
-            std::fs::read_to_string(&path).doing(|| format!("reading {}", path.display()))?;
+        let text = files::read_kernel(&path).doing(|| format!("reading {}", path.display()))?;
         Self::parse(&text).ok_or_else(|| Error::new("no cgroups are mounted"))
     }
 
@@ -101,7 +101,8 @@ impl Cgroups {
         told: &BTreeMap<String, PathBuf>,
     ) -> Result<Self> {
         let path = host.path(format!("/proc/{pid}/cgroup"));
-        let text = files::read_small(&path).doing(|| format!("reading {}", path.display()))?;
+        let text = files::read(&path, limits::KERNEL_FILE);
+        let text = text.doing(|| format!("reading {}", path.display()))?;
         let text = String::from_utf8_lossy(&text);
         let mut dirs = BTreeMap::new();
         for line in text.lines() {
@@ -194,7 +195,7 @@ impl CgroupFiles for Cgroups {
 
     fn text(&self, controller: &str, file: &str) -> io::Result<Option<String>> {
         let Some(dir) = self.dir(controller) else { return Ok(None) };
-        let bytes = match files::read_small(&dir.join(file)) {
+        let bytes = match files::read(&dir.join(file), limits::KERNEL_FILE) {
             // The cgroup is being removed.
             Err(error) if error.raw_os_error() == Some(nix::libc::ENODEV) => None,
             read => read.if_there()?,

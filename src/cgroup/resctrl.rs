@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use nix::libc;
 
 use crate::error::in_our_words;
+use crate::files;
 use crate::host::Host;
 use crate::presence::{self, IfThere};
 
@@ -32,7 +33,7 @@ const SHOWN_BY: [&str; 4] = ["pids", "memory", "cpu", ""];
 pub(crate) fn enter(host: &Host, cgroups: &Cgroups, group: &Path) -> Result<(), String> {
     let path = host.path(group.join("tasks"));
     let mut options = std::fs::OpenOptions::new();
-    options.append(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
+    options.append(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
     let said = |error: &std::io::Error| format!("{}: {}", group.display(), in_our_words(error));
     let mut tasks = options.open(path).map_err(|error| said(&error))?;
     let dir = SHOWN_BY.iter().find_map(|controller| cgroups.dir(controller));
@@ -61,8 +62,8 @@ pub(crate) fn enter(host: &Host, cgroups: &Cgroups, group: &Path) -> Result<(), 
 
 /// The group that a process is in, below `resctrl`; `None` where the kernel does not say.
 pub(crate) fn group_of(host: &Host, resctrl: &Path, pid: u32) -> Option<PathBuf> {
-    let text = std::fs::read_to_string(host.path(format!("/proc/{pid}/cpu_resctrl_groups")))
-        .or_absent()?;
+    let text =
+        files::read_kernel(&host.path(format!("/proc/{pid}/cpu_resctrl_groups"))).or_absent()?;
     let name = text.lines().find_map(|line| line.strip_prefix("res:"))?.trim().trim_matches('/');
     let is_plain = !name.contains('/') && name != "..";
     is_plain.then(|| if name.is_empty() { resctrl.to_owned() } else { resctrl.join(name) })
@@ -73,7 +74,7 @@ fn threads(host: &Host, dir: &Path) -> std::io::Result<Vec<u32>> {
     let mut found = Vec::new();
     let mut dirs = vec![dir.to_owned()];
     while let Some(dir) = dirs.pop() {
-        let text = std::fs::read_to_string(dir.join("cgroup.procs")).if_there()?;
+        let text = files::read_kernel(&dir.join("cgroup.procs")).if_there()?;
         let text = text.unwrap_or_default();
         for pid in text.lines().filter_map(|line| line.trim().parse::<u32>().ok()) {
             let tasks = presence::entries(&host.path(format!("/proc/{pid}/task")))?.into_iter();

@@ -165,7 +165,8 @@ fn put(cgroups: &Cgroups, write: &Write) -> Result<(), String> {
 /// A value of several lines is several settings of one file: each is a write of its own.
 fn put_lines(path: &Path, value: &str) -> Result<(), String> {
     let mut options = std::fs::OpenOptions::new();
-    options.write(true).truncate(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
+    let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    options.write(true).truncate(true).custom_flags(flags);
     let said = |error: std::io::Error| in_our_words(&error);
     let mut file = options.open(path).map_err(said)?;
     let mut lines = value.split('\n').filter(|line| !line.is_empty()).peekable();

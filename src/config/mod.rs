@@ -266,8 +266,7 @@ fn beside_the_executable() -> Option<PathBuf> {
 }
 
 fn read_text(path: &Path) -> std::io::Result<String> {
-    let bytes = crate::files::read_small(path)?;
-    String::from_utf8(bytes).map_err(|error| std::io::Error::new(ErrorKind::InvalidData, error))
+    crate::files::read_text(path, crate::limits::SETTINGS_FILE)
 }
 
 /// What the folder of further files has, in name order, hidden files left out.
@@ -482,6 +481,25 @@ mod tests {
         let loaded = load_below(temp.path());
         let error = loaded.config.protection_error.unwrap_or_default();
         assert!(error.contains("config.d: a part of the path is no folder"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_no_regular_one_refuses_creates_and_is_not_waited_for() {
+        let temp = tempfile::tempdir().unwrap();
+        let folder = temp.path().join("etc/nri-runc/config.d");
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("10-a.toml");
+        nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let error = load_below(temp.path()).config.protection_error.unwrap_or_default();
+        assert!(error.ends_with("10-a.toml: it is no regular file"), "{error}");
+        crate::files::replace(&file, &vec![b' '; crate::limits::SETTINGS_FILE + 1]).unwrap();
+        let error = load_below(temp.path()).config.protection_error.unwrap_or_default();
+        assert!(error.ends_with("10-a.toml: it has more than 4194304 bytes"), "{error}");
+        std::fs::remove_file(&file).unwrap();
+        crate::files::replace(&temp.path().join("shared"), b"autostart = false\n").unwrap();
+        std::os::unix::fs::symlink(temp.path().join("shared"), &file).unwrap();
+        let loaded = load_below(temp.path());
+        assert_eq!((loaded.problems.len(), loaded.config.autostart), (0, false));
     }
 
     #[test]

@@ -64,7 +64,8 @@ impl Config {
     pub fn protections_without_daemon(&self) -> Vec<Protection> {
         let mut found = self.protections();
         let path = self.protecting_plugins();
-        let list = presence::insist(|| crate::files::read_small(&path).if_there());
+        let list =
+            presence::insist(|| crate::files::read_own(&path, crate::limits::OWN_FILE).if_there());
         if list.is_err() {
             let what = "the list of plugins that protect containers cannot be read";
             found.push(Protection::other(what));

@@ -6,6 +6,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::{Context, Result};
+use crate::files;
+use crate::limits;
 use crate::presence::IfThere;
 
 use super::settings::Config;
@@ -37,7 +39,8 @@ pub(crate) fn text(files: &Files) -> String {
 /// Fails when that cannot be known.
 pub(super) fn read(run_dir: &Path) -> Result<Option<Snapshot>> {
     let path = run_dir.join(SNAPSHOT);
-    let bytes = std::fs::read(&path).if_there().doing(|| format!("reading {}", path.display()))?;
+    let bytes = files::read_own(&path, limits::OWN_FILE).if_there();
+    let bytes = bytes.doing(|| format!("reading {}", path.display()))?;
     let Some(Ok(text)) = bytes.map(String::from_utf8) else { return Ok(None) };
     let files = parts(&text);
     let (mut config, mut ignored) = (Config::default(), Vec::new());
@@ -76,7 +79,7 @@ mod tests {
 
     fn keep(text: &str) -> (tempfile::TempDir, Option<Snapshot>) {
         let temp = tempfile::tempdir().unwrap();
-        crate::files::replace(&temp.path().join(SNAPSHOT), text.as_bytes()).unwrap();
+        files::replace(&temp.path().join(SNAPSHOT), text.as_bytes()).unwrap();
         let snapshot = read(temp.path()).unwrap();
         (temp, snapshot)
     }

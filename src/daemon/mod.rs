@@ -26,6 +26,7 @@ mod watch;
 
 use std::cell::RefCell;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -33,6 +34,7 @@ use tracing::{error, info, warn};
 
 use crate::config::{Config, Loaded};
 use crate::error::{Context, Result};
+use crate::files;
 use crate::host::{Host, Point};
 use crate::last_words;
 use crate::presence::{self, IfThere};
@@ -262,7 +264,7 @@ fn open_node(loaded: &Loaded, stand_in: Option<StandIn>, start: &Start) -> Resul
     let host = loaded.config.host();
     let path = host.path("/proc/sys/kernel/random/boot_id");
     // Where there is none, no boot is told from another; by a wrong one, every record would go.
-    let boot_id = presence::insist(|| std::fs::read_to_string(&path).if_there());
+    let boot_id = presence::insist(|| files::read_kernel(&path).if_there());
     let boot_id = boot_id.doing(|| format!("reading {}", path.display()))?;
     let boot_id = boot_id.unwrap_or_default().trim().to_owned();
     let (store, problems) = Store::open(&loaded.config.run_dir.join("state"), &boot_id)?;
@@ -299,6 +301,7 @@ fn say_to_starter(start: &Start, word: &[u8]) {
     let Some(fd) = start.ready_fd else { return };
     let written = std::fs::OpenOptions::new()
         .write(true)
+        .custom_flags(nix::libc::O_NONBLOCK)
         .open(format!("/proc/self/fd/{fd}"))
         .and_then(|mut pipe| pipe.write_all(word));
     if let Err(error) = written {

@@ -120,6 +120,11 @@ pub(crate) fn shown_by() -> String {
     current().map(|output| locked(&output).target.shown_by()).unwrap_or_default()
 }
 
+/// Why no line of the log is written now, if none is.
+pub(crate) fn failure() -> Option<String> {
+    current().and_then(|output| locked(&output).failure())
+}
+
 /// Hands a line to the output, or to its queue.
 fn put(output: &Mutex<Output>, line: Vec<u8>) {
     if locked(output).put(line) {

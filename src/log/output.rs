@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use nix::libc::{O_NOCTTY, O_NOFOLLOW, O_NONBLOCK};
 
+use crate::error::in_our_words;
 use crate::presence::IfThere;
 
 /// A log file is set aside at this size; at most two are kept.
@@ -115,7 +116,9 @@ fn send(path: &Path, socket: &mut Option<UnixDatagram>, line: &[u8]) -> io::Resu
     if let Some(connected) = socket {
         match connected.send(line) {
             Ok(_) => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
+            // Its reader is slow, or it is no longer the one at this path: a process that holds the
+            // old socket keeps it open.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(_closed) => *socket = None,
         }
     }
@@ -144,11 +147,21 @@ pub(super) struct Output {
     pub(super) target: LogTarget,
     queue: VecDeque<Vec<u8>>,
     queued_bytes: usize,
+    /// Why the last line could not be written.
+    unwritable: Option<String>,
 }
 
 impl Output {
     pub(super) fn new(target: LogTarget) -> Self {
-        Self { target, queue: VecDeque::new(), queued_bytes: 0 }
+        Self { target, queue: VecDeque::new(), queued_bytes: 0, unwritable: None }
+    }
+
+    /// Why no line is written now, if none is.
+    pub(super) fn failure(&self) -> Option<String> {
+        match self.queue.len() {
+            0 => self.unwritable.clone(),
+            waiting => Some(format!("{waiting} lines wait for a reader")),
+        }
     }
 
     /// Writes a line behind those that wait; true if some wait then.
@@ -174,10 +187,11 @@ impl Output {
                     self.queued_bytes -= written;
                     return true;
                 }
-                Ok(_) => {}
+                Ok(_) => self.unwritable = None,
                 Err(error) if is_unread(&error, &self.target) => return true,
-                Err(_unwritable) => {
+                Err(error) => {
                     LOST.fetch_add(1, Relaxed);
+                    self.unwritable = Some(in_our_words(&error));
                 }
             }
             self.queued_bytes -= length;
@@ -277,6 +291,23 @@ mod tests {
         let mut datagram = [0; 16];
         let length = second.recv(&mut datagram).unwrap();
         assert_eq!(&datagram[..length], b"two");
+    }
+
+    #[test]
+    fn lines_arrive_at_a_new_socket_while_the_old_one_is_full_and_held() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("syslog");
+        let _held = UnixDatagram::bind(&path).unwrap();
+        let mut output =
+            Output::new(LogTarget::socket(&path.display().to_string(), false).unwrap());
+        while !output.put(b"old".to_vec()) {}
+        std::fs::remove_file(&path).unwrap();
+        assert!(output.flush() && output.failure().is_some_and(|why| why.contains("wait for")));
+        let new = UnixDatagram::bind(&path).unwrap();
+        assert!(!output.flush() && output.failure().is_none());
+        let mut datagram = [0; 16];
+        let length = new.recv(&mut datagram).unwrap();
+        assert_eq!(&datagram[..length], b"old");
     }
 
     #[test]

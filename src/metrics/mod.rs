@@ -90,6 +90,8 @@ pub(crate) struct Holdings {
     /// Lines of the audit log that were written, and that were not.
     pub(crate) audit_written: u64,
     pub(crate) audit_lost: u64,
+    /// Lines of the log that were lost.
+    pub(crate) log_lines_lost: u64,
     /// Whether an engine's own NRI serves the plugins, so that this daemon consults none.
     pub(crate) passes_through: bool,
     /// Whether plugins are disabled by the kill switch or the configuration.
@@ -115,6 +117,7 @@ pub(crate) struct Metrics {
     containers: Family<StateLabel, Gauge>,
     problems: Family<ProblemLabel, Gauge>,
     audit_lines: Family<ResultLabel, Counter>,
+    log_lines_lost: Counter,
     passes_through: Gauge,
     is_disabled: Gauge,
 }
@@ -138,6 +141,7 @@ impl Default for Metrics {
             containers: Family::default(),
             problems: Family::default(),
             audit_lines: Family::default(),
+            log_lines_lost: Counter::default(),
             passes_through: Gauge::default(),
             is_disabled: Gauge::default(),
         };
@@ -197,6 +201,8 @@ impl Metrics {
         registry.register("nri_runc_records", help, self.problems.clone());
         let help = "Lines of the audit log";
         registry.register("nri_runc_audit_lines", help, self.audit_lines.clone());
+        let help = "Lines of the log that nothing read, or that could not be written";
+        registry.register("nri_runc_log_lines_lost", help, self.log_lines_lost.clone());
         self
     }
 
@@ -260,6 +266,8 @@ impl Metrics {
             let counter = self.audit_lines.get_or_create(&ResultLabel { result });
             counter.inc_by(count.saturating_sub(counter.get()));
         }
+        let known = self.log_lines_lost.get();
+        self.log_lines_lost.inc_by(holdings.log_lines_lost.saturating_sub(known));
         for (problem, count) in &holdings.problems {
             set(&self.problems.get_or_create(&ProblemLabel { problem }), *count);
         }
@@ -331,6 +339,16 @@ mod tests {
             lines.iter().filter(|l| l.starts_with("containerd_nri_plugin_invocations_total"));
         assert!(rows.count() <= plugins::MOST_NAMES + 1);
         assert!(lines.iter().any(|line| line.contains("plugin=\"other\"")));
+    }
+
+    #[test]
+    fn lost_lines_of_the_log_are_counted_once() {
+        let metrics = Metrics::default();
+        assert!(has(&lines(&metrics), "nri_runc_log_lines_lost_total 0"));
+        for lost in [3, 3, 5] {
+            let page = metrics.text(&Holdings { log_lines_lost: lost, ..Holdings::default() });
+            assert!(page.contains(&format!("nri_runc_log_lines_lost_total {lost}\n")), "{page}");
+        }
     }
 
     #[test]

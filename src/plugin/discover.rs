@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Error, Result, in_our_words};
+use crate::files;
+use crate::limits;
 use crate::presence;
 
 use super::identity::PluginIdentity;
@@ -114,7 +116,7 @@ fn identity_of(path: &Path) -> Result<PluginIdentity> {
 fn config_text(dir: &Path, index: &str, name: &str) -> Result<String> {
     for file in [format!("{index}-{name}.conf"), format!("{name}.conf")] {
         let path = dir.join(file);
-        match std::fs::read_to_string(&path) {
+        match files::read_text(&path, limits::SETTINGS_FILE) {
             Ok(text) => return Ok(text),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => {
@@ -132,7 +134,7 @@ mod tests {
 
     fn place(dir: &Path, name: &str, mode: u32) {
         let path = dir.join(name);
-        crate::files::replace(&path, b"#!/bin/sh\n").unwrap();
+        files::replace(&path, b"#!/bin/sh\n").unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
     }
 
@@ -143,9 +145,9 @@ mod tests {
             place(temp.path(), name, 0o755);
         }
         let conf = tempfile::tempdir().unwrap();
-        crate::files::replace(&conf.path().join("10-a.conf"), b"exact").unwrap();
-        crate::files::replace(&conf.path().join("a.conf"), b"general").unwrap();
-        crate::files::replace(&conf.path().join("b-c.d.conf"), b"by name").unwrap();
+        files::replace(&conf.path().join("10-a.conf"), b"exact").unwrap();
+        files::replace(&conf.path().join("a.conf"), b"general").unwrap();
+        files::replace(&conf.path().join("b-c.d.conf"), b"by name").unwrap();
         let (found, problems) = discover(temp.path(), conf.path());
         let told: Vec<_> = found.iter().map(|f| (f.name.as_str(), f.config.as_str())).collect();
         assert_eq!(told, [("a", "exact"), ("b-c.d", "by name")]);
@@ -171,12 +173,33 @@ mod tests {
     fn a_plugin_whose_configuration_cannot_be_read_is_told_from_no_plugin() {
         let temp = tempfile::tempdir().unwrap();
         place(temp.path(), "10-a", 0o755);
-        crate::files::replace(&temp.path().join("a.conf"), b"\xff\xfe").unwrap();
+        files::replace(&temp.path().join("a.conf"), b"\xff\xfe").unwrap();
         std::fs::set_permissions(temp.path().join("a.conf"), PermissionsExt::from_mode(0o755))
             .unwrap();
         let (found, problems) = discover(temp.path(), temp.path());
         let told = problems.iter().find(|problem| problem.is_plugin).map(ToString::to_string);
         assert!(found.is_empty() && told.is_some_and(|line| line.contains("a.conf")));
+    }
+
+    #[test]
+    fn a_configuration_that_is_no_regular_file_is_not_waited_for() {
+        let temp = tempfile::tempdir().unwrap();
+        for name in ["10-fifo", "10-large", "10-link"] {
+            place(temp.path(), name, 0o755);
+        }
+        let conf = tempfile::tempdir().unwrap();
+        let fifo = conf.path().join("fifo.conf");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let large = vec![b' '; limits::SETTINGS_FILE + 1];
+        files::replace(&conf.path().join("large.conf"), &large).unwrap();
+        files::replace(&conf.path().join("shared"), b"text").unwrap();
+        std::os::unix::fs::symlink("shared", conf.path().join("link.conf")).unwrap();
+        let (found, problems) = discover(temp.path(), conf.path());
+        let found: Vec<_> = found.iter().map(|file| file.config.as_str()).collect();
+        let problems: Vec<_> = problems.iter().map(|problem| problem.why.as_str()).collect();
+        assert_eq!((found, problems.len()), (vec!["text"], 2), "{problems:?}");
+        assert!(problems[0].ends_with("it is no regular file"), "{problems:?}");
+        assert!(problems[1].ends_with("it has more than 4194304 bytes"), "{problems:?}");
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::error::{Context, Result, in_our_words};
 use crate::files;
 use crate::host::Host;
+use crate::limits;
 use crate::presence::IfThere;
 
 /// Programs that bring an NRI of their own, by the name of their process, and their engine.
@@ -120,7 +121,8 @@ impl SocketListener {
     fn peer_of(stream: &OwnedFd, host: &Host) -> Self {
         let pid = getsockopt(stream, PeerCredentials).map(|peer| peer.pid());
         let Some(pid) = pid.ok().filter(|pid| *pid > 0) else { return Self::default() };
-        let name = files::read_small(&host.path(format!("/proc/{pid}/comm"))).unwrap_or_default();
+        let name = files::read(&host.path(format!("/proc/{pid}/comm")), limits::KERNEL_FILE)
+            .unwrap_or_default();
         let name = crate::error::quoted(&String::from_utf8_lossy(&name));
         let engine = ENGINES.iter().find(|(program, _)| name.starts_with(program));
         Self { pid: Some(pid), engine: engine.map(|(_, engine)| *engine), name }
@@ -149,7 +151,8 @@ pub(crate) fn listener_at(path: &Path, host: &Host) -> Option<SocketListener> {
 /// Whether the kernel lists a listening socket of this path in the network namespace of a process.
 /// Asked of an engine's socket in place of connecting, which would fill the engine's log.
 pub(crate) fn is_listed(path: &Path, pid: i32, host: &Host) -> bool {
-    let table = std::fs::read(host.path(format!("/proc/{pid}/net/unix"))).unwrap_or_default();
+    let table = files::read(&host.path(format!("/proc/{pid}/net/unix")), limits::KERNEL_FILE)
+        .unwrap_or_default();
     let wanted = canonical(path);
     String::from_utf8_lossy(&table).lines().any(|line| {
         // Num RefCount Protocol Flags Type St Inode Path; the flag is __SO_ACCEPTCON.

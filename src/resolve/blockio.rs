@@ -14,8 +14,10 @@ use serde_json::{Map, Value, json};
 
 use super::glob;
 use crate::error::{in_our_words, quoted};
+use crate::files;
 use crate::gojson;
 use crate::host::Host;
+use crate::limits;
 use crate::presence::IfThere;
 use crate::spec::patch::Class;
 
@@ -45,7 +47,7 @@ pub(super) fn class(
         return Err(format!("class \"{shown}\" is unknown: [blockio] config_file is not set"));
     };
     let place = file.display();
-    let text = std::fs::read_to_string(host.path(file))
+    let text = files::read_text(&host.path(file), limits::SETTINGS_FILE)
         .map_err(|error| format!("class \"{shown}\": {place}: {}", in_our_words(&error)))?;
     let documents = Yaml::load_from_str(&text)
         .map_err(|error| format!("class \"{shown}\": {place} is not YAML: {error}"))?;
@@ -162,7 +164,7 @@ fn disk(path: &Path, host: &Host) -> Option<(u64, u64)> {
     // sysfs writes `!` where a device's name has `/`.
     let name = real.strip_prefix(dev).ok()?.to_str()?.replace('/', "!");
     let numbers: PathBuf = ["/sys/block", &name, "dev"].iter().collect();
-    let numbers = std::fs::read_to_string(host.path(numbers)).or_absent()?;
+    let numbers = files::read_kernel(&host.path(numbers)).or_absent()?;
     let (major, minor) = numbers.trim().split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }

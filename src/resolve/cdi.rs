@@ -9,16 +9,19 @@
 //! Reference: CDI specification 1.1, `SPEC.md`; BUG-G10 (docs/nri-differences.md).
 
 use std::collections::{HashMap, HashSet};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use container_device_interface::container_edits::ContainerEdits;
 use container_device_interface::device::Device;
-use container_device_interface::spec::read_spec;
+use container_device_interface::spec::{Spec as CdiSpec, new_spec, parse_spec};
 use oci_spec::runtime::{self as oci, Linux, LinuxResources, Process, Spec};
 
 use super::device_nodes;
-use crate::error::quoted;
+use crate::error::{in_our_words, quoted};
+use crate::files;
 use crate::host::Host;
+use crate::limits;
 use crate::plugin::api;
 use crate::presence::{self, IfThere};
 use crate::spec::patch::{CdiDevice, PatchError, is_plain_path};
@@ -88,9 +91,8 @@ impl CdiRegistry {
         }
         let spec = match read_spec(&path, i32::try_from(priority).unwrap_or(i32::MAX)) {
             Ok(spec) => spec,
-            Err(error) => {
-                // The innermost cause says what is wrong; what is around it, what the crate did.
-                self.broken.push((file, error.root_cause().to_string()));
+            Err(why) => {
+                self.broken.push((file, why));
                 return;
             }
         };
@@ -134,6 +136,30 @@ impl CdiRegistry {
         }
         text
     }
+}
+
+/// Reads a spec file; the error says what is wrong with it, and quotes nothing that may be another
+/// file's text: a link can lead anywhere.
+fn read_spec(path: &Path, priority: i32) -> Result<CdiSpec, String> {
+    let file = files::open_regular(path).map_err(|error| in_our_words(&error))?;
+    let size = file.metadata().map_err(|error| in_our_words(&error))?.len();
+    if usize::try_from(size).is_ok_and(|size| size > limits::SETTINGS_FILE) {
+        return Err(format!("it has more than {} bytes", limits::SETTINGS_FILE));
+    }
+    // The crate opens a path: this one means the file that was looked at.
+    let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let raw = parse_spec(&opened).map_err(|error| {
+        let why = error.root_cause().to_string();
+        let place = why.rsplit_once(" at line ").map(|(_, place)| place);
+        let is_number = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit());
+        let place = place.filter(|place| place.split(" column ").all(is_number));
+        match place {
+            Some(place) => format!("it is no CDI spec (line {place})"),
+            None => "it is no CDI spec".to_owned(),
+        }
+    })?;
+    // The innermost cause says what is wrong; what is around it, what the crate did.
+    new_spec(&raw, &path.to_owned(), priority).map_err(|error| error.root_cause().to_string())
 }
 
 /// The edits of one device, with those of its file when it is the first one from there.

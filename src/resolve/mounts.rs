@@ -3,7 +3,9 @@
 //! source lies on a file server that does not answer.
 
 use crate::error::{Context, Result};
+use crate::files;
 use crate::host::Host;
+use crate::limits;
 use crate::spec::patch::{HostFacts, HostMounts, Resolved};
 
 /// Looks at the mounts, and at where `sources` really are.
@@ -15,7 +17,7 @@ pub(crate) fn host_facts(sources: &[String], names: Resolved, host: &Host) -> Re
         return Ok(HostFacts { names, ..HostFacts::default() });
     }
     let mountinfo = host.path("/proc/self/mountinfo");
-    let mountinfo = std::fs::read(&mountinfo)
+    let mountinfo = files::read(&mountinfo, limits::KERNEL_FILE)
         .doing(|| format!("{}", mountinfo.display()))
         .map_err(|error| error.hint("the bundle is unchanged"))?;
     let mut facts = HostFacts {

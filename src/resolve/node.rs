@@ -10,6 +10,7 @@ use std::path::Path;
 use super::settings;
 use crate::cgroup::Layout;
 use crate::error::{in_our_words, quoted};
+use crate::files;
 use crate::host::Host;
 use crate::plugin::api;
 use crate::presence::IfThere;
@@ -58,10 +59,9 @@ pub(crate) fn check_node(
         return Ok(());
     }
     // Without an answer neither version of cgroups is meant.
-    let v2 =
-        std::fs::read_to_string(root.join("cgroup.controllers")).if_there().map_err(|error| {
-            lacks("cgroup", &format!("cgroup.controllers cannot be read: {}", in_our_words(&error)))
-        })?;
+    let v2 = files::read_kernel(&root.join("cgroup.controllers")).if_there().map_err(|error| {
+        lacks("cgroup", &format!("cgroup.controllers cannot be read: {}", in_our_words(&error)))
+    })?;
     check_cgroups(resources, (&root, v2.as_deref()), host)?;
     let layout = if v2.is_some() { Layout::V2 } else { Layout::V1 };
     settings::check(resources, resolved, (root, layout), document, host)

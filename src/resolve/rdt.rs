@@ -14,7 +14,9 @@ use serde_json::json;
 
 use super::blockio::member;
 use crate::error::{in_our_words, quoted};
+use crate::files;
 use crate::host::Host;
+use crate::limits;
 use crate::presence::{self, IfThere};
 use crate::spec::patch::Class;
 
@@ -87,7 +89,8 @@ pub(super) fn class_anywhere(
 
 /// Whether the file defines the class, in just one of its partitions.
 fn is_defined(name: &str, file: &Path, host: &Host) -> Result<(), String> {
-    let text = std::fs::read_to_string(host.path(file)).map_err(|error| in_our_words(&error))?;
+    let text = files::read_text(&host.path(file), limits::SETTINGS_FILE);
+    let text = text.map_err(|error| in_our_words(&error))?;
     let documents =
         Yaml::load_from_str(&text).map_err(|error| format!("it is not YAML: {error}"))?;
     let partitions = documents.first().and_then(|top| member(top, "partitions"));

@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 use super::invalid;
 use crate::cgroup::{self, Around, CgroupFiles, Layout, Unfit};
 use crate::error::in_our_words;
+use crate::files;
 use crate::host::Host;
 use crate::plugin::api;
 use crate::presence::{self, IfThere};
@@ -84,7 +85,7 @@ fn check_weights(
     for disk in weights {
         let (major, minor) = (&disk["major"], &disk["minor"]);
         let queue = host.path(format!("/sys/dev/block/{major}:{minor}/queue/scheduler"));
-        let schedulers = std::fs::read_to_string(queue).if_there();
+        let schedulers = files::read_kernel(&queue).if_there();
         let schedulers = schedulers.map_err(|error| unknown("queue/scheduler", &error))?;
         if schedulers.is_some_and(|schedulers| !schedulers.contains("[bfq]")) {
             let why = format!("the disk {major}:{minor} does not have the I/O scheduler BFQ");
@@ -119,7 +120,7 @@ fn with_a_limit(wanted: &Map<String, Value>) -> Map<String, Value> {
 
 fn has_no_kernel_limit(host: &Host) -> bool {
     // Unread, the limit passes: a later kernel ignores it.
-    let release = std::fs::read_to_string(host.path("/proc/sys/kernel/osrelease")).or_absent();
+    let release = files::read_kernel(&host.path("/proc/sys/kernel/osrelease")).or_absent();
     let release = release.unwrap_or_default();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
@@ -130,7 +131,7 @@ fn has_no_kernel_limit(host: &Host) -> bool {
 
 /// Whether a cgroup has time for real-time processes; one that is not there yet will have none.
 fn has_real_time(dir: &Path) -> io::Result<bool> {
-    let budget = std::fs::read_to_string(dir.join("cpu.rt_runtime_us")).if_there()?;
+    let budget = files::read_kernel(&dir.join("cpu.rt_runtime_us")).if_there()?;
     let budget = budget.unwrap_or_default();
     Ok(budget.trim().parse::<i64>().is_ok_and(|budget| budget != 0))
 }
@@ -203,13 +204,13 @@ impl CgroupFiles for NewCgroup {
         // The one that a new cgroup inherits.
         let is_inherited = file == "memory.use_hierarchy";
         match self.controller(controller)?.filter(|_| is_inherited) {
-            Some(dir) => std::fs::read_to_string(dir.join(file)).if_there(),
+            Some(dir) => files::read_kernel(&dir.join(file)).if_there(),
             None => Ok(None),
         }
     }
 }
 
 fn has_word(path: &Path, wanted: &str) -> io::Result<bool> {
-    let words = std::fs::read_to_string(path).if_there()?.unwrap_or_default();
+    let words = files::read_kernel(path).if_there()?.unwrap_or_default();
     Ok(words.split_ascii_whitespace().any(|word| word == wanted))
 }

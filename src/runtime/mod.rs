@@ -16,7 +16,6 @@ pub(crate) mod ignored;
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::Metadata;
-use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
@@ -25,6 +24,8 @@ use std::time::Duration;
 
 use crate::config::{Config, Consequence, Loaded, Problem};
 use crate::error::{Error, Result};
+use crate::files;
+use crate::limits;
 use crate::presence::IfThere;
 use crate::procfs;
 
@@ -251,7 +252,12 @@ fn paths_of_engines(config: &Config) -> OsString {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        let name = std::fs::read(entry.path().join("comm")).or_absent().unwrap_or_default();
+        if !procfs::is_of_this_host(&host, pid) {
+            continue;
+        }
+        let name = files::read(&entry.path().join("comm"), limits::KERNEL_FILE)
+            .or_absent()
+            .unwrap_or_default();
         if ENGINES.iter().any(|engine| name.starts_with(engine.as_bytes())) {
             paths.extend(procfs::variable(&host, pid, "PATH").or_absent().flatten());
         }
@@ -346,10 +352,7 @@ impl Ourselves {
 
 /// Whether two files could be read and are the same.
 pub(crate) fn has_same_bytes(one: &Path, other: &Path) -> bool {
-    let read = |path: &Path| {
-        let mut bytes = Vec::new();
-        std::fs::File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).map(|_| bytes)
-    };
+    let read = |path: &Path| files::read(path, limits::PROGRAM_FILE);
     matches!((read(one), read(other)), (Ok(a), Ok(b)) if a == b)
 }
 
@@ -382,7 +385,7 @@ mod tests {
 
     fn program(dir: &Path, name: &str, mode: u32) -> String {
         let path = dir.join(name);
-        crate::files::replace(&path, b"#!/bin/sh\n").unwrap();
+        files::replace(&path, b"#!/bin/sh\n").unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
         path.display().to_string()
     }

@@ -21,6 +21,7 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use tokio::sync::oneshot;
 
+use crate::files;
 use crate::formats::netlink::{FoundAddress, address_request, read_addresses};
 use crate::host::Host;
 use crate::presence::IfThere;
@@ -82,7 +83,8 @@ impl Drop for Place {
 
 /// The network namespace of this very process, unless it is the host's or the daemon's.
 fn foreign_namespace(host: &Host, pid: u32, start: Option<u64>) -> Option<File> {
-    let open = |pid: &str| File::open(host.path(format!("/proc/{pid}/ns/net"))).or_absent();
+    let open =
+        |pid: &str| files::open_regular(&host.path(format!("/proc/{pid}/ns/net"))).or_absent();
     let identity = |file: &File| file.metadata().or_absent().map(|meta| (meta.dev(), meta.ino()));
     let namespace = open(&pid.to_string())?;
     // Checked after opening: had the process ended before, the number might be another's.
@@ -139,7 +141,7 @@ mod tests {
     fn a_file_that_is_no_namespace_is_not_entered() {
         let temp = tempfile::tempdir().unwrap();
         let file = temp.path().join("net");
-        crate::files::replace(&file, b"").unwrap();
+        files::replace(&file, b"").unwrap();
         let file = File::open(file).unwrap();
         let looked = std::thread::spawn(move || look(&file).is_none());
         assert!(looked.join().unwrap());

@@ -4,14 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::engine::Dockerd;
 use crate::files;
 use crate::host::Host;
 use crate::presence::{self, IfThere};
-use crate::procfs::{command_line, parent_of};
+use crate::procfs::{command_line, is_of_this_host, parent_of};
 
 /// A process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,21 +56,16 @@ pub(crate) fn callers(host: &Host, pid: u32, parent: u32) -> io::Result<[Vec<Vec
 
 /// The processes whose program has one of these names, oldest id first.
 pub(crate) fn processes(host: &Host, names: &[&str]) -> Vec<Process> {
-    let namespace =
-        |pid: &str| std::fs::read_link(host.path(format!("/proc/{pid}/ns/pid"))).or_absent();
-    let ours = namespace("self");
     let mut found = Vec::new();
     for entry in presence::entries(&host.path("/proc")).or_absent().into_iter().flatten() {
         let name = entry.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        let Some(words) = command_line(host, pid).or_absent() else { continue };
-        let process = Process { pid, words };
-        if !names.contains(&process.program().as_str()) {
+        if !is_of_this_host(host, pid) {
             continue;
         }
-        let is_ours = |meta: &std::fs::Metadata| meta.uid() == nix::unistd::geteuid().as_raw();
-        let is_the_hosts = namespace(&pid.to_string()) == ours;
-        if is_the_hosts && entry.metadata().or_absent().is_some_and(|meta| is_ours(&meta)) {
+        let Some(words) = command_line(host, pid).or_absent() else { continue };
+        let process = Process { pid, words };
+        if names.contains(&process.program().as_str()) {
             found.push(process);
         }
     }

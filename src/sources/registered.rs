@@ -2,9 +2,13 @@
 //! What `install` has recorded of the engines that call us. Engines that were configured by hand are
 //! not in it.
 
+use std::path::Path;
+
 use serde_json::Value;
 
+use crate::files;
 use crate::host::Host;
+use crate::limits;
 use crate::presence::{self, IfThere};
 
 /// The folder of the records, one file `ENGINE.json` each.
@@ -14,7 +18,7 @@ pub(crate) const FOLDER: &str = "/var/lib/nri-runc/engines";
 pub(crate) fn programs(host: &Host) -> Vec<String> {
     // An engine names us as well, by the program's own name.
     let entries = presence::entries(&host.path(FOLDER)).or_absent().into_iter().flatten();
-    let records = entries.filter_map(|entry| std::fs::read(entry.path()).or_absent());
+    let records = entries.filter_map(|entry| read(&entry.path()));
     let records = records.filter_map(|text| serde_json::from_slice::<Value>(&text).ok());
     records.filter_map(|record| Some(record["binary"].as_str()?.to_owned())).collect()
 }
@@ -22,16 +26,19 @@ pub(crate) fn programs(host: &Host) -> Vec<String> {
 /// Whether `engine` calls us for pods of this handler (empty: its default); `None` where nothing is
 /// recorded of it.
 pub(crate) fn is_called_for(host: &Host, engine: &str, handler: &str) -> Option<bool> {
-    let text = std::fs::read(host.path(format!("{FOLDER}/{engine}.json"))).or_absent()?;
+    let text = read(&host.path(format!("{FOLDER}/{engine}.json")))?;
     let record: Value = serde_json::from_slice(&text).ok()?;
     let name = record["name"].as_str()?;
     Some(handler == name || (handler.is_empty() && record["default"] == true))
 }
 
+fn read(record: &Path) -> Option<Vec<u8>> {
+    files::read_own(record, limits::OWN_FILE).or_absent()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files;
 
     fn host(records: &[(&str, &str)]) -> (tempfile::TempDir, Host) {
         let temp = tempfile::tempdir().unwrap();

@@ -14,8 +14,9 @@ use serde::de::DeserializeOwned;
 use crate::error::{Context, Error, Result};
 use crate::files;
 use crate::fnv::fnv64;
+use crate::limits;
 use crate::mark::{self, MARKS};
-use crate::presence::{self, IfThere};
+use crate::presence::{self, IfThere, MayPass};
 
 use super::{Container, ContainerKey, Lifecycle, Pod, SCHEMA};
 
@@ -259,8 +260,11 @@ pub(super) fn is_stamped(dir: &Path, boot_id: &str) -> Result<bool> {
 
 fn stamp_of(dir: &Path) -> Result<Option<String>> {
     let path = dir.join(STAMP);
-    let read = std::fs::read_to_string(&path).if_there();
-    read.doing(|| format!("reading {}", path.display()))
+    match files::read_own_text(&path, limits::OWN_FILE).if_there() {
+        // What is no file of text names no boot, and is replaced.
+        Err(error) if !error.may_pass() => Ok(None),
+        read => read.doing(|| format!("reading {}", path.display())),
+    }
 }
 
 /// Notes that they are.
@@ -347,10 +351,10 @@ fn load_all<T: DeserializeOwned>(
             let _leftover_of_a_kill = std::fs::remove_file(&path);
             continue;
         }
-        let read = presence::insist(|| std::fs::read(&path)).map_err(Error::from);
-        let parsed = read.and_then(|bytes| {
-            serde_json::from_slice(&bytes).map_err(|error| Error::new(error.to_string()))
-        });
+        let read = presence::insist(|| files::read_own(&path, limits::OWN_FILE));
+        let read = read.map_err(Error::from);
+        let parsed = read
+            .and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| Error::json(&error)));
         match parsed {
             // A file that no attempt can read is set aside; a lack of the host's is waited for.
             Err(error) if error.is_shortage() => {
@@ -588,6 +592,39 @@ mod tests {
         assert_eq!(store.set_aside(), [temp.path().join("aside/old.json")]);
         let (store, _) = Store::open(temp.path(), "another").unwrap();
         assert!(!store.is_stamped() && store.set_aside().is_empty());
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_set_aside_and_not_waited_for() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
+        store.put(container("a")).unwrap();
+        let fifo = |name: &str| {
+            let path = temp.path().join(name);
+            let _earlier = std::fs::remove_file(&path);
+            nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        };
+        let names = ["containers/b.json", "pods/p.json", "kept/c.json", "containers/d", STAMP];
+        names.into_iter().for_each(fifo);
+        let (mut store, problems) = Store::open(temp.path(), "boot").unwrap();
+        assert_eq!((store.containers().count(), store.set_aside().len()), (1, 3), "{problems:?}");
+        assert!(problems.iter().all(|line| line.contains("it is no regular file")), "{problems:?}");
+        assert!(!store.is_stamped());
+        store.stamp().unwrap();
+        assert!(Store::open(temp.path(), "boot").unwrap().0.is_stamped());
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_not_quoted() {
+        let temp = tempfile::tempdir().unwrap();
+        drop(Store::open(temp.path(), "boot").unwrap());
+        let path = temp.path().join("containers/a.json");
+        for text in ["s3cret", "{\"schema\": \"s3cret\"}"] {
+            files::replace(&path, text.as_bytes()).unwrap();
+            let (_, problems) = Store::open(temp.path(), "boot").unwrap();
+            assert!(problems[0].contains("in line 1, column "), "{problems:?}");
+            assert!(!problems[0].contains("s3cret"), "{problems:?}");
+        }
     }
 
     #[test]

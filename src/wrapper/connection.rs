@@ -123,7 +123,8 @@ pub(super) fn receive(
 /// Whether the daemon executes another program now, which serves this connection. One that hangs
 /// then is not waited for without end.
 fn is_becoming_another(config: &Config) -> bool {
-    let text = std::fs::read_to_string(config.reexec_file()).or_absent().unwrap_or_default();
+    let text = crate::files::read_own_text(&config.reexec_file(), crate::limits::OWN_FILE);
+    let text = text.or_absent().unwrap_or_default();
     // The monotonic clock cannot be set. A file of an earlier boot may have a later time.
     let begun = text.trim().parse().ok();
     let since = begun.and_then(|begun| crate::clock::monotonic().checked_sub(begun));

@@ -7,11 +7,9 @@
 //! file of the run directory (`last_words.rs`): a panic, for instance.
 
 use std::ffi::{CString, OsStr};
-use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -23,6 +21,7 @@ use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, setsid};
 
 use crate::config::{Config, FILE_VARIABLE};
 use crate::error::{Context, Error, Result};
+use crate::files;
 use crate::files::make_private_dir;
 use crate::last_words;
 use crate::presence::{self, IfThere};
@@ -92,13 +91,8 @@ fn start(config: &Config, deadline: Instant, program: &Path, file: Option<&OsStr
 
 /// Takes the lock, waiting a bounded time: its holder may itself be waiting for the daemon.
 fn lock(path: &Path, deadline: Instant) -> Result<Flock<std::fs::File>> {
-    let open = || {
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false).mode(0o600);
-        options.custom_flags(nix::libc::O_NOFOLLOW).open(path)
-    };
     let deadline = deadline.min(Instant::now() + START_LOCK_WAIT);
-    let mut file = open().doing(|| format!("opening {}", path.display()))?;
+    let mut file = files::open_lock(path).doing(|| format!("opening {}", path.display()))?;
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Ok(lock),

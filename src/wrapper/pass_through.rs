@@ -42,7 +42,9 @@ pub(super) fn is_switched_off(config: &Config) -> bool {
 
 /// Whether the IDs of this process are not the host's. Where that cannot be read, plugins are asked.
 pub(crate) fn is_in_user_namespace() -> bool {
-    let map = files::read_small(Path::new("/proc/self/uid_map")).or_absent().unwrap_or_default();
+    let map = files::read(Path::new("/proc/self/uid_map"), crate::limits::KERNEL_FILE)
+        .or_absent()
+        .unwrap_or_default();
     let map = std::str::from_utf8(&map).unwrap_or_default();
     let mut numbers = map.split_whitespace();
     // The host maps all 2^32 - 1 ids onto themselves.

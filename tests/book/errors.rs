@@ -28,7 +28,8 @@ const WHOLE: [&str; 15] = [
 
 /// Sentences of those files that are no errors of their own: what was being done, next steps,
 /// warnings, reasons of a lint.
-const NO_ERRORS: [&str; 12] = [
+const NO_ERRORS: [&str; 13] = [
+    "at line",
     "reaching the daemon at …",
     "the process that starts it lacks CAP_SYS_RESOURCE to raise it; see docs/install.md",
     "it lacks CAP_SYS_NICE to reset it; see docs/install.md",

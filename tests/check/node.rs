@@ -130,6 +130,23 @@ const AROUND: &[Fault] = &[
         }),
         ..FAULT
     },
+    Fault {
+        name: "a log that cannot be written",
+        config: "---[log]\ntarget = \"file\"",
+        seed: |world| {
+            world.make_run_dir();
+            std::fs::create_dir(world.path("run/daemon.log")).unwrap();
+            world.host.start_daemon();
+        },
+        row: "log",
+        says: "daemon.log: it is a folder (EISDIR); ",
+        next: "restart the service that reads the log, or make its file writable",
+        mend: Mend::By(|world| {
+            std::fs::remove_dir(world.path("run/daemon.log")).unwrap();
+            let _logs_a_line = world.host.plugin("10", "a", test_support::Script::default());
+        }),
+        ..FAULT
+    },
 ];
 
 /// Registers a copy of the program with Podman, which needs no process.

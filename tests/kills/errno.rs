@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use test_support::adjustments::{env, limits_processes};
 use test_support::real_runtime::RealRuntime;
+use test_support::tracer::{self, Attached, ERRORS};
 use test_support::{Script, TestHost, skip, wait_until};
 
-use super::tracer::{self, Attached, ERRORS};
 use super::{say, world};
 
 /// How many of the cases `make test` has.

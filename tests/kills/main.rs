@@ -10,7 +10,6 @@
 mod errno;
 mod pods;
 mod real;
-mod tracer;
 mod world;
 
 use std::collections::BTreeMap;

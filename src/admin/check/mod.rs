@@ -86,6 +86,7 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     findings.extend(node::clock(clock::now()));
     progress::step("checking the records");
     findings.extend(node::audit(config, &running));
+    findings.extend(node::log(&running));
     findings.extend(unread(&running.status));
     findings.extend(records(config, &running.status));
     findings.extend(daemon::failures(&running, clock::now()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of `check` about the node: runtime, cgroups, clock, audit log.
+//! The rows of `check` about the node: runtime, cgroups, clock, logs.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
@@ -84,6 +84,21 @@ pub(super) fn audit(config: &Config, running: &Daemon) -> Option<Value> {
             warning("audit log", detail, "nri-runc nri audit --action lost shows when")
         }
     })
+}
+
+/// The daemon's log, while no line of it is written or where lines were lost.
+pub(super) fn log(running: &Daemon) -> Option<Value> {
+    let status = &running.status;
+    let place = status["log"].as_str().unwrap_or_default();
+    let lost = status["log_lines_lost"].as_u64().unwrap_or_default();
+    let lost = format!("{lost} lines were lost since the daemon started");
+    if let Some(failure) = status["log_failure"].as_str() {
+        let detail = format!("{place}: {failure}; {lost}");
+        let hint = "restart the service that reads the log, or make its file writable";
+        return Some(warning("log", detail, hint));
+    }
+    let is_whole = status["log_lines_lost"].as_u64().is_none_or(|lost| lost == 0);
+    (!is_whole).then(|| finding("log", true, format!("{place}: {lost}"), ""))
 }
 
 /// Opens a log as its writer does. One that is not there yet is not made.

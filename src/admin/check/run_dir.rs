@@ -169,7 +169,7 @@ fn notes(config: &Config, folder: &str, check: &str, what: &str) -> Option<Value
         .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
         .collect();
     notes.sort_unstable();
-    let last = std::fs::read(notes.last()?).unwrap_or_default();
+    let last = files::read_own(notes.last()?, crate::limits::OWN_FILE).unwrap_or_default();
     let last: Value = serde_json::from_slice(&last).unwrap_or_default();
     let text = |key: &str| quoted(last[key].as_str().unwrap_or_default());
     let ago = age(last["at"].as_i64().unwrap_or_default(), SystemTime::now());

@@ -114,7 +114,7 @@ fn service(distribution: Distribution, main: Option<&str>, verb: &str, root: &Ro
 
 /// The unit in whose cgroup a process is.
 fn unit_of(host: &Host, pid: u32) -> Option<String> {
-    let text = std::fs::read_to_string(host.path(format!("/proc/{pid}/cgroup"))).ok()?;
+    let text = crate::files::read_kernel(&host.path(format!("/proc/{pid}/cgroup"))).ok()?;
     let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     let mut parts = paths.flat_map(|path| path.rsplit('/'));
     let unit = parts.find_map(|part| part.strip_suffix(".service"))?;

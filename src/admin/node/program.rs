@@ -12,6 +12,8 @@ use super::record::NodeRecord;
 use crate::admin::install::NodeEngine;
 use crate::config::{self, Config, Loaded};
 use crate::error::{Context, Error, Result};
+use crate::files;
+use crate::limits;
 use crate::wrapper;
 
 /// Where the configuration of `--node-config` goes.
@@ -22,7 +24,8 @@ const REEXEC_WAIT: Duration = Duration::from_secs(60);
 
 /// Puts this program on the node; whether another one was there.
 pub(super) fn put_program(on: &NodeEngine, record: &mut NodeRecord) -> Result<bool> {
-    let bytes = std::fs::read("/proc/self/exe").doing(|| "reading this program")?;
+    let bytes = files::read(Path::new("/proc/self/exe"), limits::PROGRAM_FILE)
+        .doing(|| "reading this program")?;
     put(on, record, on.program(), &bytes, |path| on.put_program(path, &bytes))
 }
 

@@ -27,7 +27,9 @@ use crate::daemon::registry::connected::{ConnectedPlugin, Subject};
 use crate::daemon::registry::process_name;
 use crate::daemon::resources::updates;
 use crate::error::quoted;
+use crate::files;
 use crate::host::Point;
+use crate::limits;
 use crate::plugin::mux::CLOSED;
 use crate::plugin::{self, Encoded, EncodedSnapshot, Outcome, Plugin, Settings, api};
 use crate::presence::IfThere;
@@ -333,9 +335,9 @@ pub(crate) fn record_protecting_plugins(node: &Node) {
         }
     }
     let path = node.config().protecting_plugins();
-    let recorded = std::fs::read_to_string(&path).or_absent().unwrap_or_default();
-    if recorded != list {
-        let written = crate::files::replace(&path, list.as_bytes());
+    let recorded = files::read_own(&path, limits::OWN_FILE).or_absent().unwrap_or_default();
+    if recorded != list.as_bytes() {
+        let written = files::replace(&path, list.as_bytes());
         log_failure("recording the plugins that protect containers", written);
     }
 }

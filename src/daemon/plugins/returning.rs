@@ -12,6 +12,7 @@ use tracing::{info, warn};
 use crate::config::Config;
 use crate::error::in_our_words;
 use crate::files;
+use crate::limits;
 use crate::plugin;
 use crate::presence::{self, IfThere};
 use crate::state::Store;
@@ -90,12 +91,16 @@ fn configured(config: &Config) -> BTreeSet<String> {
 /// Lets creates wait from the start of the daemon on, bounded by the registration time-out.
 pub(crate) fn expect_at_start(node: &Node) {
     // Nothing is served yet.
-    expect_remembered(node, presence::insist(|| std::fs::read(file(node)).if_there()));
+    expect_remembered(node, presence::insist(|| remembered(node)));
 }
 
 /// The same for a daemon that serves already.
 pub(crate) fn expect(node: &Node) {
-    expect_remembered(node, std::fs::read(file(node)).if_there());
+    expect_remembered(node, remembered(node));
+}
+
+fn remembered(node: &Node) -> std::io::Result<Option<Vec<u8>>> {
+    files::read_own(&file(node), limits::OWN_FILE).if_there()
 }
 
 fn expect_remembered(node: &Node, bytes: std::io::Result<Option<Vec<u8>>>) {
@@ -165,7 +170,7 @@ fn pod_uid(cgroup: &str) -> Option<&str> {
 /// The cgroup of a process, by the line that every host has: version 2's, or the first.
 fn cgroup(node: &Node, pid: u32) -> String {
     let path = node.host.path(format!("/proc/{pid}/cgroup"));
-    let text = files::read_small(&path).or_absent().unwrap_or_default();
+    let text = files::read(&path, limits::KERNEL_FILE).or_absent().unwrap_or_default();
     let text = String::from_utf8_lossy(&text).into_owned();
     let lines = || text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     // On a hybrid host the longest path is the most specific.

@@ -13,6 +13,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Pid, chdir};
 
 use crate::error::{Error, Result};
+use crate::files;
 use crate::host::Host;
 use crate::presence::IfThere;
 
@@ -160,8 +161,7 @@ pub(crate) fn ignore_broken_pipes() {
 /// Moves to the root of every cgroup hierarchy: a pod's cgroup must be empty when it is removed,
 /// and its limits must not apply to the daemon.
 fn leave_cgroup(host: &Host) {
-    let own =
-        std::fs::read_to_string(host.path("/proc/self/cgroup")).or_absent().unwrap_or_default();
+    let own = files::read_kernel(&host.path("/proc/self/cgroup")).or_absent().unwrap_or_default();
     for line in own.lines() {
         let mut parts = line.splitn(3, ':');
         let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next())

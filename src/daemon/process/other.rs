@@ -14,6 +14,7 @@ use crate::config::{Config, FILE_VARIABLE, Loaded};
 use crate::error::{Context, Error, Result, quoted};
 use crate::files;
 use crate::host::Host;
+use crate::limits;
 use crate::plugin::socket::listener_at;
 use crate::presence::{self, IfThere};
 use crate::procfs;
@@ -82,9 +83,13 @@ fn carry_protecting_plugins(other: &OtherDaemon, config: &Config) -> Result<()> 
     let theirs = Config { run_dir: other.run_dir.clone(), ..Config::default() };
     let lines = |config: &Config| {
         let path = config.protecting_plugins();
-        let list = presence::insist(|| files::read_small(&path).if_there()).map(|list| {
-            String::from_utf8_lossy(&list.unwrap_or_default()).lines().map(str::to_owned).collect()
-        });
+        let list =
+            presence::insist(|| files::read_own(&path, limits::OWN_FILE).if_there()).map(|list| {
+                String::from_utf8_lossy(&list.unwrap_or_default())
+                    .lines()
+                    .map(str::to_owned)
+                    .collect()
+            });
         let unknown = |_error| vec![format!("list in {} cannot be read", path.display())];
         list.unwrap_or_else(unknown)
     };
@@ -111,10 +116,14 @@ pub(crate) fn find(config: &Config, only: Option<&Path>) -> Option<OtherDaemon> 
     let processes = std::fs::read_dir("/proc").or_absent().into_iter().flatten().flatten();
     let daemons = processes.filter_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok().filter(|pid| *pid != own)?;
+        // First: a command line is read from the process's own memory, and a container's process
+        // can make its reader wait.
+        if !is_of_this_host(pid) {
+            return None;
+        }
         let words = procfs::command_line(&host, pid).or_absent()?;
         let is_daemon = words.get(1).is_some_and(|word| word == b"nri")
             && words.iter().any(|word| word == b"daemon");
-        let is_daemon = is_daemon && is_of_this_host(pid);
         let run_dir = is_daemon.then(|| locked_elsewhere(config, pid)).flatten()?;
         let is_ours = is_same_program(pid) && file_of(&host, pid).as_deref() == only;
         Some(OtherDaemon { pid, run_dir, is_ours })
@@ -162,7 +171,7 @@ fn locked_elsewhere(config: &Config, pid: u32) -> Option<PathBuf> {
         let path = path.to_string_lossy().trim_end_matches(" (deleted)").to_owned();
         let Some(run_dir) = path.strip_suffix("/daemon.lock") else { continue };
         let about = process.join("fdinfo").join(entry.file_name());
-        let about = std::fs::read_to_string(about).or_absent();
+        let about = files::read_kernel(&about).or_absent();
         let is_held = about.is_some_and(|about| about.contains("FLOCK"));
         let theirs = std::fs::metadata(entry.path()).or_absent()?;
         if is_held && ours.as_ref().map(place) != Some(place(&theirs)) {

@@ -10,6 +10,7 @@ use nix::fcntl::{FcntlArg, FdFlag, Flock, FlockArg, fcntl};
 
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
+use crate::files;
 use crate::files::make_private_dir;
 use crate::plugin::socket::{Bound, SocketFile, bind, listener_at};
 use crate::presence::IfThere;
@@ -58,12 +59,9 @@ pub(crate) fn try_lock(config: &Config) -> Result<DaemonLock> {
 }
 
 fn lock_file(config: &Config) -> Result<std::fs::File> {
-    use std::os::unix::fs::OpenOptionsExt;
     make_private_dir(&config.run_dir)?;
     let path = config.daemon_lock();
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create(true).truncate(false).mode(0o600);
-    options.open(&path).doing(|| format!("opening {}", path.display()))
+    files::open_lock(&path).doing(|| format!("opening {}", path.display()))
 }
 
 fn held(config: &Config) -> Error {
@@ -73,7 +71,7 @@ fn held(config: &Config) -> Error {
 
 /// Whether a daemon holds the lock; asking for it does not take it.
 pub(crate) fn is_locked(config: &Config) -> bool {
-    let Some(file) = std::fs::File::open(config.daemon_lock()).or_absent() else { return false };
+    let Some(file) = files::open_own(&config.daemon_lock()).or_absent() else { return false };
     matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
 }
 

@@ -8,6 +8,7 @@ use tracing::warn;
 
 use crate::error::{Context, Result};
 use crate::files;
+use crate::limits;
 use crate::presence::{self, IfThere, MayPass};
 
 /// The notes in this folder, oldest first. Partial files of killed wrappers are removed.
@@ -34,7 +35,7 @@ pub(crate) fn notes_in(folder: &Path) -> Result<Vec<PathBuf>> {
 /// # Errors
 /// Fails when it cannot be read now: it stays.
 pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
-    let bytes = match std::fs::read(path).if_there() {
+    let bytes = match files::read_own(path, limits::OWN_FILE).if_there() {
         Err(error) if !error.may_pass() => {
             warn!("{} cannot be read and is dropped", path.display());
             let _set_aside = std::fs::rename(path, path.with_extension("unusable"));

@@ -21,6 +21,7 @@ use crate::engine::Role;
 use crate::error::{Context, Error, Result};
 use crate::files;
 use crate::host::Host;
+use crate::limits;
 use crate::link::{ENGINE_VARIABLES, PROTOCOL, WrapperRequest};
 use crate::presence::{self, IfThere};
 use crate::runtime;
@@ -304,9 +305,10 @@ fn calls_us(host: &Host, parent: &[Vec<u8>], bundle: &str) -> Result<bool> {
         return Ok(false);
     }
     let bundle = host.path(bundle);
-    let mut noted = std::fs::read_to_string(bundle.join("runtime")).if_there()?;
+    let mut noted = files::read_text(&bundle.join("runtime"), limits::CONTAINER_FILE).if_there()?;
     if noted.is_none()
-        && let Some(bytes) = std::fs::read(bundle.join("options.json")).if_there()?
+        && let Some(bytes) =
+            files::read(&bundle.join("options.json"), limits::CONTAINER_FILE).if_there()?
     {
         let options: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
         let name = ["binary_name", "BinaryName"].iter().find_map(|key| options[*key].as_str());

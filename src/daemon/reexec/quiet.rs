@@ -8,6 +8,7 @@ use std::path::Path;
 
 use crate::daemon::node::Node;
 use crate::daemon::server::drain::Drain;
+use crate::files;
 use crate::presence::{self, IfThere};
 use crate::state::Lifecycle;
 
@@ -55,7 +56,7 @@ fn has_other_children(node: &Node) -> bool {
 fn children() -> io::Result<Vec<String>> {
     let mut children = Vec::new();
     for thread in presence::entries(Path::new("/proc/self/task"))? {
-        children.extend(std::fs::read_to_string(thread.path().join("children")).if_there()?);
+        children.extend(files::read_kernel(&thread.path().join("children")).if_there()?);
     }
     Ok(children)
 }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::daemon::request::VerbRequest;
 use crate::error::Result;
+use crate::files;
 use crate::runtime::RuntimeKind;
 use crate::spec::decoded::odd_document;
 use crate::spec::flags;
@@ -53,7 +54,8 @@ pub(crate) fn requested(
 /// # Errors
 /// Fails when the descriptor cannot be read.
 pub(crate) fn read(fd: OwnedFd) -> Result<Vec<u8>> {
-    let mut file = std::fs::File::from(fd);
+    // The engine opened it, or named it to the wrapper.
+    let mut file = files::regular(fd)?;
     file.seek(SeekFrom::Start(0))?;
     let mut bytes = Vec::new();
     file.take(LIMIT).read_to_end(&mut bytes)?;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
-use crate::cgroup::{self, Around, Cgroups, Unfit};
+use crate::cgroup::{self, AppliedWrite, Around, Cgroups, Unfit, WriteError};
 use crate::host::Point;
 use crate::spec::{overlay, owned};
 use crate::state::{Change, Container, ContainerKey, Lifecycle, PendingUpdate};
@@ -103,7 +103,7 @@ async fn set(
 ) -> Result<(), UpdateError> {
     let scope = match found.map_or_else(|| route(node, record), Ok)? {
         Route::Direct(cgroups) => match plan(record, &requested.part, None, &cgroups) {
-            Ok(writes) => return write(node, record, requested, &cgroups, &writes),
+            Ok(writes) => return write(node, record, requested, &cgroups, writes).await,
             Err(unfit @ Unfit::Refused { .. }) => return Err(unfit.into()),
             Err(Unfit::NotDirect(_)) => None,
         },
@@ -129,7 +129,7 @@ pub(crate) async fn at_birth(
     let record = node.container(key).ok_or(UpdateError::Unknown)?;
     let scope = match route(node, &record)? {
         Route::Direct(cgroups) => match plan(&record, &requested.part, None, &cgroups) {
-            Ok(writes) => return write(node, &record, &requested, &cgroups, &writes),
+            Ok(writes) => return write(node, &record, &requested, &cgroups, writes).await,
             Err(unfit @ Unfit::Refused { .. }) => return Err(unfit.into()),
             Err(Unfit::NotDirect(_)) => None,
         },
@@ -161,28 +161,28 @@ pub(super) fn plan(
     cgroup::plan(cgroups.layout(), part, around, cgroups)
 }
 
-fn write(
+async fn write(
     node: &Node,
     record: &Container,
     requested: &PendingUpdate,
     cgroups: &Cgroups,
-    writes: &[cgroup::Write],
+    writes: Vec<cgroup::Write>,
 ) -> Result<(), UpdateError> {
-    let changes = write_files(node, requested, cgroups, writes)?;
+    let changes = write_files(node, requested, cgroups, writes).await?;
     note_applied(node, &record.key, requested, changes);
     Ok(())
 }
 
 /// Writes all of it or nothing, and gives the changes for `explain`.
-fn write_files(
+async fn write_files(
     node: &Node,
     requested: &PendingUpdate,
     cgroups: &Cgroups,
-    writes: &[cgroup::Write],
+    writes: Vec<cgroup::Write>,
 ) -> Result<Vec<Change>, UpdateError> {
     let fault = |error: crate::error::Error| UpdateError::refused(error);
     node.host.point(Point::DaemonCgroup).map_err(fault)?;
-    let written = cgroup::carry_out(cgroups, writes).map_err(|failed| match () {
+    let written = carry_out(cgroups, writes).await.map_err(|failed| match () {
         () if !cgroups.exists() => UpdateError::Gone,
         () if cgroups.is_frozen() => {
             UpdateError::Frozen(format!("{}: {}", failed.field, failed.why))
@@ -204,6 +204,22 @@ fn write_files(
         }
     });
     Ok(changes.collect())
+}
+
+/// Writes them, on another thread where the kernel may take its time with the tenant's memory (D53).
+async fn carry_out(
+    cgroups: &Cgroups,
+    writes: Vec<cgroup::Write>,
+) -> Result<Vec<AppliedWrite>, WriteError> {
+    if !writes.iter().any(cgroup::Write::may_take_long) {
+        return cgroup::carry_out(cgroups, &writes);
+    }
+    let cgroups = cgroups.clone();
+    let written = tokio::task::spawn_blocking(move || cgroup::carry_out(&cgroups, &writes)).await;
+    written.unwrap_or_else(|_panicked| {
+        let why = "the cgroup could not be written".to_owned();
+        Err(WriteError { field: String::new(), why })
+    })
 }
 
 /// Has the runtime apply an update; what it would not apply is written beside it in a `scope` of
@@ -229,7 +245,11 @@ async fn through_runtime(
         }
         overlay::put_over(&mut beside, &direct);
         let writes = plan(record, &beside, None, scope).map_err(UpdateError::from);
-        match writes.and_then(|writes| write_files(node, requested, scope, &writes)) {
+        let written = match writes {
+            Ok(writes) => write_files(node, requested, scope, writes).await,
+            Err(unfit) => Err(unfit),
+        };
+        match written {
             Ok(written) => changes.extend(written),
             Err(update_error) if rest.is_empty() => return Err(update_error),
             Err(update_error) => return Err(put_back(node, record, &rest, update_error).await),

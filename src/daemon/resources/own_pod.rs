@@ -5,6 +5,7 @@
 use std::io;
 
 use crate::daemon::node::{Node, messages};
+use crate::files;
 use crate::presence::IfThere;
 use crate::state::{Container, Pod};
 
@@ -24,7 +25,7 @@ pub(super) fn of_plugin(node: &Node, plugin: &str) -> io::Result<Option<Pod>> {
 /// Fails when that cannot be known.
 pub(crate) fn pod_of_process(node: &Node, pid: u32) -> io::Result<Option<Pod>> {
     let path = node.host.path(format!("/proc/{pid}/cgroup"));
-    let text = std::fs::read_to_string(path).if_there()?;
+    let text = files::read_kernel(&path).if_there()?;
     Ok(text.and_then(|text| pod_in(node, &text)))
 }
 

@@ -10,6 +10,7 @@ use tracing::debug;
 
 use crate::cgroup::{Cgroups, members};
 use crate::error::Error;
+use crate::files;
 use crate::presence::IfThere;
 use crate::runtime::RuntimeKind;
 use crate::state::Container;
@@ -87,7 +88,7 @@ const THERE: [(&str, &str); 2] =
 pub(crate) fn has_processors(node: &Node, part: &Block) -> Result<(), UpdateError> {
     for (key, list) in THERE {
         let wanted = part.get("cpu").and_then(|cpu| cpu.get(key)?.as_str()).unwrap_or_default();
-        let there = std::fs::read_to_string(node.host.path(list)).if_there();
+        let there = files::read_kernel(&node.host.path(list)).if_there();
         let there = there.map_err(|unknown| not_known(unknown.into()))?.unwrap_or_default();
         let (Some(all), Some(wanted)) = (members(&there), members(wanted)) else { continue };
         if let Some(missing) = wanted.difference(&all).next().filter(|_| !all.is_empty()) {

@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use crate::files;
 use crate::presence::IfThere;
 use crate::state::Change;
 use serde_json::Value;
@@ -58,10 +59,9 @@ impl RuntimeLog {
 
     /// The last error in it since this call began.
     pub(crate) fn last_error(&self) -> Option<String> {
-        // Only a regular file: a pipe would block the reader.
-        let meta = std::fs::metadata(&self.path).or_absent().filter(std::fs::Metadata::is_file)?;
+        let mut file = files::open_regular(&self.path).or_absent()?;
+        let meta = file.metadata().or_absent()?;
         let since = if meta.len() < self.before { 0 } else { self.before };
-        let mut file = std::fs::File::open(&self.path).or_absent()?;
         file.seek(SeekFrom::Start(since.max(meta.len().saturating_sub(TAIL)))).ok()?;
         let mut bytes = Vec::new();
         file.take(TAIL).read_to_end(&mut bytes).ok()?;

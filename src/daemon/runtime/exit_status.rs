@@ -11,7 +11,9 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::engine::EngineKind;
+use crate::files;
 use crate::host::Host;
+use crate::limits;
 use crate::presence::IfThere;
 use crate::state::{Container, EVICTION, Lifecycle};
 
@@ -37,7 +39,7 @@ pub(crate) fn code(host: &Host, record: &Container) -> Option<i32> {
 
 fn read_code(host: &Host, record: &Container) -> io::Result<Option<i32>> {
     let Some(place) = place(record) else { return Ok(None) };
-    let text = std::fs::read_to_string(host.path(place)).if_there()?;
+    let text = files::read_text(&host.path(place), limits::CONTAINER_FILE).if_there()?;
     Ok(text.and_then(|text| code_in(record, &text)))
 }
 
@@ -145,8 +147,7 @@ fn lacked_memory(host: &Host, record: &Container) -> bool {
     let files = [("", "memory.events"), ("memory", "memory.oom_control")];
     files.into_iter().any(|(controller, file)| {
         let Some(dir) = cgroups.get(controller) else { return false };
-        let text =
-            std::fs::read_to_string(host.path(dir.join(file))).or_absent().unwrap_or_default();
+        let text = files::read_kernel(&host.path(dir.join(file))).or_absent().unwrap_or_default();
         let counts = text.lines().filter_map(|line| line.strip_prefix("oom_kill "));
         counts.into_iter().any(|count| count.trim() != "0")
     })
@@ -214,7 +215,7 @@ mod tests {
         assert!(waited(&codes, &other).await >= EXIT_CODE_WAIT, "another may");
         // A newer version does.
         let exit = temp.path().join("exit.json");
-        crate::files::replace(&exit, b"{\"Pid\": 7, \"Status\": 3}").unwrap();
+        files::replace(&exit, b"{\"Pid\": 7, \"Status\": 3}").unwrap();
         assert_eq!(code(&host, &here), Some(3));
         codes.note_monitor(&host, &here);
         std::fs::remove_file(exit).unwrap();

@@ -13,7 +13,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+use crate::files;
 use crate::host::Host;
+use crate::limits;
 use crate::presence::{self, IfThere};
 use crate::runtime::RuntimeKind;
 use crate::state::ContainerKey;
@@ -64,7 +66,7 @@ pub(crate) fn init_pid(
     if let Some(path) = pid_file
         && let Some(now) = stamp(path)?
         && Some(now) != before
-        && let Some(text) = std::fs::read_to_string(path).if_there()?
+        && let Some(text) = files::read_text(path, limits::CONTAINER_FILE).if_there()?
         && let Ok(pid) = text.trim().parse()
     {
         return Ok(Some(pid));
@@ -166,7 +168,8 @@ impl RuntimeState {
         for name in STATE_FILES {
             let path = folder.join(name);
             let Some(written) = stamp(&path)? else { continue };
-            let Some(bytes) = std::fs::read(path).if_there()? else { continue };
+            let bytes = files::read_own(&path, limits::CONTAINER_FILE).if_there()?;
+            let Some(bytes) = bytes else { continue };
             if let Ok(file) = serde_json::from_slice(&bytes) {
                 return Ok(Some(Self::from_file(name, file, written.1)));
             }
@@ -213,7 +216,7 @@ pub(crate) fn time_of_ticks(host: &Host, ticks: Option<u64>) -> i64 {
 
 /// When this machine was booted, in seconds of Unix time.
 fn booted(host: &Host) -> Option<i64> {
-    let stat = std::fs::read_to_string(host.path("/proc/stat")).or_absent()?;
+    let stat = files::read_kernel(&host.path("/proc/stat")).or_absent()?;
     stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
 }
 
@@ -263,7 +266,7 @@ mod tests {
         let key = ContainerKey { root: temp.path().display().to_string(), id: "c".to_owned() };
         std::fs::create_dir(temp.path().join("c")).unwrap();
         for (name, text) in files {
-            crate::files::replace(&temp.path().join(name), text.as_bytes()).unwrap();
+            files::replace(&temp.path().join(name), text.as_bytes()).unwrap();
         }
         (temp, key)
     }
@@ -316,7 +319,7 @@ mod tests {
 
     fn understood(name: &str, state: &Value) -> RuntimeState {
         let temp = tempfile::tempdir().unwrap();
-        crate::files::replace(&temp.path().join(name), state.to_string().as_bytes()).unwrap();
+        files::replace(&temp.path().join(name), state.to_string().as_bytes()).unwrap();
         RuntimeState::read(temp.path()).unwrap().unwrap()
     }
 

@@ -127,6 +127,7 @@ fn status(node: &Node) -> Value {
         "run_dir": node.config().run_dir,
         "log": crate::log::shown_by(),
         "log_lines_lost": crate::log::lost(),
+        "log_failure": crate::log::failure(),
         "configuration": started_with.map(|with| with.to_json(&node.config())),
         "program": started_with.map(StartedWith::program),
         "supervisor": started_with.and_then(StartedWith::supervisor),

@@ -3,6 +3,7 @@
 //! the response out, notices in. Sizes and times are bounded; a peer that breaks the protocol ends
 //! its own connection and no other.
 
+use std::convert::Infallible;
 use std::io::{ErrorKind, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
@@ -19,6 +20,9 @@ use crate::link::{DaemonResponse, FRAME_LIMIT, Notice, PROTOCOL, WrapperRequest}
 
 /// How long a connection may take to send its request.
 const QUESTION_WAIT: Duration = Duration::from_secs(5);
+
+/// How long a peer may take to read an answer: it reads in one go.
+const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
 /// The interval of heartbeats to a wrapper while its request is handled.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -108,9 +112,13 @@ pub(crate) fn is_closed(stream: &UnixStream) -> bool {
     ready && fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
 }
 
-/// Sends `answer`; a wrapper that has exited is noticed when its notice does not arrive.
+/// Sends `answer`; a wrapper that has exited is noticed when its notice does not arrive. A peer that
+/// does not read is given up: what waits for idle connections must not wait for it.
 pub(crate) async fn send(stream: &mut UnixStream, answer: &DaemonResponse) -> Result<()> {
-    stream.write_all(&answer.encode()).await.doing(|| "answering the wrapper")
+    let frame = answer.encode();
+    let sent = tokio::time::timeout(ANSWER_WAIT, stream.write_all(&frame)).await;
+    let sent = sent.map_err(|_late| Error::new("the peer does not read the answer"))?;
+    sent.doing(|| "answering the wrapper")
 }
 
 /// Waits for the notice after a verdict; the end of the connection is an error.
@@ -124,21 +132,72 @@ pub(crate) async fn notice(stream: &mut UnixStream) -> Result<Notice> {
     Notice::decode(&frame)
 }
 
+async fn send_heartbeats(stream: &mut UnixStream) -> Infallible {
+    loop {
+        tokio::time::sleep(HEARTBEAT).await;
+        if send(stream, &DaemonResponse::Heartbeat).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
 /// Sends the wrapper heartbeats until `work` is done; a wrapper that disconnects meanwhile is
 /// noticed with the answer.
 pub(crate) async fn with_heartbeat<T>(
     stream: &mut UnixStream,
     work: impl Future<Output = Result<T>>,
 ) -> Result<Result<T>> {
-    tokio::pin!(work);
-    loop {
-        match tokio::time::timeout(HEARTBEAT, &mut work).await {
-            Ok(done) => return Ok(done),
-            Err(_) => {
-                // The work goes on even without a reader: plugins were asked, and a rollback
-                // follows when the verdict cannot be delivered.
-                let _no_reader = send(stream, &DaemonResponse::Heartbeat).await;
-            }
-        }
+    // Beside each other: the work goes on even without a reader, since plugins were asked, and a
+    // rollback follows when the verdict cannot be delivered. A heartbeat is cut off whole: a socket
+    // takes all of its few bytes or none.
+    tokio::select! {
+        biased;
+        done = work => Ok(done),
+        never = send_heartbeats(stream) => match never {},
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run<T>(test: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let bounded = tokio::time::timeout(ANSWER_WAIT / 2, test).await;
+            bounded.expect("it waits for a peer that does not read")
+        })
+    }
+
+    /// A stream without room, and its other end, which nothing reads.
+    async fn full() -> (UnixStream, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.writable().await.unwrap();
+        while ours.try_write(&[0; 4096]).is_ok() {}
+        (ours, theirs)
+    }
+
+    #[test]
+    fn work_goes_on_while_a_wrapper_reads_no_heartbeat() {
+        run(async {
+            let (mut ours, _unread) = full().await;
+            let work = async {
+                tokio::time::sleep(HEARTBEAT * 2).await;
+                Ok("done")
+            };
+            assert_eq!(with_heartbeat(&mut ours, work).await.unwrap().unwrap(), "done");
+        });
+    }
+
+    #[test]
+    fn heartbeats_arrive_while_there_is_a_reader() {
+        run(async {
+            let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+            let mut beat = [0; 5];
+            let read = async { theirs.read_exact(&mut beat).await.map_err(Into::into) };
+            with_heartbeat(&mut ours, read).await.unwrap().unwrap();
+            let frame = beat.get(4..).unwrap();
+            assert!(matches!(DaemonResponse::decode(frame), Ok(DaemonResponse::Heartbeat)));
+        });
     }
 }

@@ -95,6 +95,7 @@ fn holdings(node: &Node) -> Holdings {
         ],
         audit_written: node.report.audit.counts().written(),
         audit_lost: node.report.audit.counts().lost(),
+        log_lines_lost: crate::log::lost(),
         passes_through: node.is_bystander(),
         is_disabled: switched_off(node).is_some(),
     }

@@ -15,6 +15,7 @@ use super::{rdt_group, resolve};
 use crate::config::Config;
 use crate::error::RESERVED_PHRASES;
 use crate::host::Host;
+use crate::limits;
 use crate::plugin::api;
 use crate::spec::patch::{CdiDevice, Class, PatchError, Resolved};
 
@@ -187,6 +188,41 @@ fn a_cdi_device_that_cannot_be_had_is_refused_by_its_name() {
     tree.put("/etc/cdi/c.json", &device_file("v.com/d", "2"));
     tree.refuses(&cdi(&["v.com/d=x"]), field, &["/etc/cdi/b.yaml and /etc/cdi/c.json both"]);
     tree.refuses(&cdi(&["gpu0"]), "CdiDevices[gpu0]", &["vendor/class=name"]);
+}
+
+#[test]
+fn what_is_no_regular_spec_file_is_named_and_not_waited_for() {
+    let field = "CdiDevices[v.com/d=x]";
+    let tree = HostTree::new(&[("/etc/cdi/a.json", &device_file("v.com/other", "1"))]);
+    let at = |name: &str| tree.host().path("/etc/cdi").join(name);
+    nix::unistd::mkfifo(&at("fifo.yaml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::os::unix::fs::symlink("fifo.yaml", at("link.json")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", at("zero.json")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(at("socket.json")).unwrap();
+    tree.put("/etc/cdi/large.json", &" ".repeat(limits::SETTINGS_FILE + 1));
+    let broken = ["fifo.yaml", "link.json", "socket.json", "zero.json"];
+    let broken = broken.map(|name| format!("/etc/cdi/{name} is broken: it is no regular file"));
+    let mut wanted: Vec<&str> = broken.iter().map(String::as_str).collect();
+    wanted.push("/etc/cdi/large.json is broken: it has more than 4194304 bytes");
+    tree.refuses(&cdi(&["v.com/d=x"]), field, &wanted);
+    tree.put("/etc/shared/spec", &device_file("v.com/d", "linked"));
+    std::os::unix::fs::symlink("../shared/spec", at("spec.yaml")).unwrap();
+    let resolved = tree.resolve(&cdi(&["v.com/d=x"])).unwrap();
+    assert_eq!(resolved.cdi[0].env[0].value, "linked");
+}
+
+#[test]
+fn text_of_a_file_that_is_no_spec_is_in_no_error() {
+    let tree = HostTree::new(&[("/etc/cdi/a.json", &device_file("v.com/other", "1"))]);
+    for text in ["root:s3cret:1:2\n", "kind: [s3cret", "cdiVersion: {s3cret: 1}", "- s3cret\n- 2"] {
+        tree.put("/etc/secrets", text);
+        let link = tree.host().path("/etc/cdi/b.yaml");
+        let _earlier = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink("../secrets", &link).unwrap();
+        let error = tree.resolve(&cdi(&["v.com/d=x"])).unwrap_err().to_string();
+        assert!(error.contains("b.yaml is broken: it is no CDI spec"), "{error}");
+        assert!(!error.contains("s3cret"), "{error}");
+    }
 }
 
 #[test]

@@ -25,6 +25,7 @@ pub mod scripted_plugin;
 pub mod skip;
 mod test_host;
 pub mod tools;
+pub mod tracer;
 
 pub use example::example;
 pub use outcome::{Started, fails, succeeds};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use test_support::{tools, wait_until};
+use crate::{tools, wait_until};
 
 /// System calls that have no failure to inject: they cannot fail, an error would be one that no
 /// kernel gives (a `close` that fails closes all the same; memory that is refused ends a process,
@@ -54,16 +54,16 @@ const NEVER_FAIL: [&str; 37] = [
 const ONLY_INTERRUPTED: [&str; 4] = ["epoll_pwait", "epoll_wait", "poll", "ppoll"];
 
 /// The failures, as strace names them.
-pub(super) const ERRORS: [&str; 8] =
+pub const ERRORS: [&str; 8] =
     ["EMFILE", "ENFILE", "ENOSPC", "EIO", "EROFS", "EACCES", "ENOMEM", "EINTR"];
 
 /// Whether this call can fail so.
-pub(super) fn can_fail(call: &str, error: &str) -> bool {
+pub fn can_fail(call: &str, error: &str) -> bool {
     !NEVER_FAIL.contains(&call) && (error == "EINTR" || !ONLY_INTERRUPTED.contains(&call))
 }
 
 /// strace, below the tools or of this machine.
-pub(super) fn find() -> Option<PathBuf> {
+pub fn find() -> Option<PathBuf> {
     let of_machine = Path::new("/usr/bin/strace");
     if of_machine.exists() {
         return Some(of_machine.to_owned());
@@ -78,7 +78,7 @@ fn injected(call: &str, nth: usize, error: &str) -> [String; 4] {
 }
 
 /// The words before a wrapper's command: its calls go to `log` until it becomes the runtime.
-pub(super) fn around_wrapper(
+pub fn around_wrapper(
     strace: &Path,
     log: &Path,
     fault: Option<(&str, usize, &str)>,
@@ -92,38 +92,43 @@ pub(super) fn around_wrapper(
 }
 
 /// A tracer of a running process and all its threads.
-pub(super) struct Attached {
+pub struct Attached {
     strace: Child,
     log: PathBuf,
 }
 
 impl Attached {
+    /// Lists its calls in `log`, and lets one of them fail.
+    pub fn to(pid: i32, strace: &Path, log: &Path, fault: Option<(&str, usize, &str)>) -> Self {
+        let fault = fault.into_iter().flat_map(|(call, nth, error)| injected(call, nth, error));
+        Self::with(pid, strace, log, fault)
+    }
+
+    /// Lists its calls in `log`, each descriptor with what is behind it.
+    pub fn with_descriptors(pid: i32, strace: &Path, log: &Path) -> Self {
+        Self::with(pid, strace, log, ["-y", "-s", "64"].map(str::to_owned))
+    }
+
     #[expect(clippy::disallowed_methods, reason = "a tracer")]
-    pub(super) fn to(
-        pid: i32,
-        strace: &Path,
-        log: &Path,
-        fault: Option<(&str, usize, &str)>,
-    ) -> Self {
+    fn with(pid: i32, strace: &Path, log: &Path, more: impl IntoIterator<Item = String>) -> Self {
         let mut command = Command::new(strace);
-        command.args(["-f", "-qq", "-o"]).arg(log).args(["-p", &pid.to_string()]);
-        command.args(fault.into_iter().flat_map(|(call, nth, error)| injected(call, nth, error)));
+        command.args(["-f", "-qq", "-o"]).arg(log).args(["-p", &pid.to_string()]).args(more);
         let said = log.with_extension("said");
         let file = std::fs::File::create(&said).unwrap();
         let mut strace = command.stdin(Stdio::null()).stderr(file).spawn().unwrap();
         let is_traced = || {
-            let ended = strace.try_wait().unwrap();
-            let says = || std::fs::read_to_string(&said).unwrap_or_default();
-            assert!(ended.is_none(), "strace has ended: {}", says());
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            status.is_empty() || !status.contains("TracerPid:\t0\n")
+            let is_so = status.is_empty() || !status.contains("TracerPid:\t0\n");
+            let says = || std::fs::read_to_string(&said).unwrap_or_default();
+            assert!(is_so || strace.try_wait().unwrap().is_none(), "strace has ended: {}", says());
+            is_so
         };
         wait_until("strace is attached", is_traced);
         Self { strace, log: log.to_owned() }
     }
 
     /// Lets the process go; the log is whole then.
-    pub(super) fn detach(mut self) -> String {
+    pub fn detach(mut self) -> String {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.strace.id()).unwrap());
         let _gone = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
         self.strace.wait().unwrap();
@@ -132,13 +137,13 @@ impl Attached {
 }
 
 /// Whether the call that failed woke a thread of the same process, which no kernel refuses.
-pub(super) fn was_wake_up(log: &str) -> bool {
+pub fn was_wake_up(log: &str) -> bool {
     let is_wake_up = |line: &str| line.contains(r#""\1\0\0\0\0\0\0\0", 8)"#);
     log.lines().any(|line| line.contains("(INJECTED)") && is_wake_up(line))
 }
 
 /// How often each call was made, by the thread that made it most often.
-pub(super) fn counted(log: &str) -> BTreeMap<String, usize> {
+pub fn counted(log: &str) -> BTreeMap<String, usize> {
     let mut by_thread: BTreeMap<(String, String), usize> = BTreeMap::new();
     for line in log.lines() {
         let (thread, rest) = match line.split_once(' ') {

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Readers of what the daemon says that do not read: a terminal, a pipe, the journal, the service manager.
+
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use test_support::{Script, TestHost, skip, wait_until};
+
+use super::{Place, Row, status};
+
+pub(super) const CASES: &[Row] = &[
+    ("a terminal and a service manager that are not read", |strace| terminal(&strace)),
+    ("a journal and its audit log that are not read", |strace| in_a_namespace(&strace)),
+];
+
+/// A child that ends with its place.
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ended = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+/// More lines than any reader's buffer has room for.
+fn many_lines(place: &mut Place) {
+    for number in 0..40 {
+        let _told = place.host.plugin("10", &format!("plugin{number}"), Script::default());
+        place.beat();
+    }
+}
+
+fn terminal(strace: &Path) -> Option<Place> {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let host = TestHost::new("---[log]\nlevel = \"debug\"\n");
+    let reader = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&reader).unwrap();
+    unlockpt(&reader).unwrap();
+    let name = ptsname(&reader, Vec::new()).unwrap();
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY;
+    let terminal = rustix::fs::open(&*name, flags, rustix::fs::Mode::empty()).unwrap();
+    // As Ctrl-S does.
+    rustix::termios::tcflow(&terminal, rustix::termios::Action::OOff).unwrap();
+    let manager = UnixDatagram::bind(host.path("notify")).unwrap();
+    let notify = host.path("notify").display().to_string();
+    let variables = [("NOTIFY_SOCKET", notify.as_str()), ("WATCHDOG_USEC", "20000")];
+    let daemon = Ends(host.spawn_at(&["nri", "daemon"], &terminal, &variables));
+    wait_until("the daemon answers", || status(&host).is_some());
+    let mut place = Place::new(host, strace);
+    place.kept.push(Box::new((daemon, manager, reader)));
+    many_lines(&mut place);
+    place.lives("c1");
+    let answer = place.beat();
+    assert!(answer["log_failure"].as_str().is_some_and(|why| why.contains("wait for")), "{answer}");
+    Some(place)
+}
+
+/// In a thread, whose mount namespace ends with it.
+fn in_a_namespace(strace: &Path) -> Option<Place> {
+    if let Err(errno) = unshare(CloneFlags::CLONE_NEWNS) {
+        skip::setup_lacks(&format!("a mount namespace is refused: {errno}"));
+        return None;
+    }
+    let (nothing, run) = (None::<&str>, "/run");
+    mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).unwrap();
+    mount(Some("tmpfs"), run, Some("tmpfs"), MsFlags::empty(), nothing).unwrap();
+    std::fs::create_dir_all("/run/systemd/journal").unwrap();
+    let journal = UnixDatagram::bind("/run/systemd/journal/socket").unwrap();
+    let host = TestHost::new(
+        "---[log]\nlevel = \"debug\"\ntarget = \"journal\"\n[audit]\ntarget = \"journal\"\n",
+    );
+    let daemon = Ends(host.spawn_on(&["nri", "daemon"], Stdio::null(), Stdio::null()));
+    wait_until("the daemon answers", || status(&host).is_some());
+    let mut place = Place::new(host, strace);
+    place.kept.push(Box::new((daemon, journal)));
+    many_lines(&mut place);
+    place.lives("c1");
+    let answer = place.beat();
+    assert!(answer["log_failure"].as_str().is_some_and(|why| why.contains("wait for")), "{answer}");
+    Some(place)
+}

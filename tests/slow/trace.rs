@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a thread would wait for, by strace's list of its calls: transfers on descriptors of sockets,
+//! pipes, FIFOs and devices that are not `O_NONBLOCK`, files opened without it, and calls that only wait.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::FileTypeExt;
+
+/// Calls that wait at a descriptor for another process.
+const TRANSFERS: [&str; 17] = [
+    "accept", "accept4", "connect", "read", "readv", "recv", "recvfrom", "recvmmsg", "recvmsg",
+    "send", "sendmmsg", "sendmsg", "sendto", "splice", "tee", "write", "writev",
+];
+
+/// A call of one thread.
+pub(super) struct Call {
+    thread: i32,
+    name: String,
+    words: String,
+    returned: Option<i32>,
+}
+
+/// The descriptors of a process, and whether each is `O_NONBLOCK`.
+pub(super) fn descriptors(pid: i32) -> BTreeMap<i32, bool> {
+    let folder = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
+    let flags = |text: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix("flags:"))?;
+        i32::from_str_radix(line.trim(), 8).ok()
+    };
+    let found = folder.flatten().filter_map(|entry| {
+        let flags = flags(&std::fs::read_to_string(entry.path()).ok()?)?;
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        Some((number, flags & nix::libc::O_NONBLOCK != 0))
+    });
+    found.collect()
+}
+
+/// The calls in the trace, those of other processes than `pid` left out: its children have descriptors of
+/// their own.
+pub(super) fn calls(log: &str, pid: i32) -> Vec<Call> {
+    let mut threads = BTreeSet::from([pid]);
+    let mut begun: BTreeMap<i32, String> = BTreeMap::new();
+    let mut found = Vec::new();
+    for line in log.lines() {
+        let Some((thread, rest)) = line.split_once(' ') else { continue };
+        let Ok(thread) = thread.parse::<i32>() else { continue };
+        let rest = rest.trim_start();
+        let whole = match (rest.strip_suffix(" <unfinished ...>"), rest.split_once(" resumed>")) {
+            (Some(beginning), _) => {
+                begun.insert(thread, beginning.to_owned());
+                continue;
+            }
+            (None, Some((_, end))) if rest.starts_with("<... ") => {
+                begun.remove(&thread).unwrap_or_default() + end
+            }
+            (None, _) => rest.to_owned(),
+        };
+        let Some(call) = parse(thread, &whole) else { continue };
+        if call.words.contains("CLONE_THREAD") {
+            threads.extend(call.returned);
+        }
+        // A thread of before the trace is one of a pool.
+        let is_childs = !threads.contains(&thread)
+            && !std::path::Path::new(&format!("/proc/{pid}/task/{thread}")).exists();
+        if !is_childs {
+            found.push(call);
+        }
+    }
+    found
+}
+
+fn parse(thread: i32, line: &str) -> Option<Call> {
+    let (name, rest) = line.split_once('(')?;
+    let (words, after) = rest.rsplit_once(" = ")?;
+    let words = words.trim_end().strip_suffix(')')?;
+    let returned = after.split(['<', ' ']).next()?.parse().ok();
+    Some(Call { thread, name: name.to_owned(), words: words.to_owned(), returned })
+}
+
+/// The calls of the loop's thread that could wait for another process.
+pub(super) fn blocking(
+    calls: &[Call],
+    pid: i32,
+    descriptors: &mut BTreeMap<i32, bool>,
+) -> Vec<String> {
+    let mut found = Vec::new();
+    for call in calls {
+        if call.thread == pid && may_wait(call, descriptors) {
+            found.push(format!("{}({})", call.name, call.words));
+        }
+        follow(call, descriptors);
+    }
+    found
+}
+
+/// Notes what a call does to descriptors and their flags.
+fn follow(call: &Call, descriptors: &mut BTreeMap<i32, bool>) {
+    let has = |word: &str| call.words.contains(word);
+    let Some(returned) = call.returned.filter(|returned| *returned >= 0) else { return };
+    let first = number(&call.words);
+    match call.name.as_str() {
+        "socket" | "accept4" => drop(descriptors.insert(returned, has("SOCK_NONBLOCK"))),
+        "accept" => drop(descriptors.insert(returned, false)),
+        "open" | "openat" | "openat2" => drop(descriptors.insert(returned, has("O_NONBLOCK"))),
+        "pipe2" | "socketpair" => {
+            for word in call.words.split(['[', ',', ' ']) {
+                if let Some(end) = number(word).filter(|_| word.contains('<')) {
+                    descriptors.insert(end, has("NONBLOCK"));
+                }
+            }
+        }
+        "fcntl" if has("F_SETFL") => {
+            first.map(|number| descriptors.insert(number, has("O_NONBLOCK")));
+        }
+        "fcntl" if has("F_DUPFD") => {
+            let copied = first.and_then(|number| descriptors.get(&number)).copied();
+            descriptors.insert(returned, copied.unwrap_or_default());
+        }
+        "dup" | "dup2" | "dup3" => {
+            let copied = first.and_then(|number| descriptors.get(&number)).copied();
+            descriptors.insert(returned, copied.unwrap_or_default());
+        }
+        "ioctl" if has("FIONBIO") => {
+            first.map(|number| descriptors.insert(number, has("[1]")));
+        }
+        "close" => {
+            first.map(|number| descriptors.remove(&number));
+        }
+        _ => {}
+    }
+}
+
+/// The descriptor at the beginning of a call's words.
+fn number(words: &str) -> Option<i32> {
+    words.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// What is behind the descriptor at the beginning of a call's words, as strace has it.
+fn behind(words: &str) -> &str {
+    let rest = words.split_once('<').map(|(_, rest)| rest).unwrap_or_default();
+    rest.split(['>', ',']).next().unwrap_or_default()
+}
+
+fn may_wait(call: &Call, descriptors: &BTreeMap<i32, bool>) -> bool {
+    let has = |word: &str| call.words.contains(word);
+    match call.name.as_str() {
+        "nanosleep" | "clock_nanosleep" | "pause" | "rt_sigsuspend" => true,
+        "poll" => !call.words.ends_with(", 0"),
+        "ppoll" | "pselect6" => !has("{tv_sec=0, tv_nsec=0}"),
+        "select" => true,
+        "wait4" | "waitid" => !has("WNOHANG"),
+        "flock" => !has("LOCK_NB") && !has("LOCK_UN"),
+        "fcntl" => has("SETLKW"),
+        "open" | "openat" | "openat2" | "creat" => may_wait_to_open(call),
+        name if TRANSFERS.contains(&name) => {
+            let is_ready = number(&call.words).and_then(|number| descriptors.get(&number));
+            is_anothers(behind(&call.words))
+                && is_ready != Some(&true)
+                && !has("MSG_DONTWAIT")
+                && !is_of_exec(call)
+        }
+        _ => false,
+    }
+}
+
+/// Whether another process decides when a transfer there ends.
+fn is_anothers(behind: &str) -> bool {
+    if behind.starts_with("socket:") || behind.starts_with("pipe:") || behind.contains("[socket") {
+        return true;
+    }
+    let kind = std::fs::metadata(behind).map(|meta| meta.file_type());
+    behind != "/dev/null"
+        && kind.is_ok_and(|kind| kind.is_fifo() || kind.is_char_device() || kind.is_socket())
+}
+
+/// A process that is started reports a failed exec by so many bytes, and its success by the pipe's end.
+fn is_of_exec(call: &Call) -> bool {
+    matches!(call.name.as_str(), "read" | "recvfrom")
+        && (call.words.ends_with(", 8") || call.words.contains(", 8, 0, NULL"))
+}
+
+/// A FIFO or a device waits for its peer when it is opened. The kernel's own files do not.
+fn may_wait_to_open(call: &Call) -> bool {
+    let has = |word: &str| call.words.contains(word);
+    let path = call.words.split('"').nth(1).unwrap_or_default();
+    let is_kernels = ["/dev/null", "/proc/", "/sys/"].iter().any(|own| path.starts_with(own));
+    let is_made = has("O_CREAT") && has("O_EXCL");
+    !(is_kernels || is_made || ["O_NONBLOCK", "O_DIRECTORY", "O_PATH"].into_iter().any(has))
+}
+
+#[test]
+fn only_calls_that_could_wait_for_another_process_are_found() {
+    let log = "7 socket(AF_UNIX, SOCK_STREAM|SOCK_CLOEXEC, 0) = 5<socket:[1]>\n\
+        7 connect(5<socket:[1]>, {sa_family=AF_UNIX}, 110 <unfinished ...>\n\
+        8 clock_nanosleep(CLOCK_MONOTONIC, 0, {tv_sec=1}, NULL) = 0\n\
+        7 <... connect resumed>) = 0\n\
+        7 sendto(5<socket:[1]>, \"x = y\", 5, MSG_DONTWAIT, NULL, 0) = 5\n\
+        7 ioctl(5<socket:[1]>, FIONBIO, [1]) = 0\n\
+        7 read(5<socket:[1]>, 0x7f, 16) = -1 EAGAIN (Resource temporarily unavailable)\n\
+        7 close(5<socket:[1]>) = 0\n\
+        7 openat(AT_FDCWD</>, \"/a\", O_RDONLY|O_CLOEXEC) = 5</a>\n\
+        7 openat(AT_FDCWD</>, \"/a\", O_RDONLY|O_NONBLOCK) = 6</a>\n\
+        7 poll([{fd=5</a>, events=0}], 1, 0) = 0 (Timeout)\n\
+        7 poll([{fd=5</a>, events=0}], 1, 20) = 0 (Timeout)\n\
+        7 epoll_wait(3<anon_inode:[eventpoll]>, [], 1024, -1) = 0\n\
+        7 pipe2([9<pipe:[4]>, 10<pipe:[4]>], O_CLOEXEC) = 0\n\
+        7 write(10<pipe:[4]>, \"x\", 1) = 1\n\
+        7 wait4(9, 0x7f, WNOHANG, NULL) = 0\n\
+        7 wait4(9, 0x7f, 0, NULL) = 9\n";
+    let found = blocking(&calls(log, 7), 7, &mut BTreeMap::new());
+    let names: Vec<_> = found.iter().map(|call| call.split('(').next().unwrap()).collect();
+    assert_eq!(names, ["connect", "openat", "poll", "write", "wait4"], "{found:?}");
+}

@@ -40,6 +40,11 @@ impl AuditAction {
         Self::Lost,
     ];
 
+    /// Whether it is about a connection: whoever holds the plugin socket can make many of them.
+    pub(crate) fn is_about_connections(self) -> bool {
+        matches!(self, Self::Connected | Self::Disconnected | Self::Rejected)
+    }
+
     /// Its word in the lines.
     pub(crate) fn name(self) -> &'static str {
         match self {

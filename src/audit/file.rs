@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The audit log as a file of root (0600) with a bounded size: at its limit it becomes `NAME.1`,
 //! which was `NAME.2` before, and the oldest is removed. Whole lines only: one that the disk takes
-//! in part is taken back.
+//! in part is taken back. Lines about connections have a share of each file, so that a flood of them
+//! turns no log over.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -9,6 +10,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 use crate::presence::IfThere;
+
+/// The share of a file that lines about connections may have: one in so many bytes.
+const SHARE: u64 = 4;
 
 /// The files of the log, and the one that is open.
 #[derive(Debug)]
@@ -24,6 +28,8 @@ struct OpenFile {
     file: File,
     inode: (u64, u64),
     size: u64,
+    /// How much of it is about connections, since it was opened.
+    about_connections: u64,
 }
 
 impl RotatedFile {
@@ -50,6 +56,24 @@ impl RotatedFile {
         }
         open.size += length;
         Ok(())
+    }
+
+    /// Appends a line about a connection, unless such lines have their share of the file, or it would be
+    /// set aside for this one; false then.
+    ///
+    /// # Errors
+    /// Fails as `append` does.
+    pub(super) fn append_about_connection(&mut self, line: &[u8]) -> io::Result<bool> {
+        let length = u64::try_from(line.len()).unwrap_or(u64::MAX);
+        let max_size = self.max_size;
+        let open = self.opened()?;
+        let share = open.about_connections.saturating_add(length);
+        if share > max_size / SHARE || open.size.saturating_add(length) > max_size {
+            return Ok(false);
+        }
+        self.append(line)?;
+        self.opened()?.about_connections = share;
+        Ok(true)
     }
 
     /// The file under this name now: an operator may have moved the one that was open.
@@ -86,7 +110,7 @@ fn open(path: &Path) -> io::Result<OpenFile> {
         file.write_all(b"\n")?;
         size += 1;
     }
-    Ok(OpenFile { file, inode: (there.dev(), there.ino()), size })
+    Ok(OpenFile { file, inode: (there.dev(), there.ino()), size, about_connections: 0 })
 }
 
 fn ends_a_line(file: &mut File) -> io::Result<bool> {
@@ -140,6 +164,24 @@ mod tests {
         assert!(!rotated(&path, 3).exists());
         let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
         assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+    }
+
+    #[test]
+    fn lines_about_connections_push_no_other_line_out() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("audit.log");
+        let mut log = RotatedFile::new(&path, 400, 2);
+        log.append(b"applied\n").unwrap();
+        let written = (0..10_000).filter(|_| log.append_about_connection(b"refused 8\n").unwrap());
+        assert_eq!(written.count(), 10, "a quarter");
+        for number in 0..29 {
+            log.append(format!("{number:09}\n").as_bytes()).unwrap();
+        }
+        assert!(!rotated(&path, 1).exists() && text(&path).starts_with("applied\n"));
+        assert!(!log.append_about_connection(&[b'x'; 50]).unwrap(), "it sets no file aside");
+        log.append(&[b'y'; 50]).unwrap();
+        assert!(text(&rotated(&path, 1)).starts_with("applied\n"));
+        assert!(log.append_about_connection(b"refused 9\n").unwrap(), "the next file has a share");
     }
 
     #[test]

@@ -82,9 +82,17 @@ struct Queue {
 
 #[derive(Debug)]
 enum Order {
-    Write(Vec<u8>),
+    Write(Vec<u8>, Share),
     /// Answers when everything before it is written.
     Flush(oneshot::Sender<()>),
+}
+
+/// How much of a file of the log a line may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Share {
+    All,
+    /// It is about a connection.
+    Connections,
 }
 
 /// Where the lines go.
@@ -128,11 +136,15 @@ impl AuditLog {
     pub(crate) fn record(&self, mut entry: AuditEntry) {
         let queue = self.queue.borrow();
         let Some(queue) = queue.as_ref() else { return };
+        let share = match entry.action.is_about_connections() {
+            true => Share::Connections,
+            false => Share::All,
+        };
         let bytes = queue.settings.message(&mut entry);
         let length = bytes.len();
         let queued = self.counts.queued_bytes.fetch_add(length, Relaxed);
         let is_queued =
-            queued <= QUEUED_BYTES && queue.orders.try_send(Order::Write(bytes)).is_ok();
+            queued <= QUEUED_BYTES && queue.orders.try_send(Order::Write(bytes, share)).is_ok();
         if !is_queued {
             self.counts.queued_bytes.fetch_sub(length, Relaxed);
             self.counts.note_lost();
@@ -192,6 +204,7 @@ fn start(settings: Settings, counts: &Arc<AuditCounts>) -> Option<Queue> {
         settings: settings.clone(),
         counts: Arc::clone(counts),
         is_failing: false,
+        beyond_share: 0,
     };
     let thread = std::thread::Builder::new().name("audit".to_owned());
     match thread.spawn(move || writer.run(&receiver)) {
@@ -218,10 +231,13 @@ enum Sink {
 }
 
 impl Sink {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self {
-            Self::File(file) => file.append(bytes),
-            Self::Journal(journal) => journal.send(bytes),
+    /// Writes; false for a line beyond its share.
+    fn write(&mut self, bytes: &[u8], share: Share) -> io::Result<bool> {
+        match (self, share) {
+            (Self::File(file), Share::Connections) => file.append_about_connection(bytes),
+            (Self::File(file), Share::All) => file.append(bytes).map(|()| true),
+            // The journal has limits of its own.
+            (Self::Journal(journal), _) => journal.send(bytes).map(|()| true),
         }
     }
 }
@@ -233,19 +249,33 @@ struct Writer {
     settings: Settings,
     counts: Arc<AuditCounts>,
     is_failing: bool,
+    /// Lines about connections that had no room, and that no line tells of yet.
+    beyond_share: u64,
+}
+
+/// What became of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Written {
+    Yes,
+    No,
+    /// It is about a connection, and there were too many of these.
+    BeyondShare,
 }
 
 impl Writer {
     fn run(mut self, orders: &Receiver<Order>) {
         loop {
             match orders.recv_timeout(RETRY) {
-                Ok(Order::Write(bytes)) => {
+                Ok(Order::Write(bytes, share)) => {
                     self.counts.queued_bytes.fetch_sub(bytes.len(), Relaxed);
                     self.tell_of_lost();
-                    if self.write(&bytes) {
-                        self.counts.written.fetch_add(1, Relaxed);
-                    } else {
-                        self.counts.note_lost();
+                    match self.write(&bytes, share) {
+                        Written::Yes => self.note_written(share),
+                        Written::No => self.counts.note_lost(),
+                        Written::BeyondShare => {
+                            self.counts.lost.fetch_add(1, Relaxed);
+                            self.beyond_share += 1;
+                        }
                     }
                 }
                 Ok(Order::Flush(done)) => {
@@ -266,7 +296,7 @@ impl Writer {
         }
         let reason = format!("{lost} lines could not be written");
         let bytes = self.settings.message(&mut AuditEntry::new(AuditAction::Lost).because(&reason));
-        if self.write(&bytes) {
+        if self.write(&bytes, Share::All) == Written::Yes {
             self.counts.written.fetch_add(1, Relaxed);
         } else {
             self.counts.untold.fetch_add(lost, Relaxed);
@@ -274,14 +304,15 @@ impl Writer {
     }
 
     /// Writes; the first failure is reported, and the first success after it.
-    fn write(&mut self, bytes: &[u8]) -> bool {
-        match self.sink.write(bytes) {
-            Ok(()) => {
+    fn write(&mut self, bytes: &[u8], share: Share) -> Written {
+        match self.sink.write(bytes, share) {
+            Ok(false) => Written::BeyondShare,
+            Ok(true) => {
                 if std::mem::take(&mut self.is_failing) {
                     info!("the audit log is written again");
                     self.counts.set_failing(None);
                 }
-                true
+                Written::Yes
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.is_failing, true) {
@@ -290,8 +321,23 @@ impl Writer {
                         "the audit log cannot be written to {place}: {why}; lost lines are counted"
                     ));
                 }
-                false
+                Written::No
             }
+        }
+    }
+
+    /// Counts a line, and says after the first one about a connection that there was room for how many
+    /// there was none.
+    fn note_written(&mut self, share: Share) {
+        self.counts.written.fetch_add(1, Relaxed);
+        if share == Share::All || self.beyond_share == 0 {
+            return;
+        }
+        let count = std::mem::take(&mut self.beyond_share);
+        let reason = format!("{count} lines about connections were beyond their share of the file");
+        let bytes = self.settings.message(&mut AuditEntry::new(AuditAction::Lost).because(&reason));
+        if self.write(&bytes, Share::All) == Written::Yes {
+            self.counts.written.fetch_add(1, Relaxed);
         }
     }
 }
@@ -358,6 +404,27 @@ mod tests {
         assert_eq!(lines[0]["reason"], "7 lines could not be written");
         assert_eq!((lines[1]["reason"].as_str(), lines.len()), (Some("kept"), 2));
         assert_eq!((log.counts().written(), log.counts().lost()), (2, 7));
+    }
+
+    #[tokio::test]
+    async fn a_flood_of_refused_connections_leaves_the_other_lines() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("audit.log");
+        let log = AuditLog::default();
+        log.apply(&Config { audit_max_size: 40_000, audit_max_files: 1, ..config(&path) });
+        let refused = || AuditEntry::new(AuditAction::Rejected).because("it may not connect");
+        log.record(entry("first"));
+        for _round in 0..50 {
+            (0..100).for_each(|_| log.record(refused()));
+            log.flush(FLUSH).await;
+        }
+        log.record(entry("last"));
+        log.flush(FLUSH).await;
+        let of = |action: &str| lines(&path).iter().filter(|line| line["action"] == action).count();
+        assert_eq!(of("skipped"), 2, "the first is still there");
+        assert!(of("rejected") > 10 && of("rejected") < 200, "{}", of("rejected"));
+        assert_eq!(log.counts().lost(), 5000 - of("rejected") as u64);
+        assert!(std::fs::metadata(&path).unwrap().len() < 11_000);
     }
 
     #[tokio::test]

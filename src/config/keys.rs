@@ -10,8 +10,8 @@ use super::duration::parse as parse_duration;
 use super::fields::check_field;
 use super::lists::LISTS;
 use super::settings::{
-    ANY_PLUGIN, AuditTarget, Config, DaemonPolicy, Evict, MetricsListener, OnFailure, PluginOrigin,
-    PluginSection,
+    ANY_PLUGIN, AuditTarget, Config, DaemonPolicy, Displace, Evict, MetricsListener, OnFailure,
+    PluginOrigin, PluginSection,
 };
 use super::size;
 use super::spelling::nearest;
@@ -219,6 +219,11 @@ fn read_evict(value: &Value) -> Result<Option<Evict>, Mistake> {
     }))
 }
 
+fn read_displace(value: &Value) -> Result<Option<Displace>, Mistake> {
+    let is_any = read_one_of(value, &["never", "any"])? == "any";
+    Ok(Some(if is_any { Displace::Any } else { Displace::Never }))
+}
+
 fn read_origins(value: &Value) -> Result<Vec<PluginOrigin>, Mistake> {
     read_list(value, "strings", |value| {
         let text = read_string(value)?;
@@ -274,9 +279,9 @@ keys! {
     "nri.plugin_request_timeout" = "\"2s\"", Reload, "Time limit for a plugin to respond to a request.", |c, _, v| c.request_timeout = read_duration(v)?;
     "nri.disable_connections" = "false", Reload, "Do not open the plugin socket: only pre-installed plugins run.", |c, _, v| c.disable_connections = read_bool(v)?;
     "nri.wait_for" = "[]", Reload, "Plugins (`NN-name`) that creates wait for after the daemon has started or a reload has added them, at most for the registration time-out.", |c, _, v| c.wait_for = read_strings(v)?;
-    "nri.socket_mode" = "\"0600\"", Reload, "Mode of the plugin socket.", |c, _, v| c.socket_mode = read_mode(v)?;
-    "nri.socket_gid" = "", Reload, "Group of the plugin socket.", |c, _, v| c.socket_gid = Some(read_number(v)?);
-    "nri.allowed_uids" = "[0]", Reload, "Users whose processes may connect as plugins.", |c, _, v| c.allowed_uids = read_numbers(v)?;
+    "nri.socket_mode" = "\"0600\"", Reload, "Mode of the plugin socket. Whoever can connect can be a plugin, and so root on this node ([rules.md](rules.md#who-may-reach-the-socket)).", |c, _, v| c.socket_mode = read_mode(v)?;
+    "nri.socket_gid" = "", Reload, "Group of the plugin socket; its members can be plugins, and so root, if `nri.allowed_uids` has them.", |c, _, v| c.socket_gid = Some(read_number(v)?);
+    "nri.allowed_uids" = "[0]", Reload, "Users whose processes may connect as plugins, which makes them root on this node. A reload disconnects plugins of users that are no longer in it.", |c, _, v| c.allowed_uids = read_numbers(v)?;
     "nri.default_validator.enable" = "false", Reload, "Enable the built-in default validator.", |c, _, v| c.default_validator.enable = read_bool(v)?;
     "nri.default_validator.reject_oci_hook_adjustment" = "false", Reload, "Reject OCI hooks.", |c, _, v| c.default_validator.reject_oci_hook_adjustment = read_bool(v)?;
     "nri.default_validator.reject_runtime_default_seccomp_adjustment" = "false", Reload, "Reject changes to the runtime's default seccomp policy. `config.json` does not distinguish default and localhost policies, so either key rejects changes to both.", |c, _, v| c.default_validator.reject_runtime_default_seccomp_adjustment = read_bool(v)?;
@@ -299,7 +304,8 @@ keys! {
     "rdt.config_file" = "", Reload, "YAML file that defines RDT classes, in the format of engines that use goresctrl. If it is set, only its classes may be used, and `system/default` is the default group. The engine makes the groups in resctrl. Without it, every group in resctrl is a class.", |c, _, v| c.rdt_config_file = Some(read_path(v)?);
     "rdt.resctrl_path" = "\"/sys/fs/resctrl\"", Reload, "Mount point of resctrl, whose directories are the RDT classes.", |c, _, v| c.resctrl_path = read_path(v)?;
     "plugin.*.evict" = "\"allow\"", Reload, "Containers that the plugin may evict: `allow` = any, `deny` = none, `own-namespace` = those in the namespace of the pod that the plugin runs in.", |c, n, v| section(c, n).evict = read_evict(v)?;
-    "plugin.*.from" = "[]", Reload, "Which processes may connect under this name: `pod:NAMESPACE/NAME` (in that pod, created by nri-runc) or `exe:/PATH` (a process of the host that executes that file). `*`, `?` and `[a-z]` match part of a name; of a path, part of one element. Empty = any. Plugins that the daemon launches are not concerned ([rules.md](rules.md#who-may-connect-under-a-name)).", |c, n, v| section(c, n).from = Some(read_origins(v)?);
+    "plugin.*.from" = "[]", Reload, "Which processes may connect under this name: `pod:NAMESPACE/NAME` (in that pod, created by nri-runc) or `exe:/PATH` (a process of the host that executes that file). `*`, `?` and `[a-z]` match part of a name; of a path, part of one element. Empty = any. Plugins that the daemon launches are not concerned. A reload disconnects a plugin that no longer fits ([rules.md](rules.md#who-may-connect-under-a-name)).", |c, n, v| section(c, n).from = Some(read_origins(v)?);
+    "plugin.*.displace" = "\"never\"", Reload, "Which processes may be this plugin while a file `NN-NAME` lies in `nri.plugin_path`: `never` = only the one that the daemon starts from it, `any` = others as well ([rules.md](rules.md#names-of-pre-installed-plugins)).", |c, n, v| section(c, n).displace = read_displace(v)?;
     "eviction.signal" = "\"SIGTERM\"", Reload, "First signal sent to a container that a plugin evicts.", |c, _, v| c.eviction_signal = read_string(v)?;
     "eviction.grace" = "\"10s\"", Reload, "Time between that signal and SIGKILL.", |c, _, v| c.eviction_grace = read_duration(v)?;
     "eviction.per_minute" = "10", Reload, "Maximum number of evictions per minute, for all plugins together; further ones are refused. 0 = none.", |c, _, v| c.eviction_per_minute = read_number(v)?;

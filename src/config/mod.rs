@@ -40,8 +40,8 @@ pub(crate) use protection::Protection;
 pub(crate) use rules::{EVERY_FIELD, EVICTION, RuleMode, RuleSection};
 pub use settings::OnFailure;
 pub(crate) use settings::{
-    AuditTarget, Config, Consequence, DaemonPolicy, Evict, MetricsListener, PluginOrigin, Problem,
-    Validator,
+    AuditTarget, Config, Consequence, DaemonPolicy, Displace, Evict, MetricsListener, PluginOrigin,
+    Problem, Validator,
 };
 pub(crate) use snapshot::text as snapshot_text;
 

@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use super::settings::{ANY_PLUGIN, Config, Evict, OnFailure, PluginOrigin, PluginSection};
+use super::settings::{
+    ANY_PLUGIN, Config, Displace, Evict, OnFailure, PluginOrigin, PluginSection,
+};
 
 /// Settings of one plugin; `None` if the operator sets nothing and the plugin's declaration applies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub struct PluginSettings {
     pub evict: Evict,
     /// Which processes may connect under its name; empty = any.
     pub from: Vec<PluginOrigin>,
+    /// Which processes may connect under its name while a file of that name is pre-installed.
+    pub displace: Displace,
 }
 
 impl Config {
@@ -48,6 +52,7 @@ impl Config {
             deny: first(&sections, |section| section.deny.as_ref()).unwrap_or_default(),
             evict: first(&sections, |section| section.evict.as_ref()).unwrap_or_default(),
             from: first(&sections, |section| section.from.as_ref()).unwrap_or_default(),
+            displace: first(&sections, |section| section.displace.as_ref()).unwrap_or_default(),
         }
     }
 
@@ -55,6 +60,14 @@ impl Config {
     pub fn required_plugins(&self) -> impl Iterator<Item = &str> {
         let required = self.plugins.iter().filter(|(_, section)| section.required == Some(true));
         required.map(|(name, _)| name.as_str())
+    }
+
+    /// Whether the operator names the plugin `NN-name` in the configuration.
+    pub(crate) fn names_plugin(&self, id: &str) -> bool {
+        let bare = bare_name(id);
+        let is_it = |name: &String| name == id || name == bare;
+        let required = &self.default_validator.required_plugins;
+        self.plugins.keys().any(is_it) || self.wait_for.iter().chain(required).any(is_it)
     }
 
     /// How long a create or a pod waits for the required plugin `name` (or `NN-name`) while it is
@@ -149,6 +162,18 @@ mod tests {
         assert_eq!(config.plugin("10", "a").from, [pod, program("/usr/bin/a")]);
         assert_eq!(config.plugin("10", "a2").from, [program("/opt/nri/plugins/*")]);
         assert_eq!(config.plugin("10", "free").from, []);
+    }
+
+    #[test]
+    fn a_file_keeps_its_name_unless_its_section_gives_it_away() {
+        let config = config(
+            "[plugin.\"*\"]\ndisplace = \"any\"\n[plugin.a]\ndisplace = \"never\"\n\
+             [plugin.10-a]\ndisplace = \"any\"\n",
+        );
+        let displace = |index: &str, name: &str| config.plugin(index, name).displace;
+        assert_eq!((displace("10", "a"), displace("11", "a")), (Displace::Any, Displace::Never));
+        assert_eq!(displace("10", "b"), Displace::Any);
+        assert_eq!(Config::default().plugin("10", "a").displace, Displace::Never);
     }
 
     #[test]

@@ -53,6 +53,16 @@ pub enum PluginOrigin {
     Program(String),
 }
 
+/// Which processes may connect as a plugin that is pre-installed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Displace {
+    /// The one that the daemon starts from the plugin's file.
+    #[default]
+    Never,
+    /// Others as well.
+    Any,
+}
+
 /// Where the daemon serves metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MetricsListener {
@@ -157,6 +167,7 @@ pub struct PluginSection {
     pub deny: Option<Vec<String>>,
     pub evict: Option<Evict>,
     pub from: Option<Vec<PluginOrigin>>,
+    pub displace: Option<Displace>,
 }
 
 impl Default for Config {

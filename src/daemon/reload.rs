@@ -181,6 +181,7 @@ impl Reloads<'_> {
         let shown_more = self.node.replace_config(next);
         returning::expect_added(self.node, before);
         returning::synchronize_anew(self.node, &shown_more);
+        admission::disconnect_unfit(self.node, before);
         enabled::catch_up(self.node);
         self.started_with.put_in_force(loaded);
         self.run_dir.note_configuration(loaded);

@@ -148,6 +148,19 @@ impl PluginMetrics {
         plugin.to_owned()
     }
 
+    /// The same for one that may be refused yet: it gets no row of its own.
+    fn known(&self, plugin: &str) -> String {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if names.contains(plugin) { plugin.to_owned() } else { OTHER.to_owned() }
+    }
+
+    /// Gives a plugin that the operator has named, or installed, a row of its own, however many names
+    /// others have chosen.
+    pub(crate) fn reserve(&self, plugin: &str) {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.insert(plugin.to_owned());
+    }
+
     fn result(&self, plugin: &str, result: &'static str) -> ResultLabels {
         ResultLabels { plugin: self.named(plugin), result }
     }
@@ -180,7 +193,19 @@ impl PluginMetrics {
         self.takeovers.get_or_create(&self.result(plugin, result)).inc();
     }
 
-    /// A plugin was `synchronized`, `unsynchronized` or `disconnected`.
+    /// A connection was refused. What it calls itself is no name of a plugin.
+    pub(crate) fn count_refused_connection(&self) {
+        let labels = ResultLabels { plugin: OTHER.to_owned(), result: "refused" };
+        self.connections.get_or_create(&labels).inc();
+    }
+
+    /// A registered plugin could not be synchronized.
+    pub(crate) fn count_unsynchronized(&self, plugin: &str) {
+        let labels = ResultLabels { plugin: self.known(plugin), result: "unsynchronized" };
+        self.connections.get_or_create(&labels).inc();
+    }
+
+    /// A plugin was `synchronized` or `disconnected`.
     pub(crate) fn count_connection(&self, plugin: &str, result: &'static str) {
         self.connections.get_or_create(&self.result(plugin, result)).inc();
     }

@@ -4,6 +4,8 @@
 //! A file that is not a plugin is skipped with one line and never keeps the others from starting.
 //! Nothing is started here.
 
+use std::collections::BTreeSet;
+use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -12,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Context, Error, Result, in_our_words};
 use crate::files;
 use crate::limits;
-use crate::presence;
+use crate::presence::{self, IfThere};
 
 use super::identity::PluginIdentity;
 
@@ -82,6 +84,26 @@ pub(crate) fn discover(dir: &Path, config_dir: &Path) -> (Vec<PluginFile>, Vec<U
     (found, problems)
 }
 
+/// The identities, each `NN-name`, that lie in `dir`: whatever is no folder counts, also a file that
+/// cannot be started now.
+///
+/// # Errors
+/// Fails when they cannot all be known.
+pub(crate) fn identities(dir: &Path) -> io::Result<BTreeSet<String>> {
+    let mut found = BTreeSet::new();
+    for entry in presence::entries(dir)? {
+        let path = entry.path();
+        if let Ok(identity) = identity_of(&path) {
+            // A link may lead to a folder, or nowhere for now.
+            let is_folder = std::fs::metadata(&path).or_absent().is_some_and(|meta| meta.is_dir());
+            if !is_folder {
+                found.insert(identity.to_string());
+            }
+        }
+    }
+    Ok(found)
+}
+
 fn inspect(path: &Path, config_dir: &Path, is_plugin: &mut bool) -> Result<Option<PluginFile>> {
     let identity = identity_of(path);
     let meta = std::fs::metadata(path).inspect_err(|error| {
@@ -118,7 +140,7 @@ fn config_text(dir: &Path, index: &str, name: &str) -> Result<String> {
         let path = dir.join(file);
         match files::read_text(&path, limits::SETTINGS_FILE) {
             Ok(text) => return Ok(text),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
                 return Err(Error::new(in_our_words(&error)))
                     .doing(|| format!("reading {}", path.display()));
@@ -136,6 +158,23 @@ mod tests {
         let path = dir.join(name);
         files::replace(&path, b"#!/bin/sh\n").unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn an_identity_is_a_files_also_while_that_cannot_be_started() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path();
+        place(dir, "10-a", 0o755);
+        place(dir, "20-b", 0o644);
+        place(dir, "README", 0o755);
+        std::os::unix::fs::symlink("nowhere", dir.join("30-c")).unwrap();
+        std::fs::create_dir(dir.join("40-d")).unwrap();
+        std::os::unix::fs::symlink("40-d", dir.join("50-e")).unwrap();
+        let found = identities(dir).unwrap();
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), ["10-a", "20-b", "30-c"]);
+        assert!(identities(&dir.join("none")).unwrap().is_empty());
+        std::os::unix::fs::symlink("loop", dir.join("loop")).unwrap();
+        assert!(identities(&dir.join("loop")).is_err(), "unknown is not absent");
     }
 
     #[test]

@@ -68,6 +68,19 @@ impl SavedPlugin {
     pub(crate) fn pid(&self) -> Option<i32> {
         self.pid
     }
+
+    /// Its connection once more, for as long as one asks who is at its other end.
+    ///
+    /// # Errors
+    /// Fails when it is not open.
+    #[expect(unsafe_code, reason = "a descriptor passed by number")]
+    pub(crate) fn connection(&self) -> std::io::Result<OwnedFd> {
+        // SAFETY: a plain system call on a number; it fails where no such descriptor is open.
+        let copy = unsafe { nix::libc::fcntl(self.descriptor, nix::libc::F_DUPFD_CLOEXEC, 3) };
+        let copy = nix::errno::Errno::result(copy)?;
+        // SAFETY: it was made here, for this value alone.
+        Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+    }
 }
 
 impl Plugin {

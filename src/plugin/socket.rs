@@ -227,7 +227,8 @@ pub(crate) fn for_plugins(config: &Config) -> std::result::Result<Bound, NoPlugi
     let host = config.host();
     let stale = unused(path, &host)?;
     let made = path.parent().map_or(Ok(()), |parent| {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+        close_to_others(parent, config)
     });
     if let Err(error) = made {
         let why = in_our_words(&error);
@@ -243,6 +244,19 @@ pub(crate) fn for_plugins(config: &Config) -> std::result::Result<Bound, NoPlugi
         // Another process was faster.
         false => Err(NoPlugins::Taken(listener_at(path, &host).unwrap_or_default())),
     }
+}
+
+/// Closes a folder to other users that was made for this socket alone: a kubelet makes one, readable by
+/// everybody, for a pod that mounts it before the daemon is there. Any other folder stays as it is.
+fn close_to_others(folder: &Path, config: &Config) -> std::io::Result<()> {
+    let there = std::fs::metadata(folder)?;
+    let is_open = there.permissions().mode() & 0o077 != 0;
+    let is_ours = there.uid() == nix::unistd::geteuid().as_raw();
+    let is_for_root = config.socket_mode & 0o077 == 0 && folder.ends_with("nri");
+    if is_open && is_ours && is_for_root && std::fs::read_dir(folder)?.next().is_none() {
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
 }
 
 /// What keeps a daemon from opening the socket for plugins, where none runs.
@@ -444,6 +458,44 @@ mod tests {
         assert!(UnixStream::connect(&config.socket_path).is_ok(), "it was another's");
         SocketFile::of(&config.socket_path).unwrap().remove(&config.socket_path);
         assert!(!config.socket_path.exists());
+    }
+
+    #[test]
+    fn the_folder_of_the_plugin_socket_is_roots_alone() {
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        let temp = tempfile::tempdir().unwrap();
+        let config =
+            Config { socket_path: temp.path().join("a/nri/nri.sock"), ..config(temp.path()) };
+        let folder = config.socket_path.parent().unwrap();
+        drop(for_plugins(&config).unwrap());
+        assert_eq!((mode(folder), mode(&temp.path().join("a"))), (0o700, 0o700));
+        // As a kubelet makes it.
+        std::fs::remove_dir_all(folder).unwrap();
+        std::fs::create_dir(folder).unwrap();
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)).unwrap();
+        drop(for_plugins(&config).unwrap());
+        assert_eq!(mode(folder), 0o700);
+    }
+
+    #[test]
+    fn a_folder_that_others_use_or_may_use_stays_as_it_is() {
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        let widened = |name: &str, socket_mode, has_file| {
+            let temp = tempfile::tempdir().unwrap();
+            let folder = temp.path().join(name);
+            std::fs::create_dir(&folder).unwrap();
+            std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).unwrap();
+            if has_file {
+                files::replace(&folder.join("other"), b"").unwrap();
+            }
+            let path = folder.join("nri.sock");
+            let config = Config { socket_path: path, socket_mode, ..Config::default() };
+            drop(for_plugins(&config).unwrap());
+            mode(&folder)
+        };
+        assert_eq!(widened("nri", 0o600, true), 0o755, "another socket may be there");
+        assert_eq!(widened("run", 0o600, false), 0o755, "not the socket's alone");
+        assert_eq!(widened("nri", 0o660, false), 0o755, "the group may enter");
     }
 
     #[test]

@@ -99,6 +99,140 @@ const SOCKET: &[Fault] = &[
     },
 ];
 
+/// A bundle into which the folder of the socket is mounted, and its container.
+fn mount_socket(world: &mut World) {
+    let mut document: Value = serde_json::from_str(test_support::BUNDLE).unwrap();
+    let dir = world.path("").display().to_string();
+    let mount = serde_json::json!({
+        "destination": "/mnt", "type": "bind", "source": dir, "options": ["rbind", "ro"],
+    });
+    document["mounts"] = Value::Array(vec![mount]);
+    world.host.write("bundle/config.json", &document.to_string());
+    assert!(world.host.create("tenant").status.success());
+}
+
+fn set_mode(world: &World, name: &str, mode: u32) {
+    std::fs::set_permissions(world.path(name), PermissionsExt::from_mode(mode)).unwrap();
+}
+
+fn reconfigure(world: &mut World) {
+    world.configure("");
+}
+
+const ACCESS: &[Fault] = &[
+    Fault {
+        name: "others may write to its folder",
+        seed: |world| set_mode(world, "", 0o777),
+        row: "plugin socket",
+        says: "may be written by others (mode 0777): they can put another socket",
+        next: "chmod 700 ",
+        ..FAULT
+    },
+    Fault {
+        name: "its folder is another user's",
+        seed: |world| std::os::unix::fs::chown(world.path(""), Some(12345), None).unwrap(),
+        row: "plugin socket",
+        says: "belongs to user 12345",
+        next: "chown 0 ",
+        ..FAULT
+    },
+    Fault {
+        name: "others may enter its folder",
+        seed: |world| {
+            std::fs::create_dir(world.path("nri")).unwrap();
+            set_mode(world, "nri", 0o755);
+            let text = world.host.read("config.toml").replace("/nri.sock", "/nri/nri.sock");
+            world.host.write("config.toml", &text);
+        },
+        row: "plugin socket",
+        says: "may be entered by others (mode 0755)",
+        next: "chmod 700 ",
+        ..FAULT
+    },
+    Fault {
+        name: "every user may connect",
+        config: "---socket_mode = \"0666\"",
+        row: "plugin socket",
+        says: "nri.socket_mode 0666 opens the socket to every user",
+        next: "set nri.socket_mode to \"0600\"",
+        mend: Mend::By(reconfigure),
+        ..FAULT
+    },
+    Fault {
+        name: "a group may connect",
+        config: "---socket_gid = 12345",
+        row: "plugin socket",
+        says: "nri.socket_gid gives the socket to group 12345",
+        next: "remove nri.socket_gid",
+        mend: Mend::By(reconfigure),
+        ..FAULT
+    },
+    Fault {
+        name: "another user may be a plugin",
+        config: "---allowed_uids = [0, 12345]",
+        row: "plugin socket",
+        says: "nri.allowed_uids lets user 12345 be a plugin",
+        next: "set nri.allowed_uids to [0]",
+        mend: Mend::By(reconfigure),
+        ..FAULT
+    },
+    Fault {
+        name: "it is mounted into a container",
+        runs: true,
+        seed: mount_socket,
+        row: "plugin socket",
+        says: "1 container can be any plugin, since the socket is mounted there",
+        next: "remove the mount from the pod",
+        mend: Mend::By(|world| {
+            assert!(world.host.verb(&["delete", "--force", "tenant"]).status.success());
+        }),
+        ..FAULT
+    },
+    Fault {
+        name: "the same, and then plugins are restricted",
+        runs: true,
+        seed: mount_socket,
+        row: "plugin socket",
+        says: "can be any plugin",
+        next: "remove the mount from the pod, or say in [plugin.\"*\"] from",
+        mend: Mend::By(|world| {
+            world.configure("---[plugin.\"*\"]\nfrom = [\"pod:kube-system/*\"]");
+            assert!(world.host.call(&["nri", "reload"]).status.success());
+        }),
+        ..FAULT
+    },
+    Fault {
+        name: "others may write to the folder of plugins",
+        seed: |world| set_mode(world, "plugins", 0o777),
+        row: "pre-installed plugins",
+        says: "may be written by others (mode 0777): what they put there runs as root",
+        next: "chmod 755 ",
+        ..FAULT
+    },
+    Fault {
+        name: "a plugin is another user's",
+        seed: |world| {
+            install(world, "10-a", "");
+            std::os::unix::fs::chown(world.path("plugins/10-a"), Some(12345), None).unwrap();
+        },
+        row: "pre-installed plugins",
+        says: "10-a belongs to user 12345: what they put there runs as root",
+        next: "chown 0 ",
+        ..FAULT
+    },
+    Fault {
+        name: "others may write to a plugin",
+        seed: |world| {
+            install(world, "10-a", "");
+            set_mode(world, "plugins/10-a", 0o777);
+        },
+        row: "pre-installed plugins",
+        says: "10-a may be written by others (mode 0777)",
+        next: "chmod go-w ",
+        ..FAULT
+    },
+];
+
 const INSTALLED: &[Fault] = &[
     Fault {
         name: "no such folder",
@@ -285,6 +419,21 @@ const CONNECTED: &[Fault] = &[
 #[test]
 fn a_plugin_socket_that_plugins_cannot_use_is_named() {
     try_all(SOCKET);
+}
+
+#[test]
+fn each_way_to_be_a_plugin_beside_root_is_named() {
+    try_all(ACCESS);
+}
+
+#[test]
+fn a_restriction_to_programs_is_called_advice() {
+    let world = World::new("---[plugin.ear]\nfrom = [\"exe:/usr/bin/ear\"]");
+    let row = world.check().into_iter().find(|row| row["check"] == "plugin origins");
+    let detail = row.as_ref().and_then(|row| row["detail"].as_str()).unwrap_or_default();
+    assert!(detail.starts_with("plugin.ear.from: exe: keeps out mistakes"), "{row:?}");
+    let by_pod = World::new("---[plugin.ear]\nfrom = [\"pod:kube-system/ear\"]");
+    assert!(by_pod.check().iter().all(|row| row["check"] != "plugin origins"));
 }
 
 #[test]

@@ -19,7 +19,7 @@ enum Verdict {
     Refuses,
 }
 
-const FILES: [(&str, Verdict, &str); 14] = [
+const FILES: [(&str, Verdict, &str); 16] = [
     ("---[[rules]]\nhide = true\n", Verdict::Refuses, "config.toml:9:1: unknown list of tables"),
     ("---[[plugins]]\n", Verdict::Refuses, "config.toml:9:1: unknown list of tables [[plugins]]"),
     ("---[[audit]]\n", Verdict::Refuses, "config.toml:9:1: unknown list of tables [[audit]]"),
@@ -34,6 +34,12 @@ const FILES: [(&str, Verdict, &str); 14] = [
          [instance.nri-crun]",
     ),
     ("---[plugin.a]\nrequird = true\n", Verdict::Refuses, "config.toml:10:1: unknown key"),
+    (
+        "---[plugin.a]\ndisplace = \"some\"\n",
+        Verdict::Refuses,
+        "config.toml:10:12: plugin.a.displace: must be one of: never, any",
+    ),
+    ("---[plugin.a]\ndisplace = \"any\"\n", Verdict::Used, ""),
     ("---[plugin.a\n", Verdict::Refuses, "config.toml:9:"),
     ("---[log]\nformat = \"xml\"\n", Verdict::Kept, "config.toml:10:10: log.format"),
     (

@@ -58,7 +58,7 @@ fn a_refused_plugin_is_one_line_however_often_it_comes_and_is_counted_and_shown(
     let count = || {
         let output = host.call(&["nri", "metrics"]);
         let page = String::from_utf8_lossy(&output.stdout).into_owned();
-        let name = "nri_runc_plugin_connections_total{plugin=\"10-ear\",result=\"refused\"} ";
+        let name = "nri_runc_plugin_connections_total{plugin=\"other\",result=\"refused\"} ";
         page.lines().find_map(|line| line.strip_prefix(name)?.parse::<u32>().ok()).unwrap_or(0)
     };
     wait_until("it has come again", || count() >= 2);
@@ -104,6 +104,68 @@ fn a_copy_of_the_program_is_another_program() {
     copied.args(["--id", "10-ear", "--socket", &socket]).stdin(Stdio::null());
     let _ear = Started(copied.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     wait_until("it is refused", || is_refused(&host, &[&copy.display().to_string()]));
+}
+
+/// A cgroup that the test has made, with those above it that it has made.
+struct Made(std::path::PathBuf);
+
+impl Made {
+    /// Makes `path` below a folder of the test's own, and moves the process there; none where the machine
+    /// does not let it.
+    #[expect(clippy::disallowed_methods, reason = "a cgroup file is written in place")]
+    fn with(path: &str, pid: u32) -> Option<Self> {
+        let (top, _limit) = test_support::cgroup::memory_limit();
+        let own = top.join(format!("nri-runc-origin-{}", std::process::id()));
+        let folder = own.join(path);
+        std::fs::create_dir_all(&folder).ok()?;
+        std::fs::write(folder.join("cgroup.procs"), pid.to_string()).ok()?;
+        Some(Self(folder))
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        wait_until("the cgroup is empty", || {
+            std::fs::remove_dir(&self.0).is_ok() || !self.0.exists()
+        });
+        let above = self.0.ancestors().skip(1).take(3);
+        above
+            .take_while(|folder| folder.display().to_string().contains("nri-runc-origin"))
+            .for_each(|folder| {
+                let _holds_another = std::fs::remove_dir(folder);
+            });
+    }
+}
+
+/// Any process that may make cgroups can give one a container's name.
+#[test]
+fn a_process_in_a_cgroup_of_a_pods_name_is_not_in_the_pod() {
+    let host = started("---[plugin.\"*\"]\nfrom = [\"exe:/nowhere\"]\n");
+    let id = format!("victim-{}", std::process::id());
+    test_support::succeeds(&host.create(&id));
+    let init = host.admin(&["pods"])[0]["containers"][0]["pid"].as_u64().unwrap();
+    let init = u32::try_from(init).unwrap();
+    let Some(_own) = Made::with(&format!("pod/{id}"), init) else {
+        return skip::machine_lacks("cgroups cannot be made here");
+    };
+    let refusals = || host.admin(&["status"])["refused_connections"][0]["count"].as_u64();
+    // What is said of a plugin that connects from this cgroup.
+    let said_of = |name: &str, cgroup: &str| {
+        let plugin = plugin(&host, &[], name);
+        let made = Made::with(cgroup, plugin.0.id());
+        assert!(made.is_some(), "{cgroup}");
+        // It may have connected once before it was there.
+        let before = refusals();
+        wait_until("it has come again", || refusals() >= before.map(|count| count + 2));
+        drop(plugin);
+        let all = failures(&host);
+        all.last().and_then(|failure| failure["what"].as_str()).unwrap_or_default().to_owned()
+    };
+    let forged = said_of("10-forged", &format!("mine/pod/{id}"));
+    assert!(forged.contains("10-forged") && forged.contains(" on the host"), "{forged}");
+    let inside = said_of("10-inside", &format!("pod/{id}/below"));
+    assert!(inside.contains("10-inside") && inside.contains(" in "), "{inside}");
+    test_support::succeeds(&host.verb(&["delete", "--force", &id]));
 }
 
 /// Connects, leaves the connection to a child that is the named program, and ends.

@@ -5,6 +5,7 @@
 //! wrapper does, has a daemon started up to where that would serve, executes the runtime. A file that
 //! it makes for that is removed at once; else it only reads. What was not looked at is not called ok.
 
+mod access;
 mod daemon;
 mod node;
 mod plugins;
@@ -35,6 +36,8 @@ struct Daemon {
     status: Value,
     /// Rows of `plugins`; empty without a response.
     plugins: Value,
+    /// Containers that reach the plugin socket.
+    socket_mounts: Value,
     /// Why it did not respond although it listens.
     problem: Option<String>,
 }
@@ -42,14 +45,23 @@ struct Daemon {
 impl Daemon {
     fn ask(config: &Config) -> Self {
         let is_listening = wrapper::is_listening(config);
-        let mut daemon =
-            Self { is_listening, status: Value::Null, plugins: Value::Null, problem: None };
+        let mut daemon = Self {
+            is_listening,
+            status: Value::Null,
+            plugins: Value::Null,
+            socket_mounts: Value::Null,
+            problem: None,
+        };
         let ask = |verb: &str| super::ask(config, &json!({"verb": verb}));
         if is_listening {
             match ask("status").and_then(|status| Ok((status, ask("plugins")?))) {
                 Ok((status, plugins)) => (daemon.status, daemon.plugins) = (status, plugins),
                 Err(error) => daemon.problem = Some(error.why()),
             }
+        }
+        if daemon.status().is_some() {
+            // An earlier version does not know the question.
+            daemon.socket_mounts = ask("socket_mounts").unwrap_or_default();
         }
         daemon
     }
@@ -79,6 +91,7 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     findings.extend(daemon::protocol(config, &running));
     findings.push(plugins::socket(config, &running, engines.takes_over.as_deref()));
     progress::step("checking the plugins");
+    findings.extend(access::rows(config, &running));
     findings.extend(plugins::rows(config, &running));
     findings.extend(required(config, &running));
     findings.push(switched_on(config));

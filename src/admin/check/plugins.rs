@@ -186,7 +186,8 @@ fn connected(row: &Value) -> Option<Value> {
 /// A plugin that has disconnected.
 fn departed(row: &Value) -> Option<Value> {
     let id = id_of(row);
-    if row["state"] != "gone" || !row["gone_at"].is_number() {
+    // What was refused has rows of its own.
+    if row["state"] != "gone" || !row["gone_at"].is_number() || row["refused"] == true {
         return None;
     }
     let ago = age(row["gone_at"].as_i64().unwrap_or_default(), SystemTime::now());

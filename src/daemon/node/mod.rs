@@ -15,6 +15,7 @@ pub(crate) mod messages;
 mod paused;
 pub(crate) mod queues;
 pub(crate) mod records;
+pub(crate) mod refused;
 pub(crate) mod report;
 
 use std::cell::RefCell;

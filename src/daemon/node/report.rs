@@ -13,6 +13,8 @@ use crate::clock::now;
 use crate::error::{Error, quoted};
 use crate::metrics::Metrics;
 
+use super::refused::ConnectionLines;
+
 /// How many failures `status` shows.
 const FAILURES: usize = 20;
 
@@ -79,6 +81,8 @@ pub(crate) struct Report {
     pub(crate) missing: RefCell<BTreeMap<(&'static str, String), UnreadSource>>,
     /// The latest contradictions.
     pub(crate) contradictions: RefCell<VecDeque<Contradiction>>,
+    /// Connections of plugins, by what became of them.
+    pub(crate) connections: ConnectionLines,
 }
 
 impl Default for Report {
@@ -91,6 +95,7 @@ impl Default for Report {
             failures: RefCell::default(),
             missing: RefCell::default(),
             contradictions: RefCell::default(),
+            connections: ConnectionLines::default(),
         }
     }
 }

@@ -5,145 +5,183 @@
 //! D11 says which plugins may connect, D15 what they are synchronized with, D41 what becomes of a
 //! connected plugin with the same identity (`takeover.rs`).
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Notify;
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
-use crate::audit::AuditAction;
 use crate::chain::ChainedPlugin;
+use crate::config::{Config, Displace};
 use crate::daemon::node::events::{self, Moment};
+use crate::daemon::node::refused::ConnectionLine;
 use crate::daemon::node::{Node, log_failure, messages};
-use crate::daemon::plugins::origin::PluginPeer;
-use crate::daemon::plugins::returning;
+use crate::daemon::plugins::slots::{self, Slots, Taken};
 use crate::daemon::plugins::takeover::{self, Takeover};
 use crate::daemon::plugins::upcalls::{Registration, upcalls};
+use crate::daemon::plugins::{origin, refusals, returning};
 use crate::daemon::registry::NRI_VERSION;
 use crate::daemon::registry::connected::{ConnectedPlugin, Subject};
+use crate::daemon::registry::peer::{NotAdmitted, PluginPeer, allow_user};
 use crate::daemon::registry::process_name;
 use crate::daemon::resources::updates;
-use crate::error::quoted;
+use crate::error::{in_our_words, quoted};
 use crate::files;
 use crate::host::Point;
 use crate::limits;
 use crate::plugin::mux::CLOSED;
 use crate::plugin::{self, Encoded, EncodedSnapshot, Outcome, Plugin, Settings, api};
-use crate::presence::IfThere;
+use crate::presence::{self, IfThere};
 use crate::state::{Container, HiddenFrom};
 use crate::text::counted;
 
 /// The pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Connections that may be registering at once (D11).
-const MAX_REGISTERING: usize = 64;
+/// Connections that are accepted before other tasks get a turn.
+const ACCEPTED_AT_ONCE: usize = 256;
 
 /// Containers of a snapshot that are encoded before other tasks get a turn.
 const AT_ONCE: usize = 100;
 
-/// Connections that are registering, oldest first, each with a way to close it.
-type Registering = Rc<RefCell<VecDeque<Rc<Notify>>>>;
-
 /// Accepts connections of plugins. Never ends.
 pub(crate) async fn accept(node: Rc<Node>, listener: UnixListener) {
-    let waiting = Registering::default();
+    let slots = Slots::default();
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                warn!("the plugin socket: {}", crate::error::in_our_words(&error));
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        if !may_connect(&node, &stream) {
-            continue;
-        }
-        let slot = take_slot(&waiting);
-        let (node, waiting) = (Rc::clone(&node), Rc::clone(&waiting));
-        tokio::task::spawn_local(async move {
-            let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
-            // Before the first word of it: later the process may be another.
-            let peer = PluginPeer::of(&node, &stream);
-            let settings = settings(&node);
-            let unregistered = node.registry.roster.enters(None, pid);
-            let registration = Registration::default();
-            let upcalls = upcalls(&node, &unregistered, &registration);
-            let pid = pid.unwrap_or(0);
-            let handshake = tokio::select! {
-                handshake = plugin::handshake(stream, None, &settings, upcalls) => Some(handshake),
-                () = slot.notified() => None,
-            };
-            let registered = unregistered.registered.get().map(ToString::to_string);
-            drop(unregistered);
-            waiting.borrow_mut().retain(|other| !Rc::ptr_eq(other, &slot));
-            if !matches!(handshake, Some(Ok(_))) {
-                registered.iter().for_each(|id| node.registry.note_failed(id));
-            }
-            match handshake {
-                Some(Ok(plugin)) => match may_be(&node, &plugin, &peer) {
-                    Ok(()) => admit(&node, plugin, false, &registration).await,
-                    Err(why) => {
-                        node.registry.note_failed(&plugin.id());
-                        plugin.disconnect(&why);
-                    }
-                },
-                // `check` and `install` connect to find out who listens.
-                Some(Err(error)) if registered.is_none() && error.to_string() == CLOSED => {
-                    debug!("process {pid} connected to the plugin socket and left");
+        let mut next = Some(listener.accept().await);
+        // While the kernel's queue is full, other plugins cannot connect at all: it is emptied before any
+        // of these connections is looked at.
+        let mut cgroups = BTreeMap::new();
+        for _at_once in 0..ACCEPTED_AT_ONCE {
+            match next {
+                None => break,
+                Some(Ok((stream, _))) => seat(&node, &slots, &mut cgroups, stream),
+                Some(Err(error)) => {
+                    let line = format!("the plugin socket: {}", in_our_words(&error));
+                    refusals::report(&node, ConnectionLine::Unaccepted, "", &line);
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    break;
                 }
-                Some(Err(error)) => info!("a plugin connection of process {pid} ended: {error}"),
-                None => warn!(
-                    "{MAX_REGISTERING} connections have not registered yet: the one that waited longest, of process {pid}, was closed"
-                ),
             }
-        });
-    }
-}
-
-/// Takes a slot for a connection that registers. If all are taken, the oldest connection is closed:
-/// a real plugin registers within milliseconds, even while others flood the socket.
-fn take_slot(waiting: &Registering) -> Rc<Notify> {
-    let mut waiting = waiting.borrow_mut();
-    if waiting.len() >= MAX_REGISTERING
-        && let Some(longest) = waiting.pop_front()
-    {
-        longest.notify_one();
-    }
-    let slot = Rc::new(Notify::new());
-    waiting.push_back(Rc::clone(&slot));
-    slot
-}
-
-fn may_connect(node: &Node, stream: &UnixStream) -> bool {
-    let Ok(peer) = stream.peer_cred() else { return false };
-    let is_allowed = node.config().allowed_uids.contains(&peer.uid());
-    if !is_allowed {
-        let why = format!("user {} may not connect a plugin (nri.allowed_uids)", peer.uid());
-        warn!("{why}");
-        node.audit_plugin(AuditAction::Rejected, "", &why);
-    }
-    is_allowed
-}
-
-/// Whether this process may be that plugin (`[plugin.NAME] from`). A refusal is reported.
-fn may_be(node: &Node, plugin: &Plugin, peer: &PluginPeer) -> Result<(), String> {
-    let origins = node.config().plugin(plugin.index(), plugin.name()).from;
-    peer.check(&origins).map_err(|why| {
-        let id = plugin.id();
-        let reason =
-            format!("it may not connect under this name: {why} (plugin.{}.from)", plugin.name());
-        node.report.metrics.plugins().count_connection(&id, "refused");
-        node.audit_plugin(AuditAction::Rejected, &id, &reason);
-        if node.registry.roster.note_refused(plugin, &reason) {
-            node.report.note_failure(&format!("{id} was refused: {reason}"), &id);
+            next = listener.accept().now_or_never();
         }
-        reason
+        // A flood of connections holds up no other task.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Gives a connection a slot, if its user may connect.
+fn seat(node: &Rc<Node>, slots: &Slots, cgroups: &mut BTreeMap<i32, String>, stream: UnixStream) {
+    let peer = stream.peer_cred();
+    // A user that is not known is none that may connect.
+    let uid = peer.as_ref().map_or(u32::MAX, tokio::net::unix::UCred::uid);
+    if let Err(why) = allow_user(&node.config(), uid) {
+        return refusals::report(node, ConnectionLine::User, "", &why);
+    }
+    let pid = peer.ok().and_then(|peer| peer.pid()).unwrap_or_default();
+    let cgroup = cgroups.entry(pid).or_insert_with(|| {
+        let pid = u32::try_from(pid).ok().filter(|pid| *pid > 0);
+        pid.map(|pid| returning::cgroup(node, pid)).unwrap_or_default()
+    });
+    let slot = slots.take(uid, cgroup, pid);
+    tokio::task::spawn_local(register(Rc::clone(node), stream, slot));
+}
+
+/// Shakes hands with the process that connected, and lets it take part if it may.
+async fn register(node: Rc<Node>, stream: UnixStream, slot: Taken) {
+    // Nothing is spent on one that lost its slot at once.
+    if slot.is_lost() {
+        return report_crowded(&node, slot.pid());
+    }
+    // Before the first word of it: later the process may be another.
+    let peer = origin::peer_of(&node, &stream);
+    let pid = peer.pid;
+    let settings = settings(&node);
+    let unregistered = node.registry.roster.enters(None, Some(pid).filter(|pid| *pid > 0));
+    let registration = Registration::default();
+    let upcalls = upcalls(&node, &unregistered, &registration);
+    let handshake = tokio::select! {
+        handshake = plugin::handshake(stream, None, &settings, upcalls) => Some(handshake),
+        () = slot.lost() => None,
+    };
+    let registered = unregistered.registered.get().map(ToString::to_string);
+    drop((unregistered, slot));
+    if !matches!(handshake, Some(Ok(_))) {
+        registered.iter().for_each(|id| node.registry.note_failed(id));
+    }
+    match handshake {
+        Some(Ok(plugin)) => match may_be(&node, &plugin, &peer).await {
+            Ok(()) => admit(&node, plugin, Some(peer), &registration).await,
+            Err(why) => {
+                node.registry.note_failed(&plugin.id());
+                plugin.disconnect(&why);
+            }
+        },
+        // `check` and `install` connect to find out who listens.
+        Some(Err(error)) if registered.is_none() && error.to_string() == CLOSED => {
+            debug!("process {pid} connected to the plugin socket and left");
+        }
+        Some(Err(error)) => {
+            let line = format!("a plugin connection of process {pid} ended: {error}");
+            refusals::report(&node, ConnectionLine::Unfinished, "", &line);
+        }
+        None => report_crowded(&node, pid),
+    }
+}
+
+fn report_crowded(node: &Rc<Node>, pid: i32) {
+    let line = format!(
+        "{} connections have not registered yet: one of process {pid}, which is among those with the most, was closed",
+        slots::MOST
+    );
+    refusals::report(node, ConnectionLine::Crowded, "", &line);
+}
+
+/// Whether this process may be that plugin. A refusal is reported.
+async fn may_be(node: &Rc<Node>, plugin: &Plugin, peer: &PluginPeer) -> Result<(), String> {
+    let files = &node.registry.pre_installed;
+    let looked = presence::insist_on_loop(|| files.look(&node.config())).await;
+    let (config, identity) = (node.config(), (plugin.index(), plugin.name()));
+    let mut checked = peer.check(&config, files, identity);
+    if let (Ok(()), Err(error)) = (&checked, looked) {
+        let name = plugin.name();
+        let (folder, why) = (config.plugin_path.display(), in_our_words(&error));
+        if config.plugin(identity.0, name).displace == Displace::Never {
+            let why = format!(
+                "whether it is pre-installed cannot be known ({folder}: {why}): make this folder readable"
+            );
+            checked = Err((NotAdmitted::File, why));
+        }
+    }
+    checked.map_err(|refusal| {
+        refusals::report_refused(node, plugin, &refusal);
+        refusal.1
     })
+}
+
+/// Disconnects the plugins that another configuration no longer permits; `before` is the one until
+/// now. A file of the name that has appeared takes over from them, without a gap.
+pub(crate) fn disconnect_unfit(node: &Node, before: &Config) {
+    let config = node.config();
+    for connected in node.registry.connected() {
+        let Some(peer) = &connected.peer else { continue };
+        let plugin = &connected.chained.plugin;
+        let identity = (plugin.index(), plugin.name());
+        let Err((kind, why)) = peer.check(&config, &node.registry.pre_installed, identity) else {
+            continue;
+        };
+        let was_given_away = before.plugin(identity.0, identity.1).displace == Displace::Any;
+        if kind != NotAdmitted::File || was_given_away {
+            warn!(
+                plugin = plugin.id(),
+                "{} is disconnected by the new configuration: {why}",
+                plugin.id()
+            );
+            plugin.disconnect(&why);
+        }
+    }
 }
 
 /// The daemon's settings for a plugin's connection.
@@ -162,16 +200,21 @@ pub(crate) fn settings(node: &Node) -> Settings {
 pub(super) async fn admit(
     node: &Rc<Node>,
     mut plugin: Plugin,
-    launched: bool,
+    peer: Option<PluginPeer>,
     registration: &Registration,
 ) {
-    let id = plugin.id();
-    plugin.count_calls(node.report.metrics.call_meter());
+    let (id, launched) = (plugin.id(), peer.is_none());
     let counted_connections = node.report.metrics.plugins();
+    let config = node.config();
+    if launched || config.names_plugin(&id) {
+        // Others that choose a name take no label from it.
+        counted_connections.reserve(&id);
+    }
+    plugin.count_calls(node.report.metrics.call_meter());
     let takeover = match Takeover::begin(node, &plugin, launched) {
         Ok(takeover) => takeover,
         Err(why) => {
-            node.audit_plugin(AuditAction::Rejected, &id, &why);
+            refusals::report(node, ConnectionLine::Contested, &id, &why);
             plugin.disconnect(&why);
             return node.registry.note_failed(&id);
         }
@@ -183,11 +226,11 @@ pub(super) async fn admit(
         events::snapshot_shared(&node.records.read(), &rules, &id, is_ending)
     };
     note_hidden(node, &id, hidden);
-    let settings = node.config().plugin(plugin.index(), plugin.name());
-    let mistake = node.config().unreliable();
+    let settings = config.plugin(plugin.index(), plugin.name());
+    let mistake = config.unreliable();
     let chained =
         ChainedPlugin::new(plugin, launched, &settings).with_unknown_rights(mistake.as_deref());
-    let connected = node.registry.add(chained, about);
+    let connected = node.registry.add(chained, peer, about);
     registration.set(&connected);
     let counts = (counted(pods.len(), "pod"), counted(containers.len(), "container"));
     let snapshot = EncodedSnapshot { pods, containers: encoded(node, containers).await };
@@ -195,16 +238,16 @@ pub(super) async fn admit(
     takeover.iter().for_each(|takeover| takeover.count(node));
     if let Err(why) = synchronized {
         report_unsynchronized(node, &connected, &why);
-        counted_connections.count_connection(&id, "unsynchronized");
         connected.chained.plugin.disconnect("it could not be synchronized");
         node.registry.remove(&connected, &connected.chained.plugin.closed().await);
         return node.registry.note_failed(&id);
     }
     counted_connections.count_connection(&id, "synchronized");
-    info!(plugin = id, "{id} is synchronized with {} and {}", counts.0, counts.1);
+    let line = format!("{id} is synchronized with {} and {}", counts.0, counts.1);
     let pid = connected.chained.plugin.pid().unwrap_or_default();
     let known = format!("process {pid}, synchronized with {} and {}", counts.0, counts.1);
-    node.audit_plugin(AuditAction::Connected, &id, &known);
+    let who = (id.as_str(), launched);
+    refusals::report_plugin(node, ConnectionLine::Connected, who, (&line, &known));
     stay(node, &connected).await;
 }
 
@@ -238,8 +281,9 @@ pub(super) async fn stay(node: &Rc<Node>, connected: &Rc<ConnectedPlugin>) {
     record_protecting_plugins(node);
     // The process of a launched plugin must not outlive its connection.
     connected.chained.plugin.disconnect("its connection has ended");
-    info!(plugin = id, "{id} disconnected: {}", quoted(&why));
-    node.audit_plugin(AuditAction::Disconnected, &id, &quoted(&why));
+    let (who, why) = ((id.as_str(), connected.chained.launched), quoted(&why));
+    let line = format!("{id} disconnected: {why}");
+    refusals::report_plugin(node, ConnectionLine::Disconnected, who, (&line, &why));
 }
 
 /// Encodes the records as they are sent. They are of one moment, so the encoding may take its time:
@@ -302,16 +346,15 @@ async fn request_synchronization(
 }
 
 /// Reports a plugin that did not come to take part, and who has its place.
-fn report_unsynchronized(node: &Node, connected: &ConnectedPlugin, why: &str) {
+fn report_unsynchronized(node: &Rc<Node>, connected: &ConnectedPlugin, why: &str) {
     let id = connected.chained.id();
     let stays = node.registry.predecessor(connected).map(|old| {
         let name = process_name(old.chained.plugin.pid());
         format!("; {name} keeps its place")
     });
     let stays = stays.unwrap_or_default();
-    let reason = format!("could not be synchronized: {why}{stays}");
-    node.report.note_failure(&format!("{id} {reason}"), &id);
-    node.audit_plugin(AuditAction::Rejected, &id, &reason);
+    let line = format!("{id} could not be synchronized: {why}{stays}");
+    refusals::report(node, ConnectionLine::Unsynchronized, &id, &line);
 }
 
 /// Records the connected plugins: creates wait for them after a restart (D14).

@@ -130,7 +130,7 @@ impl LaunchedRun {
 /// Follows a plugin from its synchronization to the end of its process.
 async fn follow(node: Rc<Node>, plugin: Plugin, registration: Registration) {
     let process = process_of(&plugin);
-    let registered = admission::admit(&node, plugin, true, &registration);
+    let registered = admission::admit(&node, plugin, None, &registration);
     tokio::pin!(registered);
     tokio::select! {
         () = &mut registered => return wait_until_gone(process.as_ref()).await,

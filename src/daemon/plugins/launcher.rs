@@ -38,6 +38,8 @@ type WantedPlugins = BTreeMap<String, Sender<Option<PluginFile>>>;
 pub(crate) async fn keep_running(node: Rc<Node>) {
     let look = || {
         let config = node.config();
+        // What cannot be known now is looked at again.
+        let _counts_as_before = node.registry.pre_installed.look(&config);
         plugin::discover(&config.plugin_path, &config.plugin_config_path)
     };
     let (mut wanted, mut logged) = (WantedPlugins::new(), HashSet::new());
@@ -190,14 +192,17 @@ async fn which_stays(
     Some(before).filter(|run| !run.has_ended())
 }
 
-/// Waits while a process that the daemon did not start has the plugin's place: started again, the
-/// two would fight for it. Returns whether there was one.
+/// Waits while a process that the daemon did not start has the place of a plugin whose name is given
+/// away (`displace = "any"`): started again, the two would fight for it. Returns whether there was one.
 async fn gives_way(
     node: &Node,
     file: &PluginFile,
     wanted_file: &mut Receiver<Option<PluginFile>>,
 ) -> bool {
     let id = file.id();
+    if node.registry.pre_installed.owns(&id) {
+        return false; // No other process keeps its place, or takes it again.
+    }
     let Some(other) = node.registry.find(&id) else { return false };
     let name = process_name(other.chained.plugin.pid());
     info!("{id} is not started again before {name}, which has its place, disconnects");

@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use crate::chain::{ChainedPlugin, SavedCounts};
 use crate::daemon::node::Node;
-use crate::daemon::plugins::admission;
 use crate::daemon::plugins::upcalls::{Registration, upcalls};
+use crate::daemon::plugins::{admission, origin};
 use crate::daemon::registry::connected::Subject;
 use crate::daemon::registry::roster::LaunchedBefore;
 use crate::error::{Context, Result};
@@ -28,6 +28,13 @@ pub(crate) async fn resume(
     let id = saved.id();
     let unregistered = node.registry.roster.enters(None, saved.pid());
     let log = saved.process.is_some().then(|| ProcessLog::new(&id));
+    let peer = match log {
+        None => {
+            let connection = saved.connection().doing(|| format!("going on with {id}"))?;
+            Some(origin::peer_of(node, &connection))
+        }
+        Some(_) => None,
+    };
     let registration = Registration::default();
     let upcalls = upcalls(node, &unregistered, &registration);
     let plugin = Plugin::resume(saved, upcalls, log.as_ref()).await;
@@ -38,7 +45,7 @@ pub(crate) async fn resume(
     let chained = ChainedPlugin::new(plugin, log.is_some(), &settings);
     chained.reconfigure(&node.config());
     chained.resume_counts(counts);
-    let connected = node.registry.resume(chained, known);
+    let connected = node.registry.resume(chained, peer, known);
     registration.set(&connected);
     match (launched, log) {
         (Some((file, starts)), Some(log)) => {

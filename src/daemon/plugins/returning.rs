@@ -168,7 +168,7 @@ fn pod_uid(cgroup: &str) -> Option<&str> {
 }
 
 /// The cgroup of a process, by the line that every host has: version 2's, or the first.
-fn cgroup(node: &Node, pid: u32) -> String {
+pub(super) fn cgroup(node: &Node, pid: u32) -> String {
     let path = node.host.path(format!("/proc/{pid}/cgroup"));
     let text = files::read(&path, limits::KERNEL_FILE).or_absent().unwrap_or_default();
     let text = String::from_utf8_lossy(&text).into_owned();

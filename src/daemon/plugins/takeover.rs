@@ -31,7 +31,8 @@ pub(super) struct Takeover {
     pid: Option<i32>,
     /// The pod in which it runs.
     pod: Option<String>,
-    /// Both connections are of plugins that the daemon launches: no two processes fight there.
+    /// The newcomer is launched, and so is the other, or the name is its file's: no two processes
+    /// fight there.
     is_upgrade: bool,
     /// `completed`, `failed` or `refused`.
     outcome: Cell<&'static str>,
@@ -55,7 +56,8 @@ impl Takeover {
         let takeover = Self {
             pod: returning::pod_of_process(node, plugin.pid()),
             pid: plugin.pid(),
-            is_upgrade: is_launched && old.chained.launched,
+            is_upgrade: is_launched
+                && (old.chained.launched || node.registry.pre_installed.owns(&id)),
             outcome: Cell::new("failed"),
             id,
         };

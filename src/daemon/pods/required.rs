@@ -106,13 +106,28 @@ impl<'n> Requirement<'n> {
     pub(crate) fn require_connected(&self) -> Result<()> {
         self.require_sound_configuration()?;
         let is_present = |name: &str| self.takes_part(name);
+        let stand_in = |name: &str| self.node.registry.stand_in(name);
         let missing = match self.container {
-            Some(_) => self.missing_by_operator(is_present),
+            // The validator would take a plugin of that name for the pre-installed one.
+            Some(_) => self.missing_by_operator(is_present).and_then(|mut missing| {
+                let named = self.missing(|name| is_present(name) || stand_in(name).is_none())?;
+                missing.extend(named);
+                missing.sort_unstable();
+                missing.dedup();
+                Ok(missing)
+            }),
             None => self.missing(is_present),
         };
         let missing = missing.map_err(|why| Error::new(why).hint(self.hint()))?;
         if missing.is_empty() {
             return Ok(());
+        }
+        if let Some(other) = missing.iter().find_map(|name| stand_in(name)) {
+            let names = missing.join(", ");
+            let why = format!(
+                "the required plugin {names} is pre-installed and not connected; {other}, which is connected, was not started from its file"
+            );
+            return Err(Error::new(why).hint(self.hint()));
         }
         let is_hidden = |name: &&String| self.node.registry.is_present(name);
         if let Some(hidden) = missing.iter().find(is_hidden) {
@@ -161,8 +176,9 @@ impl<'n> Requirement<'n> {
             let plugin = id.to_owned();
             Err(PluginFailure::new(plugin, Cause::Timeout, text))
         };
-        match self.missing(|name| entry(silent, name).is_none()) {
-            Ok(names) => match names.iter().find_map(|name| entry(silent, name)) {
+        let entry = |name: &str| self.entry(silent, name);
+        match self.missing(|name| entry(name).is_none()) {
+            Ok(names) => match names.iter().find_map(|name| entry(name)) {
                 Some(Skipped { plugin, reason }) => {
                     fails(plugin, format!("the required plugin {plugin} {reason}"))
                 }
@@ -197,6 +213,12 @@ impl<'n> Requirement<'n> {
         let names = self.named().into_iter();
         let absent = names.filter(|name| !self.takes_part(name));
         absent.map(|name| skipped(name, WAS_ABSENT)).collect()
+    }
+
+    /// The entry of a plugin that is meant where `name` (or `NN-name`) is required.
+    fn entry<'s>(&self, silent: &'s [Skipped], name: &str) -> Option<&'s Skipped> {
+        let pre_installed = &self.node.registry.pre_installed;
+        silent.iter().find(|skipped| pre_installed.is_meant(name, &skipped.plugin))
     }
 
     /// Whether any plugin is required.
@@ -257,12 +279,6 @@ impl<'n> Requirement<'n> {
         let missing = missing_required(&self.pod, container, exemptions, required, is_present)?;
         Ok(missing.into_iter().map(ToOwned::to_owned).collect())
     }
-}
-
-/// The entry of the plugin `name`, or `NN-name`.
-fn entry<'s>(silent: &'s [Skipped], name: &str) -> Option<&'s Skipped> {
-    let bare = |id: &str| id.split_once('-').is_some_and(|(_, bare)| bare == name);
-    silent.iter().find(|skipped| skipped.plugin == name || bare(&skipped.plugin))
 }
 
 fn skipped(plugin: String, reason: &str) -> Skipped {

@@ -113,6 +113,8 @@ pub(crate) async fn resume(node: &Rc<Node>, saved: SavedState) -> (Waiting, Opti
         let went_on = resumed::resume(node, plugin, counts, known, launched).await;
         log_failure("a plugin was disconnected", went_on);
     }
+    // The configuration may have changed with the program.
+    admission::disconnect_unfit(node, &node.config());
     log_failure("going on with the plugin socket", socket::resume(node, &plugin_socket));
     admission::remember_who_is_here(node);
     (Waiting { callers, held_at, before: version }, metrics)

@@ -14,6 +14,8 @@ use crate::chain::{self, ChainedPlugin, Notification};
 use crate::plugin::Event;
 use crate::state::ContainerKey;
 
+use super::peer::PluginPeer;
+
 /// How many events may be queued for a plugin before it is synchronized.
 const BACKLOG: usize = 10_000;
 
@@ -55,6 +57,8 @@ enum Phase {
 /// A registered plugin.
 pub(crate) struct ConnectedPlugin {
     pub(crate) chained: Rc<ChainedPlugin>,
+    /// The process that connected; none for a plugin that the daemon launched.
+    pub(crate) peer: Option<PluginPeer>,
     /// Numbers the connections of this daemon.
     pub(super) arrival: u64,
     /// The process of the connection whose place it takes, if another connection with its identity
@@ -83,6 +87,7 @@ impl ConnectedPlugin {
     ) -> Self {
         Self {
             chained: Rc::new(chained),
+            peer: None,
             arrival,
             replaces: predecessor.map(|old| old.chained.plugin.pid()),
             phase: Cell::new(Phase::Synchronizing),
@@ -92,6 +97,11 @@ impl ConnectedPlugin {
             backlog: RefCell::default(),
             known: RefCell::new(snapshot),
         }
+    }
+
+    /// It connected from outside.
+    pub(super) fn of(self, peer: Option<PluginPeer>) -> Self {
+        Self { peer, ..self }
     }
 
     /// It takes part already.

@@ -9,6 +9,8 @@
 //! It never accepts a connection and changes no record. It imports `watch`.
 
 pub(crate) mod connected;
+pub(crate) mod peer;
+pub(crate) mod pre_installed;
 pub(crate) mod recording;
 pub(crate) mod returning;
 pub(crate) mod roster;
@@ -34,6 +36,8 @@ use crate::rules::{PodsOfContainers, RuledPod, Rules};
 use crate::state::{HiddenFrom, Skipped};
 
 use connected::{ConnectedPlugin, Subject};
+use peer::PluginPeer;
+use pre_installed::PreInstalled;
 use recording::Recorders;
 use returning::ReturningPlugins;
 use roster::Roster;
@@ -76,6 +80,8 @@ pub(crate) struct Registry {
     pub(crate) socket: PluginSocket,
     /// Plugins that creates wait for.
     pub(crate) returning: ReturningPlugins,
+    /// Identities that belong to files.
+    pub(crate) pre_installed: PreInstalled,
     /// The operator's default validator.
     builtin: RefCell<Rc<DefaultValidator>>,
     rules: RefCell<Rc<Rules>>,
@@ -83,6 +89,9 @@ pub(crate) struct Registry {
 
 impl Registry {
     pub(crate) fn new(config: &Config) -> Self {
+        let pre_installed = PreInstalled::default();
+        // While it cannot be known, each name may be a file's.
+        let _looked_at_again = pre_installed.look(config);
         Self {
             connected: RefCell::default(),
             replaced: RefCell::default(),
@@ -94,6 +103,7 @@ impl Registry {
             recorders: Recorders::default(),
             socket: PluginSocket::default(),
             returning: ReturningPlugins::default(),
+            pre_installed,
             builtin: RefCell::new(Rc::new(DefaultValidator::from(&config.default_validator))),
             rules: RefCell::new(Rc::new(Rules::new(&config.rules))),
         }
@@ -107,6 +117,7 @@ impl Registry {
     /// Applies a configuration to the default validator, the rules and every connected plugin.
     pub(crate) fn apply(&self, config: &Config) {
         self.successor_wait.set(config.registration_timeout);
+        let _looked_at_again = self.pre_installed.look(config);
         self.builtin.replace(Rc::new(DefaultValidator::from(&config.default_validator)));
         self.rules.replace(Rc::new(Rules::new(&config.rules)));
         for connected in self.connected.borrow().iter() {
@@ -179,21 +190,6 @@ impl Registry {
         old.cloned()
     }
 
-    /// Whether `NN-name` (or the bare name) is synchronized.
-    pub(crate) fn is_present(&self, name: &str) -> bool {
-        self.synchronized()
-            .iter()
-            .any(|chained| chained.id() == name || chained.plugin.name() == name)
-    }
-
-    /// The same for a pod: a plugin that is not to hear of it takes no part.
-    pub(crate) fn is_present_for(&self, name: &str, pod: &RuledPod) -> bool {
-        self.synchronized().iter().any(|chained| {
-            (chained.id() == name || chained.plugin.name() == name)
-                && self.rules().hidden_by(&chained.id(), pod).is_none()
-        })
-    }
-
     /// Waits for the plugins that are expected back, bounded (D14), and for successors of plugins
     /// that are gone (D41); returns at once if there is none. Returns those that did not come.
     pub(crate) async fn wait_for_returning(&self) -> Vec<String> {
@@ -229,7 +225,8 @@ impl Registry {
         let connected = self.connected.borrow();
         let is_it =
             |plugin: &Rc<ConnectedPlugin>| plugin.is_synchronizing() && plugin.chained.id() == id;
-        connected.iter().any(is_it) || self.roster.is_configuring(id)
+        let is_a_files = self.pre_installed.owns(id);
+        connected.iter().any(is_it) || self.roster.is_configuring(id, is_a_files)
     }
 
     /// A connection of `id` came to nothing: creates wait for it no longer, unless there is
@@ -269,11 +266,14 @@ impl Registry {
     pub(crate) fn add(
         &self,
         chained: ChainedPlugin,
+        peer: Option<PluginPeer>,
         snapshot: HashSet<Subject>,
     ) -> Rc<ConnectedPlugin> {
         let predecessor = self.find(&chained.id());
         let arrival = self.next_arrival();
-        self.insert(ConnectedPlugin::new(chained, arrival, predecessor.as_deref(), snapshot))
+        self.insert(
+            ConnectedPlugin::new(chained, arrival, predecessor.as_deref(), snapshot).of(peer),
+        )
     }
 
     /// Adds a plugin that takes part already and knows `known`: another program of this process has
@@ -281,10 +281,11 @@ impl Registry {
     pub(crate) fn resume(
         &self,
         chained: ChainedPlugin,
+        peer: Option<PluginPeer>,
         known: HashSet<Subject>,
     ) -> Rc<ConnectedPlugin> {
         let arrival = self.next_arrival();
-        self.insert(ConnectedPlugin::new(chained, arrival, None, known).resumed())
+        self.insert(ConnectedPlugin::new(chained, arrival, None, known).of(peer).resumed())
     }
 
     fn next_arrival(&self) -> u64 {

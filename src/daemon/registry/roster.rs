@@ -20,6 +20,9 @@ use crate::text::rfc3339_nanos;
 const SHOWN: Duration = Duration::from_secs(3600);
 const DEPARTED: usize = 64;
 
+/// How many of them may be connections that were refused.
+const REFUSED: usize = 16;
+
 /// Plugins that are not registered yet, or not any more, and plugins that are kept running.
 #[derive(Default)]
 pub(crate) struct Roster {
@@ -152,11 +155,15 @@ impl Roster {
         plugin
     }
 
-    /// Whether a connection has registered as `id` and is being configured.
-    pub(super) fn is_configuring(&self, id: &str) -> bool {
+    /// Whether a connection has registered as `id` and is being configured; only that of a launched
+    /// plugin counts where the name is a file's.
+    pub(super) fn is_configuring(&self, id: &str, is_a_files: bool) -> bool {
         let unregistered = self.unregistered.borrow();
         let mut unregistered = unregistered.iter().filter_map(Weak::upgrade);
-        unregistered.any(|plugin| plugin.registered.get().is_some_and(|own| own.to_string() == id))
+        unregistered.any(|plugin| {
+            (plugin.file.is_some() || !is_a_files)
+                && plugin.registered.get().is_some_and(|own| own.to_string() == id)
+        })
     }
 
     /// Adds a pre-installed plugin that is kept running from now on.
@@ -231,18 +238,33 @@ impl Roster {
         row["gone_at"] = at.into();
         row["gone_time"] = rfc3339_nanos(at).into();
         row["reason"] = reason.into();
+        row["refused"] = true.into();
         // The number of the process is another each time.
         let kind = |reason: &str| reason.replace(|c: char| c.is_ascii_digit(), "");
         let is_known = self.gone(Instant::now()).iter().any(|other| {
             is_same(other, &row) && other["reason"].as_str().map(kind) == Some(kind(reason))
         });
+        self.drop_refused();
         self.keep_departed(Instant::now(), row);
         !is_known
     }
 
+    /// Makes room for one more refused connection: however many there are, they push no plugin out that
+    /// took part.
+    fn drop_refused(&self) {
+        let mut departed = self.departed.borrow_mut();
+        let is_refused = |(_, row): &(Instant, Value)| row["refused"] == true;
+        if departed.iter().filter(|row| is_refused(row)).count() >= REFUSED
+            && let Some(oldest) = departed.iter().position(is_refused)
+        {
+            departed.remove(oldest);
+        }
+    }
+
     fn keep_departed(&self, at: Instant, row: Value) {
         let mut departed = self.departed.borrow_mut();
-        departed.retain(|(_, other)| !is_same(other, &row));
+        // A refused connection takes nobody's row by its name.
+        departed.retain(|(_, other)| !is_same(other, &row) || other["refused"] != row["refused"]);
         if departed.len() >= DEPARTED {
             departed.pop_front();
         }
@@ -256,7 +278,9 @@ impl Roster {
         departed.retain(|(at, row)| {
             row["struck"] == true || now.saturating_duration_since(*at) < SHOWN
         });
-        departed.iter().map(|(_, row)| row.clone()).collect()
+        let mut gone: Vec<Value> = departed.iter().map(|(_, row)| row.clone()).collect();
+        gone.sort_by_key(|row| row["refused"] == true);
+        gone
     }
 
     /// The program before has started this plugin.
@@ -357,6 +381,7 @@ fn empty_row(index: &str, name: &str, state: &str, is_launched: bool) -> Value {
         "struck": false,
         "outdated": null,
         "start_failure": null,
+        "refused": false,
     })
 }
 
@@ -395,6 +420,7 @@ fn row(connected: &ConnectedPlugin, state: &str) -> Value {
         "struck": false,
         "outdated": null,
         "start_failure": null,
+        "refused": false,
     })
 }
 

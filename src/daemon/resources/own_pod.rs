@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pod in which a process runs: by its cgroup, which the kernel says, and by our own records of
-//! containers. Nothing that the process says of itself counts.
+//! The pod in which a process runs: by its cgroup, which the kernel says, and by the cgroups that the
+//! runtime made for the containers on record. Nothing that the process says of itself counts, nor
+//! what it has named a cgroup.
 
 use std::io;
 
 use crate::daemon::node::{Node, messages};
+use crate::daemon::runtime::state_dir;
+use crate::daemon::watch::pidfd;
 use crate::files;
 use crate::presence::IfThere;
 use crate::state::{Container, Pod};
@@ -24,36 +27,94 @@ pub(super) fn of_plugin(node: &Node, plugin: &str) -> io::Result<Option<Pod>> {
 /// # Errors
 /// Fails when that cannot be known.
 pub(crate) fn pod_of_process(node: &Node, pid: u32) -> io::Result<Option<Pod>> {
-    let path = node.host.path(format!("/proc/{pid}/cgroup"));
-    let text = files::read_kernel(&path).if_there()?;
-    Ok(text.and_then(|text| pod_in(node, &text)))
+    match cgroups_of(node, pid)? {
+        Some(text) => pod_in(node, &text),
+        None => Ok(None),
+    }
 }
 
-fn pod_in(node: &Node, text: &str) -> Option<Pod> {
+/// `/proc/PID/cgroup`; `None` without such a process.
+fn cgroups_of(node: &Node, pid: u32) -> io::Result<Option<String>> {
+    let path = node.host.path(format!("/proc/{pid}/cgroup"));
+    files::read_kernel(&path).if_there()
+}
+
+fn pod_in(node: &Node, text: &str) -> io::Result<Option<Pod>> {
     let store = node.records.read();
     let mentioned = store.containers().filter(|known| text.contains(&known.key.id));
     let candidates: Vec<(&Container, String)> = mentioned
         .map(|known| (known, messages::container(known).linux.cgroups_path.clone()))
         .collect();
     let paths = candidates.iter().map(|(known, path)| (known.key.id.as_str(), path.as_str()));
-    let at = outermost(text, &paths.collect::<Vec<_>>())?;
-    let (record, _) = candidates.get(at)?;
-    store.pod(&record.pod).cloned()
+    let init = |at: usize| {
+        let (record, _) = candidates.get(at)?;
+        init_cgroups(node, record).or_absent()?
+    };
+    let at = outermost(text, &paths.collect::<Vec<_>>(), init)?;
+    let found = at.and_then(|at| candidates.get(at));
+    Ok(found.and_then(|(record, _)| store.pod(&record.pod).cloned()))
+}
+
+/// `/proc/PID/cgroup` of the container's init process, of which the runtime made the cgroup; `None`
+/// if there is no such process, or another one has its number.
+fn init_cgroups(node: &Node, record: &Container) -> io::Result<Option<String>> {
+    let (host, key) = (&node.host, &record.key);
+    let (pid, start) = match record.init_pid {
+        Some(pid) => (Some(pid), record.init_start),
+        // `run` tells of it late.
+        None => (state_dir::init_pid(host, key, None, None)?, state_dir::init_start(host, key)?),
+    };
+    let (Some(pid), Some(start)) = (pid, start) else { return Ok(None) };
+    let text = cgroups_of(node, pid)?;
+    let is_same = pidfd::start_time(host, pid)? == Some(start);
+    Ok(text.filter(|_| is_same))
 }
 
 /// The container in which a process is, by its `/proc/PID/cgroup`, among these IDs and cgroup
 /// paths. The outermost counts: a process in a container can make cgroups below its own, by any
-/// name.
-fn outermost(text: &str, containers: &[(&str, &str)]) -> Option<usize> {
-    let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-    let cgroups = paths.flat_map(|path| {
+/// name. Any process that may make cgroups can give one the name of a container: the cgroup is that
+/// container's only if the container's init process is there, or below.
+///
+/// # Errors
+/// Fails when a cgroup has the name of a container whose init process is not known.
+fn outermost(
+    text: &str,
+    containers: &[(&str, &str)],
+    init: impl Fn(usize) -> Option<String>,
+) -> io::Result<Option<usize>> {
+    let mut is_unknown = false;
+    for (hierarchy, path) in text.lines().filter_map(hierarchy_and_path) {
         let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
-        ends.map(move |end| &path[..end])
-    });
-    let mut found = cgroups.filter_map(|cgroup| {
-        containers.iter().position(|(id, path)| is_cgroup_of(cgroup, id, path))
-    });
-    found.next()
+        for cgroup in ends.map(|end| &path[..end]) {
+            let named = |(id, path): &(&str, &str)| is_cgroup_of(cgroup, id, path);
+            for at in (0..containers.len()).filter(|at| named(&containers[*at])) {
+                match init(at) {
+                    Some(init) if is_at_or_below(&init, hierarchy, cgroup) => return Ok(Some(at)),
+                    Some(_elsewhere) => {}
+                    None => is_unknown = true,
+                }
+            }
+        }
+    }
+    match is_unknown {
+        true => Err(io::Error::other("the cgroup of a container of that name is not known")),
+        false => Ok(None),
+    }
+}
+
+/// The hierarchy of a line, with its controllers, and the path in it.
+fn hierarchy_and_path(line: &str) -> Option<(&str, &str)> {
+    let (at, _) = line.match_indices(':').nth(1)?;
+    Some((&line[..at], &line[at + 1..]))
+}
+
+/// Whether a process with this `/proc/PID/cgroup` is in a cgroup of this hierarchy, or below it.
+fn is_at_or_below(text: &str, hierarchy: &str, cgroup: &str) -> bool {
+    let mut paths = text.lines().filter_map(hierarchy_and_path);
+    paths.any(|(own, path)| {
+        let below = (own == hierarchy).then(|| path.strip_prefix(cgroup)).flatten();
+        below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
+    })
 }
 
 /// Whether a cgroup is the container's: `PATH`, or `PREFIX-NAME.scope` for `SLICE:PREFIX:NAME`;
@@ -73,27 +134,66 @@ fn is_cgroup_of(cgroup: &str, id: &str, path: &str) -> bool {
 mod tests {
     use super::*;
 
+    /// The container in which a process is, where each init process is in the cgroup of this line.
+    fn found(text: &str, all: &[(&str, &str)], inits: &[&str]) -> Option<usize> {
+        outermost(text, all, |at| inits.get(at).map(|text| (*text).to_owned())).unwrap()
+    }
+
     #[test]
     fn a_plugin_is_in_the_outermost_container_whatever_it_calls_cgroups_below() {
         let all = [("victim", "/kubepods/podv/victim"), ("own", "/kubepods/podo/own")];
+        let inits = ["12:cpu:/kubepods/podv/victim\n0::/", "12:cpu:/kubepods/podo/own\n0::/"];
         let text = "12:cpu:/kubepods/podo/own/kubepods/podv/victim\n0::/\n";
-        assert_eq!(outermost(text, &all), Some(1));
-        assert_eq!(outermost("0::/kubepods/podo/own", &all), Some(1));
-        assert_eq!(outermost("0::/outer.slice/kubepods/podo/own/init", &all), Some(1));
+        assert_eq!(found(text, &all, &inits), Some(1));
+        let inits = ["0::/kubepods/podv/victim", "0::/kubepods/podo/own"];
+        assert_eq!(found("0::/kubepods/podo/own", &all, &inits), Some(1));
+        assert_eq!(found("0::/kubepods/podo/own/made/below", &all, &inits), Some(1));
         for text in ["0::/kubepods/podx/own", "0::/kubepods/podo/own2", "0::/", "", "own", "0::"] {
-            assert_eq!(outermost(text, &all), None, "{text}");
+            assert_eq!(found(text, &all, &inits), None, "{text}");
         }
+        // The engine itself may be in a container.
+        let inits = ["0::/outer.slice/kubepods/podv/victim", "0::/outer.slice/kubepods/podo/own"];
+        assert_eq!(found("0::/outer.slice/kubepods/podo/own/init", &all, &inits), Some(1));
+    }
+
+    #[test]
+    fn a_cgroup_of_a_containers_name_elsewhere_is_not_the_containers() {
+        let all = [("victim", "/kubepods/podv/victim")];
+        let inits = ["0::/kubepods/podv/victim"];
+        for forged in [
+            "0::/mine/kubepods/podv/victim",
+            "0::/../mine/kubepods/podv/victim",
+            "0::/user.slice/kubepods/podv/victim/more",
+            "3:cpu:/kubepods/podv/victim",
+        ] {
+            assert_eq!(found(forged, &all, &inits[..]), None, "{forged}");
+        }
+        // An init process may have moved itself below.
+        let inits = ["0::/kubepods/podv/victim/init.scope"];
+        assert_eq!(found("0::/kubepods/podv/victim/plugin", &all, &inits), Some(0));
+        let inits = ["0::/kubepods/podv/victim2"];
+        assert_eq!(found("0::/kubepods/podv/victim", &all, &inits), None);
+    }
+
+    #[test]
+    fn a_container_whose_init_process_is_not_known_proves_nothing() {
+        let all = [("victim", "/kubepods/podv/victim")];
+        assert!(outermost("0::/kubepods/podv/victim", &all, |_| None).is_err());
+        assert!(outermost("0::/x/kubepods/podv/victim", &all, |_| None).is_err());
+        assert!(matches!(outermost("0::/elsewhere", &all, |_| None), Ok(None)));
     }
 
     #[test]
     fn systemds_scopes_and_unnamed_cgroups_are_known_by_their_names() {
         let slice = "kubepods-podo.slice:cri-containerd:own";
         let path = "0::/kubepods.slice/kubepods-podo.slice/cri-containerd-own.scope";
-        assert_eq!(outermost(path, &[("own", slice)]), Some(0));
-        assert_eq!(outermost("0::/a.slice/other-own.scope", &[("own", slice)]), None);
-        assert_eq!(outermost("0::/a.slice/other-own.scope", &[("own", "")]), Some(0));
+        assert_eq!(found(path, &[("own", slice)], &[path]), Some(0));
+        let scope = "0::/a.slice/other-own.scope";
+        assert_eq!(found(scope, &[("own", slice)], &[scope]), None);
+        assert_eq!(found(scope, &[("own", "")], &[scope]), Some(0));
         // A container that is named like a cgroup of the kubelet does not own every pod's.
         let named = [("burstable", "/default/burstable")];
-        assert_eq!(outermost("0::/kubepods/burstable/podo/own", &named), None);
+        let init = ["0::/default/burstable"];
+        assert_eq!(found("0::/kubepods/burstable/podo/own", &named, &init), None);
     }
 }

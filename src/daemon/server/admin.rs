@@ -13,7 +13,7 @@ use crate::daemon::process::requests::ReloadRequest;
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::recovery::{enabled, lost};
 use crate::daemon::registry::NRI_VERSION;
-use crate::daemon::server::{explain, holdings, policy, rows};
+use crate::daemon::server::{explain, exposed, holdings, policy, rows};
 use crate::error::{Result, quoted};
 use crate::link::DaemonResponse;
 use crate::state::{Container, Lifecycle, Skipped, Store};
@@ -36,6 +36,7 @@ pub(crate) async fn answer(node: &Rc<Node>, question: &str) -> DaemonResponse {
             }
         }
         "pods" => pods(node),
+        "socket_mounts" => exposed::socket_mounts(node),
         "reload" => match reload(node, question["dry_run"] == true).await {
             Ok(document) => document,
             Err(error) => return DaemonResponse::Refuse(error.to_string()),
@@ -154,6 +155,7 @@ fn status(node: &Node) -> Value {
         "disabled": holdings::switched_off(node).is_some(),
         "disabled_by": holdings::switched_off(node),
         "required": required(node),
+        "refused_connections": node.report.connections.rows(),
     })
 }
 

@@ -7,6 +7,7 @@ mod admin;
 pub(crate) mod drain;
 mod explain;
 mod explain_pod;
+mod exposed;
 mod frames;
 mod holdings;
 mod hook;

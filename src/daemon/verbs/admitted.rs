@@ -201,6 +201,8 @@ impl Admitted {
         let (rules, ruled) = (node.registry.rules(), notification.ruled_pod());
         let hidden_from = node.registry.hidden_from(&ruled);
         node.records.change_in_memory(key, |record| record.hidden_from = hidden_from);
+        // In one step with the choice of those that are asked: one may have left since.
+        Requirement::of_container(node, description).require_connected()?;
         let mut registered = node.registry.participants();
         registered.retain(|chained| rules.hidden_by(&chained.id(), &ruled).is_none());
         let pods = target::KnownPods { node, subject: Some(key) };

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The rows of `check` about who can be a plugin, beside root of this node: a plugin can run anything as
+//! root in any container. Each widening of the plugin socket has a row, and so has a folder or file of
+//! pre-installed plugins that others can write. What was refused lately is named.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::plugins::RECENT_NANOS;
+use super::{Daemon, finding, warning};
+use crate::clock;
+use crate::config::{Config, PluginOrigin};
+use crate::plugin::discover;
+use crate::text::{counted, first_of};
+
+const SOCKET: &str = "plugin socket";
+const INSTALLED: &str = "pre-installed plugins";
+
+/// The rows.
+pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Value> {
+    let mut rows = Vec::new();
+    if !config.disable_connections {
+        rows.extend(config.socket_path.parent().and_then(socket_folder));
+        rows.extend(widened(config));
+        rows.extend(mounted(running));
+        rows.extend(programs(config));
+    }
+    rows.extend(refused(running));
+    rows.extend(installed(config));
+    rows
+}
+
+/// The folder of the socket: who writes there can put another socket in its place.
+fn socket_folder(folder: &Path) -> Option<Value> {
+    let there = folder.metadata().ok()?;
+    if let Some((what, hint)) = written_by_others(folder, &there, "700") {
+        let detail = format!("{what}: they can put another socket in the place of nri-runc's");
+        return Some(finding(SOCKET, false, detail, &hint));
+    }
+    // A folder that is the socket's alone; /run is everybody's.
+    let is_own = folder.file_name().is_some_and(|name| name == "nri");
+    let mode = there.mode() & 0o7777;
+    (is_own && mode & 0o077 != 0).then(|| {
+        let shown = folder.display();
+        let detail = format!("{shown} may be entered by others (mode {mode:04o})");
+        warning(SOCKET, detail, &format!("chmod 700 {shown}"))
+    })
+}
+
+/// What lets others write there, and the command against it.
+fn written_by_others(
+    path: &Path,
+    there: &std::fs::Metadata,
+    mode: &str,
+) -> Option<(String, String)> {
+    let (shown, own) = (path.display(), nix::unistd::geteuid().as_raw());
+    if ![0, own].contains(&there.uid()) {
+        let what = format!("{shown} belongs to user {}", there.uid());
+        return Some((what, format!("chown {own} {shown}")));
+    }
+    let bits = there.mode() & 0o7777;
+    // Members of root's own group are root's.
+    let others = if there.gid() == 0 { 0o002 } else { 0o022 };
+    (bits & others != 0).then(|| {
+        let what = format!("{shown} may be written by others (mode {bits:04o})");
+        (what, format!("chmod {mode} {shown}"))
+    })
+}
+
+/// Settings that let others than root connect.
+fn widened(config: &Config) -> Vec<Value> {
+    let mut rows = Vec::new();
+    let mode = config.socket_mode;
+    if mode & 0o077 != 0 {
+        let who = match config.socket_gid {
+            _ if mode & 0o006 != 0 => "every user".to_owned(),
+            Some(group) => format!("group {group}"),
+            None => "its group".to_owned(),
+        };
+        let detail = format!("nri.socket_mode {mode:04o} opens the socket to {who}");
+        rows.push(warning(
+            SOCKET,
+            detail,
+            "set nri.socket_mode to \"0600\", unless they may be root",
+        ));
+    }
+    if let Some(group) = config.socket_gid.filter(|group| *group != 0) {
+        let detail = format!("nri.socket_gid gives the socket to group {group}");
+        rows.push(warning(SOCKET, detail, "remove nri.socket_gid, unless its members may be root"));
+    }
+    let users = config.allowed_uids.iter().filter(|uid| **uid != 0).map(ToString::to_string);
+    let users: Vec<String> = users.collect();
+    if !users.is_empty() {
+        let detail = format!(
+            "nri.allowed_uids lets user {} be a plugin, which can run anything as root in any container",
+            first_of(&users)
+        );
+        let hint = "set nri.allowed_uids to [0], unless these users may be root";
+        rows.push(warning(SOCKET, detail, hint));
+    }
+    rows
+}
+
+/// Containers that reach the socket, and in which no plugin runs.
+fn mounted(running: &Daemon) -> Option<Value> {
+    let all = running.socket_mounts["containers"].as_array()?.iter();
+    let text = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
+    let named = all.map(|row| {
+        let (namespace, pod) = (text(row, "namespace"), text(row, "pod"));
+        format!("{namespace}/{pod} (container {}, {})", text(row, "container"), text(row, "source"))
+    });
+    let named: Vec<String> = named.collect();
+    if named.is_empty() {
+        return None;
+    }
+    let count = running.socket_mounts["count"].as_u64().and_then(|count| count.try_into().ok());
+    let detail = format!(
+        "{} can be any plugin, since the socket is mounted there: {}",
+        counted(count.unwrap_or(named.len()), "container"),
+        first_of(&named)
+    );
+    let hint =
+        "remove the mount from the pod, or say in [plugin.\"*\"] from which processes may connect";
+    Some(warning(SOCKET, crate::error::quoted(&detail), hint))
+}
+
+/// A restriction to programs, which is advice among processes of one user.
+fn programs(config: &Config) -> Option<Value> {
+    let is_program = |origin: &PluginOrigin| matches!(origin, PluginOrigin::Program(_));
+    let named = config.plugins.iter().filter(|(_, section)| {
+        section.from.as_ref().is_some_and(|origins| origins.iter().any(is_program))
+    });
+    let names: Vec<String> = named.map(|(name, _)| format!("plugin.{name}.from")).collect();
+    let detail = format!(
+        "{}: exe: keeps out mistakes, not a process of a user that may connect (docs/rules.md)",
+        first_of(&names)
+    );
+    (!names.is_empty()).then(|| finding("plugin origins", true, detail, ""))
+}
+
+/// Connections that were refused lately, each reason in one row.
+fn refused(running: &Daemon) -> Vec<Value> {
+    let all = running.status["refused_connections"].as_array().into_iter().flatten();
+    let now = clock::now();
+    let is_recent =
+        |row: &&Value| row["at"].as_i64().is_some_and(|at| now.saturating_sub(at) < RECENT_NANOS);
+    let rows = all.filter(is_recent).filter_map(|row| {
+        let hint = match row["why"].as_str()? {
+            "user" => "stop its process, or add the user to nri.allowed_uids",
+            "from" => "start it where [plugin.NAME] from says, or change from",
+            "pre-installed" => "stop that process, or remove the file",
+            "crowded" => "stop the process that connects so often, or take the socket from its pod",
+            _ => return None,
+        };
+        let last = row["last"].as_str().unwrap_or_default();
+        let detail = format!("{} refused; the last: {last}", row["count"]);
+        Some(warning("plugin connections", detail, hint))
+    });
+    rows.collect()
+}
+
+/// Folders and files of pre-installed plugins, which run as root.
+fn installed(config: &Config) -> Vec<Value> {
+    let (found, _) = discover(&config.plugin_path, &config.plugin_config_path);
+    let folders = [&config.plugin_path, &config.plugin_config_path].map(|path| (path, "755"));
+    let files = found.iter().map(|file| (&file.path, "go-w"));
+    let all = folders.into_iter().chain(files);
+    let rows = all.filter_map(|(path, mode)| {
+        let (what, hint) = written_by_others(path, &path.metadata().ok()?, mode)?;
+        let detail = format!("{what}: what they put there runs as root");
+        Some(finding(INSTALLED, false, detail, &hint))
+    });
+    rows.collect()
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Connections that became no plugin, by the reason. Whoever holds the socket can make thousands a
+//! second, so each is counted and few have a line: the rest of a minute is one more line.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::clock::now;
+
+/// The time in which lines are counted.
+pub(crate) const WINDOW: Duration = Duration::from_secs(60);
+
+/// The most lines of one reason in that time: enough for the plugins of a node that is set up wrong.
+const REFUSALS: u32 = 10;
+
+/// The most lines about plugins that connect, and as many about those that disconnect.
+const PLUGINS: u32 = 100;
+
+/// What the lines are about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ConnectionLine {
+    /// The kernel gave none, for want of descriptors.
+    Unaccepted,
+    /// The user may not connect (`nri.allowed_uids`).
+    User,
+    /// The process is not one that `[plugin.NAME] from` permits.
+    Origin,
+    /// The name is a pre-installed plugin's.
+    File,
+    /// Two processes fight for one name.
+    Contested,
+    /// It did not register, or broke the protocol.
+    Unfinished,
+    /// Its slot was given to another connection.
+    Crowded,
+    /// It registered and could not be synchronized.
+    Unsynchronized,
+    /// It was accepted.
+    Connected,
+    /// It was accepted, and ended.
+    Disconnected,
+}
+
+impl ConnectionLine {
+    /// Its name in `status`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Unaccepted => "unaccepted",
+            Self::User => "user",
+            Self::Origin => "from",
+            Self::File => "pre-installed",
+            Self::Contested => "contested",
+            Self::Unfinished => "unfinished",
+            Self::Crowded => "crowded",
+            Self::Unsynchronized => "unsynchronized",
+            Self::Connected => "connected",
+            Self::Disconnected => "disconnected",
+        }
+    }
+
+    /// What happened to `count` more connections, in one line.
+    pub(crate) fn more(self, count: u64) -> String {
+        let what = match self {
+            Self::Unaccepted => "could not be accepted",
+            Self::User => "were refused (nri.allowed_uids)",
+            Self::Origin => "were refused (plugin.NAME.from)",
+            Self::File => "were refused, since their names are those of pre-installed plugins",
+            Self::Contested => "were refused, since another process has the name",
+            Self::Unfinished => "ended before they were registered",
+            Self::Crowded => "were closed before they were registered, to make room for others",
+            Self::Unsynchronized => "could not be synchronized",
+            Self::Connected => "were synchronized",
+            Self::Disconnected => "of plugins ended",
+        };
+        format!("{count} more connections {what} within a minute; see: nri-runc nri status")
+    }
+
+    fn is_refusal(self) -> bool {
+        !matches!(self, Self::Connected | Self::Disconnected)
+    }
+}
+
+/// Whether there is room for a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    Line,
+    /// It is one of those that a later line counts.
+    HeldBack {
+        /// The first one: that later line is to be written once [`WINDOW`] is over.
+        is_first: bool,
+    },
+}
+
+/// How many there were of each kind.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectionLines(RefCell<BTreeMap<ConnectionLine, Counted>>);
+
+#[derive(Debug, Default)]
+struct Counted {
+    total: u64,
+    /// The last one: Unix time in nanoseconds, and the line.
+    at: i64,
+    last: String,
+    since: Option<Instant>,
+    lines: u32,
+    held_back: u64,
+}
+
+impl ConnectionLines {
+    /// Counts one without a line.
+    pub(crate) fn count(&self, kind: ConnectionLine, line: &str) {
+        let mut all = self.0.borrow_mut();
+        let counted = all.entry(kind).or_default();
+        counted.total += 1;
+        counted.at = now();
+        line.clone_into(&mut counted.last);
+    }
+
+    /// Counts one; whether it has a line.
+    pub(crate) fn room(&self, kind: ConnectionLine, line: &str, at: Instant) -> Room {
+        self.count(kind, line);
+        let mut all = self.0.borrow_mut();
+        let counted = all.entry(kind).or_default();
+        let is_over = |since: Instant| at.saturating_duration_since(since) >= WINDOW;
+        if counted.since.is_none_or(is_over) && counted.held_back == 0 {
+            (counted.since, counted.lines) = (Some(at), 0);
+        }
+        let most = if kind.is_refusal() { REFUSALS } else { PLUGINS };
+        if counted.lines < most {
+            counted.lines += 1;
+            return Room::Line;
+        }
+        counted.held_back += 1;
+        Room::HeldBack { is_first: counted.held_back == 1 }
+    }
+
+    /// The line about those that had none, once it is time.
+    pub(crate) fn take_held_back(&self, kind: ConnectionLine) -> Option<String> {
+        let mut all = self.0.borrow_mut();
+        let counted = all.get_mut(&kind)?;
+        counted.since = None;
+        let count = std::mem::take(&mut counted.held_back);
+        (count > 0).then(|| kind.more(count))
+    }
+
+    /// Connections that were refused, for `status`.
+    pub(crate) fn rows(&self) -> Value {
+        let all = self.0.borrow();
+        let refused = all.iter().filter(|(kind, _)| kind.is_refusal());
+        let rows = refused.map(|(kind, counted)| {
+            json!({"why": kind.name(), "count": counted.total, "at": counted.at, "last": counted.last})
+        });
+        rows.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_has_few_lines_and_one_that_counts_the_rest() {
+        let (lines, begun) = (ConnectionLines::default(), Instant::now());
+        let kind = ConnectionLine::Origin;
+        let rooms: Vec<Room> =
+            (0..100_000).map(|_| lines.room(kind, "10-a was refused", begun)).collect();
+        assert_eq!(rooms.iter().filter(|room| **room == Room::Line).count(), 10);
+        let firsts = rooms.iter().filter(|room| **room == Room::HeldBack { is_first: true });
+        assert_eq!(firsts.count(), 1, "one task tells of the rest");
+        // It may run late: until then none has a line.
+        assert_ne!(lines.room(kind, "", begun + WINDOW * 2), Room::Line);
+        let told = lines.take_held_back(kind).unwrap();
+        assert!(
+            told.starts_with("99991 more connections were refused (plugin.NAME.from)"),
+            "{told}"
+        );
+        assert_eq!(lines.take_held_back(kind), None);
+        assert_eq!(lines.room(kind, "last", begun + WINDOW * 2), Room::Line);
+        assert_eq!(lines.rows()[0]["count"], 100_002);
+        assert_eq!(lines.rows()[0]["last"], "last");
+    }
+
+    #[test]
+    fn one_reason_takes_no_line_from_another_and_few_have_all_their_lines() {
+        let (lines, begun) = (ConnectionLines::default(), Instant::now());
+        for _flood in 0..1000 {
+            let _room = lines.room(ConnectionLine::Crowded, "", begun);
+        }
+        for second in 0..100 {
+            let at = begun + Duration::from_secs(second * 6);
+            assert_eq!(lines.room(ConnectionLine::File, "", at), Room::Line, "{second}");
+        }
+        assert_eq!(lines.room(ConnectionLine::Connected, "", begun), Room::Line);
+        assert_eq!(lines.rows().as_array().unwrap().len(), 2, "an accepted one is not refused");
+    }
+}

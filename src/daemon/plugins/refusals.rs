@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reports connections that became no plugin, and plugins that come and go: in the log, the audit log,
+//! `status` and metrics, so that a flood of them costs a bounded number of lines. It refuses nothing.
+
+use std::rc::Rc;
+
+use tokio::time::Instant;
+use tracing::{error, info, warn};
+
+use crate::audit::AuditAction;
+use crate::clock::now;
+use crate::daemon::node::Node;
+use crate::daemon::node::refused::{ConnectionLine, Room, WINDOW};
+use crate::daemon::registry::peer::NotAdmitted;
+use crate::plugin::Plugin;
+
+/// How operators see refusals of one kind as one failure, whichever names were tried.
+const REFUSED: &str = "connections were refused under the names of plugins";
+
+/// Reports a registered plugin that may not be the one that it says it is.
+pub(super) fn report_refused(
+    node: &Rc<Node>,
+    plugin: &Plugin,
+    (why, reason): &(NotAdmitted, String),
+) {
+    let id = plugin.id();
+    let kind = match why {
+        NotAdmitted::User => ConnectionLine::User,
+        NotAdmitted::Origin => ConnectionLine::Origin,
+        NotAdmitted::File => ConnectionLine::File,
+    };
+    let line = format!("{id} was refused: {reason}");
+    node.report.count_failure(&line, REFUSED, "", now());
+    // One that connects again and again has one line.
+    if node.registry.roster.note_refused(plugin, reason) {
+        report(node, kind, &id, &line);
+    } else {
+        node.report.metrics.plugins().count_refused_connection();
+        node.report.connections.count(kind, &line);
+    }
+}
+
+/// Reports a connection that became no plugin; `id` is what it called itself, if it did.
+pub(super) fn report(node: &Rc<Node>, kind: ConnectionLine, id: &str, line: &str) {
+    let metrics = node.report.metrics.plugins();
+    if kind == ConnectionLine::Unsynchronized {
+        metrics.count_unsynchronized(id);
+    } else if kind != ConnectionLine::Contested {
+        // That one is counted as a takeover.
+        metrics.count_refused_connection();
+    }
+    if !has_line(node, kind, line) {
+        return;
+    }
+    match kind {
+        ConnectionLine::Origin | ConnectionLine::File => error!(plugin = id, "{line}"),
+        ConnectionLine::Unsynchronized => node.report.note_failure(line, id),
+        ConnectionLine::Contested => {} // The takeover has logged it.
+        ConnectionLine::Unfinished => info!("{line}"),
+        ConnectionLine::Unaccepted
+        | ConnectionLine::User
+        | ConnectionLine::Crowded
+        | ConnectionLine::Connected
+        | ConnectionLine::Disconnected => warn!("{line}"),
+    }
+    if kind != ConnectionLine::Unfinished {
+        let reason = line.strip_prefix(id).unwrap_or(line);
+        let reason = reason.strip_prefix(" was refused: ").unwrap_or(reason).trim_start();
+        node.audit_plugin(AuditAction::Rejected, id, reason);
+    }
+}
+
+/// Reports a plugin that was synchronized, or one that disconnected.
+pub(super) fn report_plugin(
+    node: &Rc<Node>,
+    kind: ConnectionLine,
+    (id, is_launched): (&str, bool),
+    (line, reason): (&str, &str),
+) {
+    let is_new = kind == ConnectionLine::Connected;
+    let action = if is_new { AuditAction::Connected } else { AuditAction::Disconnected };
+    // The daemon itself starts launched ones, with pauses.
+    if is_launched || has_line(node, kind, line) {
+        info!(plugin = id, "{line}");
+        node.audit_plugin(action, id, reason);
+    }
+}
+
+/// Whether this one has a line. The first one that has none sees to the line that counts them.
+fn has_line(node: &Rc<Node>, kind: ConnectionLine, line: &str) -> bool {
+    match node.report.connections.room(kind, line, Instant::now()) {
+        Room::Line => true,
+        Room::HeldBack { is_first: false } => false,
+        Room::HeldBack { is_first: true } => {
+            let node = Rc::clone(node);
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(WINDOW).await;
+                if let Some(line) = node.report.connections.take_held_back(kind) {
+                    warn!("{line}");
+                    node.audit_plugin(AuditAction::Rejected, "", &line);
+                }
+            });
+            false
+        }
+    }
+}

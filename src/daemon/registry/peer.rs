@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The process that connected as a plugin, and whether it may be the one that it says it is: by its
+//! user (D11), by its origin (`[plugin.NAME] from`, D44), and because no file has its name (D55). A
+//! reload may change each answer, so it is kept with the plugin. It is found out elsewhere.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use crate::config::{Config, Displace, PluginOrigin};
+use crate::daemon::watch::pidfd;
+use crate::error::quoted;
+use crate::glob;
+
+use super::pre_installed::PreInstalled;
+
+/// The process that connected, as far as it can be proven.
+#[derive(Debug)]
+pub(crate) struct PluginPeer {
+    pub(crate) pid: i32,
+    pub(crate) uid: u32,
+    /// None if the process cannot be held.
+    pub(crate) process: Option<OwnedFd>,
+    pub(crate) facts: PeerFacts,
+}
+
+/// What is known of it.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct PeerFacts {
+    /// The file that it executes, as it sees that path.
+    pub(crate) program: String,
+    /// Whether that is this host's file of the path, executed by a process of this host.
+    pub(crate) is_hosts: bool,
+    /// Whether it runs in a container that nri-runc knows.
+    pub(crate) is_contained: bool,
+    /// Namespace and name of the pod in which it runs, where nobody but the engine may have written
+    /// them.
+    pub(crate) pod: Option<(String, String)>,
+}
+
+/// Which setting keeps a process from being a plugin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum NotAdmitted {
+    /// `nri.allowed_uids`.
+    User,
+    /// `[plugin.NAME] from`.
+    Origin,
+    /// The name is a file's.
+    File,
+}
+
+impl PluginPeer {
+    /// Whether it may be the plugin `index-name`; else which setting forbids it, and the line.
+    ///
+    /// # Errors
+    /// Fails with these two.
+    pub(crate) fn check(
+        &self,
+        config: &Config,
+        pre_installed: &PreInstalled,
+        (index, name): (&str, &str),
+    ) -> Result<(), (NotAdmitted, String)> {
+        allow_user(config, self.uid).map_err(|why| (NotAdmitted::User, why))?;
+        let settings = config.plugin(index, name);
+        self.fits_any(&settings.from).map_err(|why| {
+            let why = format!("it may not connect under this name: {why} (plugin.{name}.from)");
+            (NotAdmitted::Origin, why)
+        })?;
+        let id = format!("{index}-{name}");
+        if settings.displace == Displace::Never && pre_installed.owns(&id) {
+            let why = its_files_name(&config.plugin_path.join(&id), name, self.pid);
+            return Err((NotAdmitted::File, why));
+        }
+        Ok(())
+    }
+
+    /// Whether it is one of these; else the reason, in one clause.
+    fn fits_any(&self, origins: &[PluginOrigin]) -> Result<(), String> {
+        if origins.is_empty() {
+            return Ok(());
+        }
+        // What was read is this process's only if it has not ended since.
+        match &self.process {
+            None => return Err(format!("its process {} cannot be identified", self.pid)),
+            Some(process) if pidfd::has_ended(process) => {
+                return Err(format!("its process {} has exited", self.pid));
+            }
+            Some(_) => {}
+        }
+        if origins.iter().any(|origin| self.facts.fits(origin)) {
+            return Ok(());
+        }
+        Err(format!("its process {} is {}", self.pid, self.facts))
+    }
+}
+
+/// Whether processes of this user may connect plugins.
+///
+/// # Errors
+/// Fails with the line.
+pub(crate) fn allow_user(config: &Config, uid: u32) -> Result<(), String> {
+    match config.allowed_uids.contains(&uid) {
+        true => Ok(()),
+        false => Err(format!("user {uid} may not connect a plugin (nri.allowed_uids)")),
+    }
+}
+
+fn its_files_name(file: &Path, name: &str, pid: i32) -> String {
+    format!(
+        "{} has this name, so only the process that nri-runc starts from it is this plugin: stop process {pid}, remove the file, or set displace = \"any\" in [plugin.{name}]",
+        file.display()
+    )
+}
+
+impl PeerFacts {
+    fn fits(&self, origin: &PluginOrigin) -> bool {
+        match origin {
+            PluginOrigin::Pod { namespace, name } => self
+                .pod
+                .as_ref()
+                .is_some_and(|(ns, pod)| glob::matches(namespace, ns) && glob::matches(name, pod)),
+            PluginOrigin::Program(pattern) => {
+                self.is_hosts && !self.is_contained && glob::matches_path(pattern, &self.program)
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for PeerFacts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let program = match self.program.as_str() {
+            "" => "an unknown program".to_owned(),
+            program => quoted(program),
+        };
+        match (&self.pod, self.is_contained) {
+            (Some((namespace, name)), _) => {
+                write!(f, "{program} in pod {}/{}", quoted(namespace), quoted(name))
+            }
+            (None, true) => write!(f, "{program} in a pod whose namespace is not proven"),
+            (None, false) if self.is_hosts => write!(f, "{program} on the host"),
+            (None, false) => write!(f, "{program} in a container that nri-runc did not create"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(namespace: &str, name: &str) -> PluginOrigin {
+        PluginOrigin::Pod { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    fn program(pattern: &str) -> PluginOrigin {
+        PluginOrigin::Program(pattern.to_owned())
+    }
+
+    fn facts() -> PeerFacts {
+        PeerFacts {
+            program: "/opt/nri/plugins/10-a".to_owned(),
+            is_hosts: true,
+            is_contained: false,
+            pod: None,
+        }
+    }
+
+    #[test]
+    fn a_program_is_the_hosts_file_outside_of_containers() {
+        let own = program("/opt/nri/plugins/*");
+        assert!(facts().fits(&own) && facts().fits(&program("/opt/nri/plugins/10-a")));
+        for other in ["/opt/nri/*", "/opt/nri/plugins", "/opt/*/10-a", "/opt/nri/plugins/1"] {
+            assert!(!facts().fits(&program(other)), "{other}");
+        }
+        assert!(!PeerFacts { is_hosts: false, ..facts() }.fits(&own), "its own file of that name");
+        assert!(
+            !PeerFacts { is_contained: true, ..facts() }.fits(&own),
+            "mounted into a container"
+        );
+        assert!(!facts().fits(&pod("*", "*")), "it is in no pod");
+    }
+
+    #[test]
+    fn a_pod_is_known_by_namespace_and_name_and_not_by_its_program() {
+        let of_pod = Some(("kube-system".to_owned(), "balloons-x7k2p".to_owned()));
+        let inside = PeerFacts { pod: of_pod, is_contained: true, ..facts() };
+        assert!(inside.fits(&pod("kube-system", "balloons-*")));
+        for (namespace, name) in
+            [("kube-syste", "balloons-*"), ("kube-system", "balloons"), ("default", "*")]
+        {
+            assert!(!inside.fits(&pod(namespace, name)), "{namespace}/{name}");
+        }
+        let doubtful = PeerFacts { pod: None, ..inside };
+        assert!(!doubtful.fits(&pod("*", "*")));
+        assert!(doubtful.to_string().ends_with("in a pod whose namespace is not proven"));
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a process that ends at once")]
+    fn a_peer_that_cannot_be_held_or_has_ended_fits_nothing_but_no_restriction() {
+        let lost = PluginPeer { pid: 0, uid: 0, process: None, facts: facts() };
+        assert_eq!(lost.fits_any(&[]), Ok(()));
+        let why = lost.fits_any(&[program("/opt/nri/plugins/*")]).unwrap_err();
+        assert!(why.contains("cannot be identified"), "{why}");
+        let mut child = std::process::Command::new("/bin/true").spawn().unwrap();
+        let process = pidfd::open(child.id()).unwrap();
+        child.wait().unwrap();
+        let ended = PluginPeer { pid: 7, uid: 0, process, facts: facts() };
+        let why = ended.fits_any(&[program("/opt/nri/plugins/*")]).unwrap_err();
+        assert!(why.contains("process 7 has exited"), "{why}");
+    }
+
+    #[test]
+    fn a_process_is_judged_by_user_origin_and_file() {
+        let temp = tempfile::tempdir().unwrap();
+        crate::files::replace(&temp.path().join("10-policy"), b"").unwrap();
+        let mut config = Config { plugin_path: temp.path().to_owned(), ..Config::default() };
+        let files = PreInstalled::default();
+        let peer = PluginPeer { pid: 7, uid: 0, process: None, facts: facts() };
+        let kind = |config: &Config, peer: &PluginPeer, index: &str| {
+            files.look(config).unwrap();
+            peer.check(config, &files, (index, "policy")).map_err(|(kind, why)| {
+                assert!(!why.contains('\n'), "{why}");
+                kind
+            })
+        };
+        assert_eq!(kind(&config, &peer, "10"), Err(NotAdmitted::File));
+        assert_eq!(kind(&config, &peer, "11"), Ok(()));
+        let other = PluginPeer { uid: 7, process: None, facts: facts(), ..peer };
+        assert_eq!(kind(&config, &other, "11"), Err(NotAdmitted::User));
+        let section = config.plugins.entry("policy".to_owned()).or_default();
+        section.displace = Some(Displace::Any);
+        assert_eq!(kind(&config, &peer, "10"), Ok(()));
+        let section = config.plugins.entry("policy".to_owned()).or_default();
+        section.from = Some(vec![program("/elsewhere")]);
+        assert_eq!(kind(&config, &peer, "10"), Err(NotAdmitted::Origin));
+    }
+}

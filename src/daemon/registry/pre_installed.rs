@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which identities belong to files in `plugin_path` (D55): as long as `NN-name` lies there, only the
+//! process that the daemon launched from it is that plugin, and wherever the bare name is required,
+//! only launched processes count. `[plugin.NAME] displace = "any"` gives an identity away.
+//!
+//! "No such file" and "it cannot be known" are different answers: what was known stays known, and as
+//! long as nothing is known each identity may be a file's.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+
+use crate::chain::ChainedPlugin;
+use crate::config::{Config, Displace, bare_name};
+use crate::plugin;
+use crate::rules::RuledPod;
+
+use super::Registry;
+
+/// The identities that belong to files.
+#[derive(Debug, Default)]
+pub(crate) struct PreInstalled(RefCell<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    folder: PathBuf,
+    /// Every `NN-name` in it; `None` until it could be read.
+    files: Option<BTreeSet<String>>,
+    /// Those that are not given away; `None` if each may be a file's.
+    owned: Option<BTreeSet<String>>,
+}
+
+impl PreInstalled {
+    /// Looks at the folder, as this configuration has it.
+    ///
+    /// # Errors
+    /// Fails when the folder cannot be read. What was known of it counts on.
+    pub(crate) fn look(&self, config: &Config) -> io::Result<()> {
+        let found = plugin::identities(&config.plugin_path);
+        let mut known = self.0.borrow_mut();
+        if known.folder != config.plugin_path {
+            *known = Known { folder: config.plugin_path.clone(), ..Known::default() };
+        }
+        let outcome = found.map(|found| known.files = Some(found));
+        let is_owned = |id: &&String| {
+            let (index, name) = id.split_once('-').unwrap_or_default();
+            config.plugin(index, name).displace == Displace::Never
+        };
+        known.owned =
+            known.files.as_ref().map(|files| files.iter().filter(is_owned).cloned().collect());
+        outcome
+    }
+
+    /// Whether `NN-name` belongs to a file, or may.
+    pub(crate) fn owns(&self, id: &str) -> bool {
+        self.0.borrow().owned.as_ref().is_none_or(|owned| owned.contains(id))
+    }
+
+    /// Whether the plugin `id` is one that `name` (or `NN-name`) means, where that is required.
+    pub(crate) fn is_meant(&self, name: &str, id: &str) -> bool {
+        let is_a_files_name = || {
+            let known = self.0.borrow();
+            known.owned.as_ref().is_some_and(|owned| owned.iter().any(|id| bare_name(id) == name))
+        };
+        id == name || bare_name(id) == name && (self.owns(id) || !is_a_files_name())
+    }
+}
+
+impl Registry {
+    /// Whether `NN-name` (or the bare name) is synchronized.
+    pub(crate) fn is_present(&self, name: &str) -> bool {
+        self.synchronized().iter().any(|chained| self.counts_as(chained, name))
+    }
+
+    /// The same for a pod: a plugin that is not to hear of it takes no part.
+    pub(crate) fn is_present_for(&self, name: &str, pod: &RuledPod) -> bool {
+        self.synchronized().iter().any(|chained| {
+            self.counts_as(chained, name) && self.rules().hidden_by(&chained.id(), pod).is_none()
+        })
+    }
+
+    /// A synchronized plugin with this name (or `NN-name`) that does not count as it, since the name
+    /// is a file's.
+    pub(crate) fn stand_in(&self, name: &str) -> Option<String> {
+        let connected = self.synchronized();
+        let has_name = |chained: &&std::rc::Rc<ChainedPlugin>| {
+            (chained.id() == name || chained.plugin.name() == name)
+                && !self.counts_as(chained, name)
+        };
+        connected.iter().find(has_name).map(|chained| chained.id())
+    }
+
+    fn counts_as(&self, chained: &ChainedPlugin, name: &str) -> bool {
+        let id = chained.id();
+        self.pre_installed.is_meant(name, &id)
+            && (chained.launched || !self.pre_installed.owns(&id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(folder: &std::path::Path) -> Config {
+        Config { plugin_path: folder.to_owned(), ..Config::default() }
+    }
+
+    fn known(files: &[&str]) -> (tempfile::TempDir, PreInstalled) {
+        let temp = tempfile::tempdir().unwrap();
+        for file in files {
+            crate::files::replace(&temp.path().join(file), b"").unwrap();
+        }
+        let known = PreInstalled::default();
+        known.look(&config(temp.path())).unwrap();
+        (temp, known)
+    }
+
+    #[test]
+    fn a_required_name_means_the_files_of_that_name_alone() {
+        let (_temp, known) = known(&["10-policy", "20-policy"]);
+        assert!(known.owns("10-policy") && !known.owns("11-policy") && !known.owns("10-other"));
+        for (name, id, is_meant) in [
+            ("policy", "10-policy", true),
+            ("policy", "20-policy", true),
+            ("policy", "11-policy", false),
+            ("11-policy", "11-policy", true),
+            ("10-policy", "11-policy", false),
+            ("other", "11-other", true),
+            ("other", "10-policy", false),
+        ] {
+            assert_eq!(known.is_meant(name, id), is_meant, "{name} {id}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_given_away_is_anybodys() {
+        let (temp, known) = known(&["10-policy"]);
+        let mut given = config(temp.path());
+        given.plugins.entry("policy".to_owned()).or_default().displace = Some(Displace::Any);
+        known.look(&given).unwrap();
+        assert!(!known.owns("10-policy") && known.is_meant("policy", "11-policy"));
+        known.look(&config(temp.path())).unwrap();
+        assert!(known.owns("10-policy") && !known.is_meant("policy", "11-policy"));
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_read_frees_no_name() {
+        let never = PreInstalled::default();
+        assert!(never.owns("10-a") && never.is_meant("a", "10-a"), "nothing is known yet");
+        let (temp, known) = known(&["10-a"]);
+        let folder = temp.path().join("loop");
+        std::os::unix::fs::symlink(&folder, &folder).unwrap();
+        assert!(known.look(&config(&folder)).is_err());
+        assert!(known.owns("20-b"), "another folder, of which nothing is known");
+        let files = temp.path().join("files");
+        std::fs::create_dir(&files).unwrap();
+        crate::files::replace(&files.join("10-a"), b"").unwrap();
+        known.look(&config(&files)).unwrap();
+        std::fs::rename(&files, temp.path().join("away")).unwrap();
+        std::os::unix::fs::symlink(&files, &files).unwrap();
+        assert!(known.look(&config(&files)).is_err());
+        assert!(known.owns("10-a") && !known.owns("20-b"), "what was known counts on");
+        std::fs::remove_file(&files).unwrap();
+        known.look(&config(&files)).unwrap();
+        assert!(!known.owns("10-a"), "there is none");
+    }
+}

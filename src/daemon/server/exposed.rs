@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Containers into which the plugin socket is mounted, for `check`: a process in one of them can be a
+//! plugin, and a plugin can change every container. As far as the records tell: links inside of a
+//! mounted folder are not followed.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::daemon::node::{Node, messages};
+use crate::plugin::api;
+use crate::presence::IfThere;
+use crate::state::{Container, Lifecycle};
+
+/// How many of them are named.
+const NAMED: usize = 20;
+
+/// Those in which no plugin runs that is connected from its pod.
+pub(super) fn socket_mounts(node: &Node) -> Value {
+    let (config, store) = (node.config(), node.records.read());
+    // Only named processes are plugins then.
+    if config.disable_connections || !config.plugin("", "").from.is_empty() {
+        return json!({"count": 0, "containers": []});
+    }
+    let places = places(&config);
+    let connected = node.registry.connected();
+    let is_plugin = |pod: &(String, String)| {
+        let peers = connected.iter().filter_map(|plugin| plugin.peer.as_ref());
+        peers.into_iter().any(|peer| peer.facts.pod.as_ref() == Some(pod))
+    };
+    let lives = |container: &&Container| {
+        !matches!(container.state, Lifecycle::Stopped | Lifecycle::Removed)
+    };
+    let mut rows = Vec::new();
+    for container in store.containers().filter(lives) {
+        let Some(source) = exposing(&messages::container(container), &config, &places) else {
+            continue;
+        };
+        let pod = store.pod(&container.pod);
+        let names = pod.map(|pod| (pod.namespace.clone(), pod.name.clone())).unwrap_or_default();
+        if !is_plugin(&names) {
+            rows.push(json!({
+                "id": container.key.id,
+                "namespace": names.0,
+                "pod": names.1,
+                "container": container.name,
+                "source": source,
+            }));
+        }
+    }
+    let count = rows.len();
+    rows.truncate(NAMED);
+    json!({"count": count, "containers": rows})
+}
+
+/// The socket, and every folder above it, as paths that a mount may name.
+fn places(config: &Config) -> BTreeSet<PathBuf> {
+    let path = &config.socket_path;
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let host = config.host();
+    // /var/run is /run.
+    let real = host.path(folder).canonicalize().or_absent();
+    let real = real.and_then(|real| Some(real.join(path.file_name()?)));
+    let both = [Some(path.clone()), real].into_iter().flatten();
+    both.flat_map(|path| path.ancestors().map(Path::to_owned).collect::<Vec<_>>()).collect()
+}
+
+/// The mount by which a container reaches the socket as a user that may connect.
+fn exposing(
+    container: &api::Container,
+    config: &Config,
+    places: &BTreeSet<PathBuf>,
+) -> Option<String> {
+    let has_users = container.linux.namespaces.iter().any(|namespace| namespace.type_ == "user");
+    if has_users || !config.allowed_uids.contains(&container.user.uid) {
+        return None;
+    }
+    let is_bind = |mount: &&api::Mount| {
+        mount.type_ == "bind" || mount.options.iter().any(|option| option.ends_with("bind"))
+    };
+    // Its own parts are left out: "/a/./b" and "/a//b" are "/a/b".
+    let cleaned = |source: &str| Path::new(source).components().collect::<PathBuf>();
+    let mut mounts = container.mounts.iter().filter(is_bind);
+    mounts.find(|mount| places.contains(&cleaned(&mount.source))).map(|mount| mount.source.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mounts(source: &str, uid: u32) -> api::Container {
+        let mount = api::Mount {
+            source: source.to_owned(),
+            type_: "bind".to_owned(),
+            ..api::Mount::default()
+        };
+        let user = api::User { uid, ..api::User::default() };
+        api::Container { mounts: vec![mount], user: Some(user).into(), ..api::Container::default() }
+    }
+
+    #[test]
+    fn a_mount_of_the_socket_or_of_a_folder_above_it_exposes_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().canonicalize().unwrap();
+        std::fs::create_dir_all(dir.join("run/nri")).unwrap();
+        std::os::unix::fs::symlink(dir.join("run"), dir.join("link")).unwrap();
+        let config = Config { socket_path: dir.join("link/nri/nri.sock"), ..Config::default() };
+        let places = places(&config);
+        let is_exposed = |name: &str| {
+            let source = dir.join(name).display().to_string();
+            exposing(&mounts(&source, 0), &config, &places).is_some()
+        };
+        for source in ["link/nri/nri.sock", "run/nri", "run//nri/.", "run", "link", "", "/"] {
+            assert!(is_exposed(source), "{source}");
+        }
+        for source in ["run/nri2", "run/nri/other", "elsewhere", "run/nri/nri.sock/x"] {
+            assert!(!is_exposed(source), "{source}");
+        }
+    }
+
+    #[test]
+    fn a_user_that_may_not_connect_is_exposed_to_nothing() {
+        let config = Config { socket_path: "/run/nri/nri.sock".into(), ..Config::default() };
+        let places = places(&config);
+        let source = |container: &api::Container| exposing(container, &config, &places);
+        assert_eq!(source(&mounts("/run/nri", 0)), Some("/run/nri".to_owned()));
+        assert_eq!(source(&mounts("/run/nri", 65534)), None);
+        let mut own_users = mounts("/run/nri", 0);
+        let users = api::LinuxNamespace { type_: "user".to_owned(), ..Default::default() };
+        own_users.linux.mut_or_insert_default().namespaces.push(users);
+        assert_eq!(source(&own_users), None);
+        let mut volume = mounts("/run/nri", 0);
+        volume.mounts[0].type_ = "tmpfs".to_owned();
+        assert_eq!(source(&volume), None);
+    }
+}

@@ -15,13 +15,17 @@ use tokio::net::UnixStream;
 
 use crate::daemon::request::ReceivedQuestion;
 use crate::error::{Context, Error, Result};
+use crate::limits;
 use crate::link::{DaemonResponse, FRAME_LIMIT, Notice, PROTOCOL, WrapperRequest};
 
 /// How long a connection may take to send its request.
 const QUESTION_WAIT: Duration = Duration::from_secs(5);
 
+/// How long an operator's command may take to read a part of its answer.
+const PART_WAIT: Duration = Duration::from_secs(10);
+
 /// The interval of heartbeats to a wrapper while its request is handled.
-const HEARTBEAT: Duration = Duration::from_secs(1);
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// The most descriptors that the kernel passes at once (SCM_MAX_FD): all are received, so that no
 /// unexpected one stays open.
@@ -108,9 +112,36 @@ pub(crate) fn is_closed(stream: &UnixStream) -> bool {
     ready && fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
 }
 
-/// Sends `answer`; a wrapper that has exited is noticed when its notice does not arrive.
+/// Sends `answer`; a wrapper that has exited is noticed when its notice does not arrive. A document
+/// for an operator is sent in parts if it is long; a verdict that no frame holds is a refusal: its
+/// length is a plugin's choice, and an answer that cannot be read would bypass the others.
 pub(crate) async fn send(stream: &mut UnixStream, answer: &DaemonResponse) -> Result<()> {
-    stream.write_all(&answer.encode()).await.doing(|| "answering the wrapper")
+    let mut frame = if let DaemonResponse::Admin(json) = answer {
+        let rest = send_parts(stream, json).await?;
+        DaemonResponse::Admin(rest.to_owned()).encode()
+    } else {
+        answer.encode()
+    };
+    if frame.len() > usize::try_from(FRAME_LIMIT).unwrap_or(usize::MAX) {
+        let length = frame.len();
+        let why =
+            format!("the plugins' values have {length} bytes, at most {FRAME_LIMIT} are sent");
+        frame = DaemonResponse::Refuse(why).encode();
+    }
+    stream.write_all(&frame).await.doing(|| "answering the wrapper")
+}
+
+/// Sends the beginning of a document to an operator, as long as it has whole parts; returns the rest.
+pub(crate) async fn send_parts<'d>(stream: &mut UnixStream, document: &'d str) -> Result<&'d str> {
+    let mut rest = document;
+    while rest.len() > limits::ADMIN_PART {
+        let (part, after) = limits::split(rest, limits::ADMIN_PART);
+        let frame = DaemonResponse::AdminPart(part.to_owned()).encode();
+        let sent = tokio::time::timeout(PART_WAIT, stream.write_all(&frame)).await;
+        sent.map_err(|_late| Error::new("it does not read"))?.doing(|| "answering an operator")?;
+        rest = after;
+    }
+    Ok(rest)
 }
 
 /// Waits for the notice after a verdict; the end of the connection is an error.

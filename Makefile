@@ -112,6 +112,7 @@ k3s: setup
 # LIVES: how many containers live beside daemons and plugins that come and go, and a seed.
 # FIELDS: each field of an adjustment in a container of its own (`make test` has all in a few).
 # SLOW: peers that never read, never write, or without end (`make test` has a sample, another one every day).
+# LENGTHS: each field that a tenant, a plugin or an engine chooses, in each shape of a long text (`make test` has a sample).
 # STRESS_ROUNDS: how many crowds of containers pass fickle plugins (`make test` has two).
 soak: setup
 	KILLS=all cargo test --locked --test kills -- --nocapture --skip errno::
@@ -121,6 +122,7 @@ soak: setup
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-1000} cargo test --locked --test bundle crowd:: -- --nocapture
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-100} cargo test --locked --test resources parallel:: -- --nocapture
 	FIELDS=each cargo test --locked --test resources matrix:: -- --nocapture
+	LENGTHS=$${LENGTHS:-all} cargo test --locked --test length -- --nocapture
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-300} cargo test --locked --test fuzz -- --nocapture
 	NRI_RUNC_BENCH=create_during_updates NRI_RUNC_BENCH_SECONDS=60 $(MAKE) --no-print-directory bench
 

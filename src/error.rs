@@ -123,7 +123,7 @@ impl Error {
             line.push_str(": ");
         }
         line.push_str(&self.cause);
-        one_line(&line)
+        one_line(&limits::cut(&line, limits::LINE))
     }
 
     /// Whether a call failed because there is nothing of that name or number.
@@ -228,7 +228,7 @@ pub(crate) fn in_our_words(error: &io::Error) -> String {
 /// Makes foreign text (a plugin's reason, a parser's complaint) fit into one of our lines:
 /// line breaks become blanks, what a terminal would act on an escape, and reserved phrases lose
 /// their blanks to underscores. A long text is cut.
-pub(crate) fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let mut line = one_line(&limits::cut(text, limits::QUOTED));
     for phrase in RESERVED_PHRASES {
         let lower = line.to_ascii_lowercase();
@@ -272,6 +272,14 @@ mod tests {
             assert!(!text.to_ascii_lowercase().contains(phrase), "{text}");
         }
         assert!(text.contains("exec: Permission_denied"));
+    }
+
+    #[test]
+    fn a_failure_is_a_line_of_bounded_length_whatever_it_names() {
+        let field = "x".repeat(3 << 20);
+        let line = Error::new("no").doing(format!("Env[{field}]")).doing("create c1").to_string();
+        assert!(line.starts_with("create c1: Env[xxx") && line.len() < 2 * limits::LINE);
+        assert!(line.ends_with("… (3145748 bytes)"), "{}", &line[line.len() - 40..]);
     }
 
     #[test]

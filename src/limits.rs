@@ -14,6 +14,29 @@ pub(crate) const REQUIRED_PLUGINS: usize = 64;
 pub(crate) const CONTRADICTIONS: usize = 8;
 /// Foreign text inside one of our lines, in bytes: a refusal, a parser's complaint.
 pub(crate) const QUOTED: usize = 4 << 10;
+/// A failure as one line, in bytes, with the names of fields and containers that it has: they are a
+/// plugin's or an engine's choice. Room for several quoted texts.
+pub(crate) const LINE: usize = 32 << 10;
+/// What a connection may send before it has registered as a plugin, in bytes. An index, a name and a
+/// version need some hundred.
+pub(crate) const UNREGISTERED: usize = 64 << 10;
+/// Requests of one plugin that are read and not answered, in bytes: each is in memory several times.
+pub(crate) const REQUESTS_IN_HAND: usize = 8 << 20;
+/// Memory that a connection keeps for the next message once a longer one was read, in bytes.
+pub(crate) const KEPT: usize = 256 << 10;
+/// Part of an answer to an operator, in bytes; a longer answer is sent in parts. Below the frame.
+pub(crate) const ADMIN_PART: usize = 1 << 20;
+/// Notes of commands that ran without the daemon, of some 4 KiB each: two for each container of a
+/// large node. Beyond it the oldest go, and the next daemon searches for their containers.
+pub(crate) const BYPASS_NOTES: usize = 2048;
+/// Notes of commands that wrappers refused without the daemon: kubelet repeats them for ever.
+pub(crate) const REFUSAL_NOTES: usize = 128;
+/// Lines of one record about refusals: an engine starts a container again and again.
+pub(crate) const REFUSALS: usize = 20;
+/// First and last entries of one list of a record: an engine repeats its requests for ever.
+pub(crate) const ENDS: usize = 200;
+/// Lines of the log about the entries of one list: the others are counted in one more line.
+pub(crate) const LISTED: usize = 20;
 
 /// The largest files that are read whole, in bytes; a larger one is refused. Settings: the
 /// configuration, CDI's files, classes, a plugin's own, which has to fit into a message.
@@ -28,12 +51,22 @@ pub(crate) const OWN_FILE: usize = 64 << 20;
 pub(crate) const PROGRAM_FILE: usize = 256 << 20;
 
 /// At most `most` bytes of `text`, cut between characters, and then its length.
+/// At most `most` bytes of `text`, cut between characters, and then its length. One that was cut
+/// before keeps the length that it had: texts are cut where they enter, and again in a line.
 pub(crate) fn cut(text: &str, most: usize) -> std::borrow::Cow<'_, str> {
     if text.len() <= most {
         return text.into();
     }
-    let end = (0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-    format!("{}… ({} bytes)", &text[..end], text.len()).into()
+    let before = text.rsplit_once("… (").and_then(|(_, end)| end.strip_suffix(" bytes)"));
+    let before = before.filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
+    let length = before.map_or_else(|| text.len().to_string(), str::to_owned);
+    format!("{}… ({length} bytes)", split(text, most).0).into()
+}
+
+/// The first `most` bytes of `text` or a little less, cut between characters, and the rest.
+pub(crate) fn split(text: &str, most: usize) -> (&str, &str) {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text.split_at(end.unwrap_or(0))
 }
 
 /// Keeps the first `most` of these lines, and says how many more there are.
@@ -45,9 +78,34 @@ pub(crate) fn list_first(lines: &mut Vec<String>, most: usize) {
     }
 }
 
+/// Adds to a list of which the latest `most` are kept.
+pub(crate) fn keep_latest<T>(list: &mut Vec<T>, next: T, most: usize) {
+    list.push(next);
+    list.drain(..list.len().saturating_sub(most));
+}
+
+/// Adds to a list of which the first and the last [`ENDS`] are kept.
+pub(crate) fn keep_ends<T>(list: &mut Vec<T>, next: T) {
+    if list.len() >= 2 * ENDS {
+        list.remove(ENDS);
+    }
+    list.push(next);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_keeps_its_beginning_and_its_end() {
+        let mut list = Vec::new();
+        (0..1000).for_each(|number| keep_ends(&mut list, number));
+        let (first, last) = list.split_at(ENDS);
+        assert_eq!((first[0], first[ENDS - 1]), (0, ENDS - 1));
+        assert_eq!((last[0], last.last()), (1000 - ENDS, Some(&999)));
+        keep_latest(&mut list, 1000, 2);
+        assert_eq!(list, [999, 1000]);
+    }
 
     #[test]
     fn a_long_list_keeps_its_first_lines_and_their_number() {
@@ -62,6 +120,8 @@ mod tests {
     fn a_long_text_is_cut_between_characters() {
         assert_eq!(cut("äöü", 6), "äöü");
         assert_eq!(cut("äöü", 5), "äö… (6 bytes)");
+        let once = cut("0123456789", 4).into_owned();
+        assert_eq!(cut(&format!("10-a: {once}"), 9), "10-a: 012… (10 bytes)");
         assert_eq!(cut("", 0), "");
     }
 }

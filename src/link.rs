@@ -31,11 +31,11 @@ pub(crate) fn is_understood(own: u32, theirs: u32) -> bool {
 /// Folder of the run directory in which a wrapper records a command that bypassed the daemon.
 pub(crate) const BYPASSED_DIR: &str = "bypassed";
 
+/// File of that folder with the number of notes that wrappers removed, because there were too many.
+pub(crate) const DROPPED_NOTES: &str = "dropped";
+
 /// Folder of the run directory in which a wrapper leaves what it refused without the daemon.
 pub(crate) const REFUSED_DIR: &str = "refused";
-
-/// At most so many refusals are kept there, the newest.
-pub(crate) const REFUSAL_NOTES: usize = 128;
 
 /// The largest frame, in bytes: Linux allows 6 MiB of argv and environment at most.
 pub(crate) const FRAME_LIMIT: u32 = 8 << 20;
@@ -152,8 +152,10 @@ pub enum DaemonResponse {
         /// Its program version.
         version: String,
     },
-    /// The answer to an admin verb, as JSON.
+    /// The answer to an admin verb, as JSON; after parts, the rest of it.
     Admin(String),
+    /// The next part of such an answer.
+    AdminPart(String),
     /// The daemon is about to exit and has done nothing about this: ask the next one.
     Ending,
 }
@@ -189,6 +191,7 @@ const KIND_REFUSE: u8 = 18;
 const KIND_INCOMPATIBLE: u8 = 19;
 const KIND_ADMIN: u8 = 20;
 const KIND_ENDING: u8 = 21;
+const KIND_ADMIN_PART: u8 = 22;
 
 const TAG_PROTOCOL: u8 = 1;
 const TAG_VERSION: u8 = 2;
@@ -354,6 +357,9 @@ impl DaemonResponse {
                 .field(TAG_VERSION, version.as_bytes())
                 .finish(),
             Self::Admin(json) => Frame::new(KIND_ADMIN).field(TAG_TEXT, json.as_bytes()).finish(),
+            Self::AdminPart(json) => {
+                Frame::new(KIND_ADMIN_PART).field(TAG_TEXT, json.as_bytes()).finish()
+            }
         }
     }
 
@@ -386,6 +392,7 @@ impl DaemonResponse {
             KIND_REFUSE => Ok(Self::Refuse(line)),
             KIND_INCOMPATIBLE => Ok(Self::Incompatible { protocol, version }),
             KIND_ADMIN => Ok(Self::Admin(line)),
+            KIND_ADMIN_PART => Ok(Self::AdminPart(line)),
             other => Err(Error::new(format!("an answer of unknown kind {other}"))),
         }
     }
@@ -513,6 +520,7 @@ mod tests {
             DaemonResponse::Refuse("no".into()),
             DaemonResponse::Incompatible { protocol: 9, version: "v".into() },
             DaemonResponse::Admin("{}".into()),
+            DaemonResponse::AdminPart("[1,".into()),
         ] {
             assert_eq!(DaemonResponse::decode(&answer.encode()[4..]).unwrap(), answer);
         }

@@ -56,7 +56,7 @@ pub mod engine {
 }
 
 pub mod error {
-    pub use crate::error::RESERVED_PHRASES;
+    pub use crate::error::{RESERVED_PHRASES, quoted};
 }
 
 pub mod files {

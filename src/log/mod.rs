@@ -25,6 +25,7 @@ use tracing_subscriber::{Layer, Registry, reload};
 use crate::config::Config;
 use crate::host::Host;
 use crate::journal;
+use crate::limits;
 use crate::text::printable;
 
 use output::{LogTarget, Output};
@@ -277,7 +278,8 @@ impl<'a> MakeWriter<'a> for LogWriter {
 /// that a terminal acts on.
 fn one_line(bytes: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(bytes);
-    let mut line = printable(text.strip_suffix('\n').unwrap_or(&text)).into_bytes();
+    let text = limits::cut(text.strip_suffix('\n').unwrap_or(&text), limits::LINE);
+    let mut line = printable(&text).into_bytes();
     line.push(b'\n');
     line
 }

@@ -12,7 +12,8 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::frame::{REQUEST, RESPONSE, TTRPC_HEADER, TYPE, message_length};
+use super::frame::{REQUEST, RESPONSE, TTRPC_HEADER, TYPE, message_length, message_number};
+use crate::limits;
 
 /// How many requests of a plugin are read before the first one is answered.
 pub(super) const IN_HAND: usize = 32;
@@ -66,14 +67,15 @@ pub(super) struct InHand {
     /// Of the message that is being read: its header so far, and how much is left of the rest.
     header: Vec<u8>,
     left: usize,
-    count: usize,
+    /// The number and the length of each request that is not answered.
+    open: Vec<(u32, usize)>,
     waits: Option<Waker>,
 }
 
 impl InHand {
     /// At most `limit` of them.
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit, header: Vec::new(), left: 0, count: 0, waits: None }
+        Self { limit, header: Vec::new(), left: 0, open: Vec::new(), waits: None }
     }
 
     /// Waits, between two messages, while there are too many; then returns how much may be read.
@@ -81,7 +83,9 @@ impl InHand {
         if self.header.len() == TTRPC_HEADER {
             return Poll::Ready(self.left);
         }
-        if self.header.is_empty() && self.count >= self.limit {
+        let bytes: usize = self.open.iter().map(|(_, length)| length).sum();
+        let is_full = self.open.len() >= self.limit || bytes >= limits::REQUESTS_IN_HAND;
+        if self.header.is_empty() && is_full {
             self.waits = Some(context.waker().clone());
             return Poll::Pending;
         }
@@ -96,7 +100,9 @@ impl InHand {
             self.header.extend_from_slice(bytes);
             if let Some(length) = message_length(&self.header) {
                 self.left = length - TTRPC_HEADER;
-                self.count += usize::from(self.header[TYPE] == REQUEST);
+                if self.header[TYPE] == REQUEST {
+                    self.open.push((message_number(&self.header), length));
+                }
             }
         }
         if self.header.len() == TTRPC_HEADER && self.left == 0 {
@@ -109,7 +115,11 @@ impl InHand {
         if message.get(TYPE) != Some(&RESPONSE) {
             return;
         }
-        self.count = self.count.saturating_sub(1);
+        let number = message_number(message);
+        let place = self.open.iter().position(|(open, _)| *open == number);
+        if let Some(place) = place {
+            self.open.swap_remove(place);
+        }
         if let Some(waker) = self.waits.take() {
             waker.wake();
         }
@@ -152,6 +162,23 @@ mod tests {
         hand.written(&header(REQUEST, 0));
         assert_eq!(next(&mut hand), Poll::Pending, "a request of ours is no answer");
         hand.written(&header(RESPONSE, 0));
+        assert_eq!(next(&mut hand), Poll::Ready(TTRPC_HEADER));
+    }
+
+    #[test]
+    fn large_requests_in_hand_wait_for_their_own_answers() {
+        let mut hand = InHand::new(IN_HAND);
+        let large = |number: u8| [0, 0x20, 0, 0, 0, 0, 0, number, REQUEST, 0];
+        let mut number = 0;
+        while next(&mut hand) == Poll::Ready(TTRPC_HEADER) {
+            number += 1;
+            hand.read(&large(number));
+            hand.read(&vec![0; 2 << 20]);
+        }
+        assert_eq!(usize::from(number), limits::REQUESTS_IN_HAND >> 21);
+        hand.written(&[0, 0, 0, 0, 0, 0, 0, 99, RESPONSE, 0]);
+        assert_eq!(next(&mut hand), Poll::Pending, "nothing was asked under this number");
+        hand.written(&[0, 0, 0, 0, 0, 0, 0, 2, RESPONSE, 0]);
         assert_eq!(next(&mut hand), Poll::Ready(TTRPC_HEADER));
     }
 

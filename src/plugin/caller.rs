@@ -21,7 +21,7 @@ use ttrpc::Code;
 use super::api;
 use super::frame::{
     FRAME_HEADER, PLUGIN_CONNECTION, REQUEST, RESPONSE, TTRPC_HEADER, TTRPC_LIMIT, TYPE,
-    into_frames, message_length,
+    into_frames, message_length, message_number,
 };
 use super::mux::{Reading, SavedTrunk};
 use super::outgoing::Outgoing;
@@ -399,7 +399,7 @@ impl Answers {
             taken += surplus;
             let rest = &bytes[taken..];
             let Some(length) = message_length(rest) else { return taken };
-            let number = number(rest);
+            let number = message_number(rest);
             if length > TTRPC_HEADER + TTRPC_LIMIT {
                 self.surplus = length;
                 self.refuse(number, format!("it has {length} bytes, too many for the protocol"));
@@ -423,11 +423,6 @@ impl Answers {
     fn refuse(&self, number: u32, why: String) {
         self.waiting.answer(number, Err(Unanswered::Unreadable(why)));
     }
-}
-
-/// The number of the call that this message is about, once its header is there.
-fn number(message: &[u8]) -> u32 {
-    message.get(4..8).map_or(0, |bytes| bytes.iter().fold(0, |n, b| n << 8 | u32::from(*b)))
 }
 
 #[cfg(test)]
@@ -586,13 +581,13 @@ mod tests {
         let mut rest = &stream[..];
         while !rest.is_empty() {
             // It is where a message has its number.
-            let length = FRAME_HEADER + usize::try_from(number(rest)).unwrap();
+            let length = FRAME_HEADER + usize::try_from(message_number(rest)).unwrap();
             messages.extend_from_slice(&rest[FRAME_HEADER..length]);
             rest = &rest[length..];
         }
         let mut rest = &messages[..];
         while let Some(length) = message_length(rest) {
-            numbers.push(number(rest));
+            numbers.push(message_number(rest));
             rest = &rest[length..];
         }
         numbers

@@ -6,7 +6,7 @@
 //! Reference: NRI `pkg/net/multiplex/mux.go`; the ttRPC protocol.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::watch;
 
@@ -38,16 +38,37 @@ pub(super) fn message_length(bytes: &[u8]) -> Option<usize> {
     Some(TTRPC_HEADER + usize::try_from(length).unwrap_or(usize::MAX - TTRPC_HEADER))
 }
 
+/// The number of the call that this message is about, once its header is there.
+pub(super) fn message_number(message: &[u8]) -> u32 {
+    message.get(4..8).map_or(0, |bytes| bytes.iter().fold(0, |n, b| n << 8 | u32::from(*b)))
+}
+
 /// The stream that carries both connections: open, or closed for a reason.
 #[derive(Debug, Clone)]
 pub struct Trunk {
     reason: watch::Sender<Option<String>>,
     heard: Arc<AtomicUsize>,
+    is_registered: Arc<AtomicBool>,
 }
 
 impl Trunk {
-    pub(super) fn new() -> Self {
-        Self { reason: watch::Sender::new(None), heard: Arc::default() }
+    /// A stream that is read without a limit if the peer `is_registered`, or is the runtime.
+    pub(super) fn new(is_registered: bool) -> Self {
+        Self {
+            reason: watch::Sender::new(None),
+            heard: Arc::default(),
+            is_registered: Arc::new(AtomicBool::new(is_registered)),
+        }
+    }
+
+    /// Notes that the plugin has registered: whatever it sends from now on is read.
+    pub(super) fn note_registered(&self) {
+        self.is_registered.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the plugin has registered.
+    pub(super) fn is_registered(&self) -> bool {
+        self.is_registered.load(Ordering::Relaxed)
     }
 
     /// Counts one frame of an answer.

@@ -125,7 +125,7 @@ impl Plugin {
         let identity = PluginIdentity { index, name, nri_version };
         let split = mux::continue_to_call(UnixStream::from_std(stream)?, saved.trunk)?;
         let (trunk, caller, runtime) = split;
-        let server = serve_runtime(runtime, identity.clone(), upcalls).await;
+        let server = serve_runtime(trunk.clone(), runtime, identity.clone(), upcalls).await;
         let declared = saved.declared.map(|bytes| api::FailurePolicy::parse_from_bytes(&bytes.0));
         let parts = PluginParts {
             identity,

@@ -25,6 +25,7 @@ use super::outgoing::Outgoing;
 use super::stream::PluginStream;
 use super::unread::Blob;
 use super::unread::{OpenRequests, Unread};
+use crate::limits;
 
 pub(crate) use super::frame::{FRAME_LIMIT, PLUGIN_CONNECTION, RUNTIME_CONNECTION, Trunk};
 
@@ -40,7 +41,7 @@ const READ_AT_MOST: usize = 256 << 10;
 /// # Errors
 /// Fails when the event loop cannot watch it.
 pub fn split(stream: UnixStream) -> io::Result<(Trunk, Connection, Connection)> {
-    let (trunk, outgoing, reader) = open(stream)?;
+    let (trunk, outgoing, reader) = open(stream, Trunk::new(true))?;
     let (to_plugin, plugin) = connection(PLUGIN_CONNECTION, &outgoing);
     let (to_runtime, runtime) = connection(RUNTIME_CONNECTION, &outgoing);
     let reading = Reading { unread: Unread::default(), requests: OpenRequests::default() };
@@ -48,9 +49,9 @@ pub fn split(stream: UnixStream) -> io::Result<(Trunk, Connection, Connection)> 
     Ok((trunk, plugin, runtime))
 }
 
-/// The same for a runtime, which calls over the plugin connection.
+/// The same for a runtime, which calls over the plugin connection. The peer has not registered.
 pub(super) fn split_to_call(stream: UnixStream) -> io::Result<(Trunk, PluginCaller, Connection)> {
-    continue_to_call(stream, SavedTrunk::default())
+    start_to_call(stream, Trunk::new(false), SavedTrunk::default())
 }
 
 /// The same for a stream that another program of this daemon has used before.
@@ -58,8 +59,16 @@ pub(super) fn continue_to_call(
     stream: UnixStream,
     saved: SavedTrunk,
 ) -> io::Result<(Trunk, PluginCaller, Connection)> {
+    start_to_call(stream, Trunk::new(true), saved)
+}
+
+fn start_to_call(
+    stream: UnixStream,
+    trunk: Trunk,
+    saved: SavedTrunk,
+) -> io::Result<(Trunk, PluginCaller, Connection)> {
     let SavedTrunk { unread, beginning, unsent, answers, heard } = saved;
-    let (trunk, outgoing, reader) = open(stream)?;
+    let (trunk, outgoing, reader) = open(stream, trunk)?;
     trunk.set_frames_received(heard);
     outgoing.put_back(unsent.0);
     let (to_runtime, mut runtime) = connection(RUNTIME_CONNECTION, &outgoing);
@@ -95,8 +104,7 @@ pub(crate) struct SavedTrunk {
     pub(super) heard: usize,
 }
 
-fn open(stream: UnixStream) -> io::Result<(Trunk, Arc<Outgoing>, PluginStream)> {
-    let trunk = Trunk::new();
+fn open(stream: UnixStream, trunk: Trunk) -> io::Result<(Trunk, Arc<Outgoing>, PluginStream)> {
     let stream = PluginStream::new(stream)?;
     let outgoing = Outgoing::start(stream.clone(), trunk.clone());
     Ok((trunk, Arc::new(outgoing), stream))
@@ -194,7 +202,7 @@ async fn read_frames(
     runtime: &Incoming,
     Reading { unread, requests }: &Reading,
 ) -> String {
-    let mut has_warned = false;
+    let (mut has_warned, mut early) = (false, 0);
     let mut chunk = vec![0_u8; READ_AT_ONCE];
     loop {
         while let Some((id, length)) = unread.header() {
@@ -230,11 +238,20 @@ async fn read_frames(
                 }
             }
         }
-        chunk.resize(unread.missing().clamp(READ_AT_ONCE, READ_AT_MOST), 0);
+        // The beginning of a frame that will never be read is no reason to make room for it.
+        let most = if trunk.is_registered() { READ_AT_MOST } else { READ_AT_ONCE };
+        chunk.resize(unread.missing().clamp(READ_AT_ONCE, most), 0);
         match reader.read(&mut chunk).await {
             Ok(0) if unread.is_empty() => return CLOSED.to_owned(),
             Ok(0) => return "it closed the connection in the middle of a frame".to_owned(),
-            Ok(length) => unread.put(&chunk[..length]),
+            Ok(length) => {
+                early += if trunk.is_registered() { 0 } else { length };
+                if early > limits::UNREGISTERED {
+                    let most = limits::UNREGISTERED;
+                    return format!("it sent more than {most} bytes before it registered");
+                }
+                unread.put(&chunk[..length]);
+            }
             Err(error) => return crate::error::in_our_words(&error),
         }
     }
@@ -403,6 +420,38 @@ mod tests {
         let (trunk, _plugin, _runtime) = split(ours).unwrap();
         theirs.write_all(&[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff]).await.unwrap();
         assert!(trunk.closed().await.contains("4294967295 bytes"));
+    }
+
+    #[tokio::test]
+    async fn what_comes_before_a_registration_is_bounded() {
+        let long = [&[0, 0, 0, 2, 0, 0x3b, 0, 0][..], &[7; 2 * limits::UNREGISTERED]].concat();
+        let small = [0, 0, 0, 2, 0, 0, 0, 1, 7].repeat(limits::UNREGISTERED / 4);
+        for bytes in [long, small] {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            let (trunk, _caller, _runtime) = split_to_call(ours).unwrap();
+            let sent = tokio::spawn(async move { theirs.write_all(&bytes).await.is_ok() });
+            let why = trunk.closed().await;
+            assert!(why.contains("before it registered"), "{why}");
+            drop(sent.await);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_registered_plugin_may_send_a_whole_frame() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (trunk, _caller, mut runtime) = split_to_call(ours).unwrap();
+        trunk.note_registered();
+        let mut bytes = message(1 << 20);
+        bytes[8] = super::super::frame::REQUEST;
+        let sent = bytes.clone();
+        tokio::spawn(async move {
+            let length = u32::try_from(sent.len()).unwrap();
+            theirs.write_all(&[&2_u32.to_be_bytes()[..], &length.to_be_bytes()].concat()).await?;
+            theirs.write_all(&sent).await
+        });
+        let mut read = vec![0; bytes.len()];
+        runtime.read_exact(&mut read).await.unwrap();
+        assert!(read == bytes && trunk.closed_because().is_none_or(|why| why == CLOSED));
     }
 
     #[tokio::test]

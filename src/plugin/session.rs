@@ -91,6 +91,7 @@ pub(super) struct PluginParts {
 
 /// The runtime service as this plugin reaches it.
 struct RuntimeService {
+    trunk: Trunk,
     registered: mpsc::Sender<PluginIdentity>,
     identity: OnceCell<PluginIdentity>,
     /// From the file name of a launched plugin; the identity that it registers with is ignored.
@@ -110,11 +111,8 @@ impl api::Runtime for RuntimeService {
         _context: &TtrpcContext,
         request: api::RegisterPluginRequest,
     ) -> ttrpc::Result<api::Empty> {
-        let claimed = self.launched_as.clone();
-        let identity = match claimed {
-            Some((index, name)) => {
-                Ok(PluginIdentity::launched(&index, &name, &request.NRI_version))
-            }
+        let identity = match &self.launched_as {
+            Some((index, name)) => Ok(PluginIdentity::launched(index, name, &request.NRI_version)),
             None => PluginIdentity::checked(
                 &request.plugin_idx,
                 &request.plugin_name,
@@ -128,6 +126,8 @@ impl api::Runtime for RuntimeService {
                 "this connection has registered already",
             ));
         }
+        // Before the plugin knows that it may send more.
+        self.trunk.note_registered();
         self.upcalls.registered(&identity);
         let _nobody_waits_any_more = self.registered.try_send(identity);
         Ok(api::Empty::new())
@@ -228,9 +228,14 @@ async fn register_and_configure(
         Some((index, name, config)) => (Some((index, name)), config),
         None => (None, String::new()),
     };
-    let identity = OnceCell::new();
-    let ready = Arc::clone(&is_ready);
-    let service = RuntimeService { registered, identity, launched_as, is_ready: ready, upcalls };
+    let service = RuntimeService {
+        trunk: trunk.clone(),
+        registered,
+        identity: OnceCell::new(),
+        launched_as,
+        is_ready: Arc::clone(&is_ready),
+        upcalls,
+    };
     let server = start_server(runtime, service).await;
     let server = server.map_err(|error| SessionError::Gone(error.to_string()))?;
     let identity = tokio::select! {
@@ -264,6 +269,7 @@ async fn start_server(runtime: Connection, service: RuntimeService) -> ttrpc::Re
 
 /// Serves the calls of a plugin that was synchronized by another program of this process.
 pub(super) async fn serve_runtime(
+    trunk: Trunk,
     runtime: Connection,
     identity: PluginIdentity,
     upcalls: Arc<dyn Upcalls>,
@@ -271,14 +277,14 @@ pub(super) async fn serve_runtime(
     let (registered, _nobody_waits) = mpsc::channel(1);
     upcalls.registered(&identity);
     let service = RuntimeService {
+        trunk,
         registered,
         identity: OnceCell::new_with(Some(identity)),
         launched_as: None,
         is_ready: Arc::new(AtomicBool::new(true)),
         upcalls,
     };
-    let server = start_server(runtime, service).await;
-    server.map_err(|error| std::io::Error::other(error.to_string()))
+    start_server(runtime, service).await.map_err(|error| std::io::Error::other(error.to_string()))
 }
 
 fn nanos(duration: Duration) -> u64 {
@@ -368,7 +374,10 @@ impl Plugin {
         let events = if self.takes_all { ALL_BITS } else { answer.events };
         self.events.store(events, Ordering::Relaxed);
         self.weigh();
-        self.declared = answer.failure_policy.into_option();
+        // Without unknown fields: it is kept as long as the plugin.
+        let known =
+            |declared| api::FailurePolicy { special_fields: Default::default(), ..declared };
+        self.declared = answer.failure_policy.into_option().map(known);
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::frame::{FRAME_HEADER, REQUEST, RESPONSE, TYPE, message_length};
+use crate::limits;
 
 /// Bytes as text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,6 +72,7 @@ impl Unread {
         unread.done = (start + length).min(unread.bytes.len());
         if unread.done == unread.bytes.len() {
             unread.bytes.clear();
+            unread.bytes.shrink_to(limits::KEPT);
             unread.done = 0;
         }
         payload
@@ -133,6 +135,7 @@ impl OpenRequests {
             done += length;
         }
         open.beginning.drain(..done);
+        open.beginning.shrink_to(limits::KEPT);
     }
 
     /// This message was written: where it is an answer, one request less is open.
@@ -201,6 +204,18 @@ mod tests {
         requests.answered(&message(REQUEST, 0));
         requests.answered(&message(RESPONSE, 0));
         assert_eq!(requests.count(), 1);
+    }
+
+    #[test]
+    fn the_memory_of_a_long_message_is_given_back() {
+        let (unread, requests) = (Unread::default(), OpenRequests::default());
+        let long = vec![7; 4 << 20];
+        unread.put(&frame(1, &long));
+        drop(unread.take_frame(long.len()));
+        let header = [&u32::try_from(long.len()).unwrap().to_be_bytes()[..], &[0; 6]].concat();
+        requests.came(&[header, long].concat());
+        assert!(unread.lock().bytes.capacity() <= limits::KEPT);
+        assert!(requests.lock().beginning.capacity() <= limits::KEPT);
     }
 
     #[test]

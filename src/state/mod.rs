@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::files::{self, Original};
+use crate::limits;
 use crate::mark::{self, Mark, ProcessValue};
 
 pub(crate) use notes::{
@@ -221,9 +222,9 @@ pub struct Container {
 }
 
 impl Container {
-    /// Keeps why it was refused, and when.
+    /// Keeps why it was refused, and when; the latest of many reasons.
     pub fn refuse(&mut self, why: String, at: i64) {
-        self.refused.push(why);
+        limits::keep_latest(&mut self.refused, why, limits::REFUSALS);
         self.refused_at = at;
     }
 

@@ -124,22 +124,37 @@ fn ask_in(
         true => Error::new(ENDED),
         false => error.doing(format!("asking the daemon at {}", socket.display())),
     })?;
-    // Nothing is read ahead: what follows is the caller's.
-    let answer = receive(&stream, config, Instant::now() + wait, 1);
-    let answer = answer.map_err(|error| match error.why() == SILENT {
-        true => error.hint("to replace a daemon that hangs: nri-runc nri restart"),
-        false => error,
-    });
-    match answer? {
-        DaemonResponse::Admin(json) => Ok((Reply::Answer(json), stream)),
+    let mut parts = String::new();
+    match receive_whole(&stream, config, wait, &mut parts)? {
+        DaemonResponse::Admin(rest) => Ok((Reply::Answer(parts + &rest), stream)),
         DaemonResponse::Refuse(line) if line.starts_with(UNKNOWN_VERB) => {
             Err(Error::new(line).hint("it is older than this program: nri-runc nri reexec"))
         }
         DaemonResponse::Refuse(line) => Err(Error::new(line)),
         DaemonResponse::Incompatible { protocol, .. } => Ok((Reply::Speaks(protocol), stream)),
         DaemonResponse::Ending => Err(Error::new(ENDED)),
-        DaemonResponse::Heartbeat | DaemonResponse::Proceed(_) => {
+        DaemonResponse::Heartbeat | DaemonResponse::Proceed(_) | DaemonResponse::AdminPart(_) => {
             Err(Error::new("the daemon sent an unexpected response"))
         }
+    }
+}
+
+/// Reads the answer; a long one comes in parts, each within this wait.
+fn receive_whole(
+    stream: &UnixStream,
+    config: &Config,
+    wait: Duration,
+    parts: &mut String,
+) -> Result<DaemonResponse> {
+    loop {
+        // Nothing is read ahead: what follows is the caller's.
+        let answer = receive(stream, config, Instant::now() + wait, 1);
+        let answer = answer.map_err(|error| match error.why() == SILENT {
+            true => error.hint("to replace a daemon that hangs: nri-runc nri restart"),
+            false => error,
+        });
+        let answer = answer?;
+        let DaemonResponse::AdminPart(part) = answer else { return Ok(answer) };
+        parts.push_str(&part);
     }
 }

@@ -4,8 +4,9 @@
 //! (`protection.rs`).
 //!
 //! A command that continues leaves a small record in `RUN_DIR/bypassed/`, so that the next daemon takes
-//! the container over and `status` counts it. Where the run directory takes no file, the system's log
-//! gets a line instead. Nothing is printed: stderr belongs to the real runtime.
+//! the container over and `status` counts it; the newest records are kept, and how many others there
+//! were. Where the run directory takes no file, the system's log gets a line instead. Nothing is
+//! printed: stderr belongs to the real runtime.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -16,7 +17,8 @@ use crate::config::{Config, DaemonPolicy};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::host::Point;
-use crate::link::{BYPASSED_DIR, WrapperRequest};
+use crate::limits;
+use crate::link::{BYPASSED_DIR, DROPPED_NOTES, WrapperRequest};
 use crate::log;
 use crate::presence::IfThere;
 
@@ -89,6 +91,7 @@ pub(super) fn write_record(
     // The name begins with the time, because records are processed in name order.
     let name = format!("{:020}-{}.json", at, std::process::id());
     let written = files::make_private_dir(&dir)
+        .map(|()| count_dropped(&dir, refusal::make_room(&dir, limits::BYPASS_NOTES)))
         .and_then(|()| files::replace(&dir.join(name), record.to_string().as_bytes()));
     if let Err(error) = written {
         // The container matters more.
@@ -96,5 +99,16 @@ pub(super) fn write_record(
         let unrecorded = format!("no record of it could be written: {}", error.why());
         let line = format!("{} {id} ran without plugins: {why}; {unrecorded}", call.verb.name());
         log::warn_system(&config.host(), &line);
+    }
+}
+
+/// Adds to the number of notes that were removed: the next daemon searches for their containers. Two
+/// wrappers at once may count one too few.
+fn count_dropped(dir: &Path, count: usize) {
+    if count > 0 {
+        let file = dir.join(DROPPED_NOTES);
+        let known = std::fs::read_to_string(&file).or_absent().unwrap_or_default();
+        let count = known.trim().parse::<usize>().unwrap_or(0).saturating_add(count);
+        let _best_effort = files::replace(&file, count.to_string().as_bytes());
     }
 }

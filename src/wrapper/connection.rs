@@ -113,6 +113,7 @@ pub(super) fn receive(
             answer @ (DaemonResponse::Proceed(_) | DaemonResponse::Refuse(_)) => return Ok(answer),
             answer @ (DaemonResponse::Incompatible { .. }
             | DaemonResponse::Admin(_)
+            | DaemonResponse::AdminPart(_)
             | DaemonResponse::Ending) => {
                 return Ok(answer);
             }

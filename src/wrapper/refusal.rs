@@ -10,7 +10,8 @@ use crate::clock;
 use crate::config::Config;
 use crate::error::Error;
 use crate::files;
-use crate::link::{REFUSAL_NOTES, REFUSED_DIR, WrapperRequest};
+use crate::limits;
+use crate::link::{REFUSED_DIR, WrapperRequest};
 use crate::presence::{self, IfThere};
 
 /// The container's names, as far as the wrapper had to determine them.
@@ -21,7 +22,7 @@ pub(super) struct ContainerNames {
     pub(super) container: String,
 }
 
-/// Writes the record. The newest [`REFUSAL_NOTES`] are kept, because kubelet retries indefinitely.
+/// Writes the record. The newest [`limits::REFUSAL_NOTES`] are kept, because kubelet retries indefinitely.
 pub(super) fn write_record(
     config: &Config,
     call: &CommandLine,
@@ -33,7 +34,7 @@ pub(super) fn write_record(
     if files::make_private_dir(&dir).is_err() {
         return; // The engine receives the error; the record cannot be written.
     }
-    make_room(&dir);
+    make_room(&dir, limits::REFUSAL_NOTES);
     let at = clock::now();
     let record = serde_json::json!({
         "at": at,
@@ -50,13 +51,15 @@ pub(super) fn write_record(
     let _best_effort = files::replace(&dir.join(name), record.to_string().as_bytes());
 }
 
-fn make_room(dir: &Path) {
+/// Removes the oldest notes of this folder, so that there are at most `most` with the next one;
+/// returns how many it removed.
+pub(super) fn make_room(dir: &Path, most: usize) -> usize {
     let entries = presence::entries(dir).or_absent().unwrap_or_default();
     let mut notes: Vec<_> = entries.iter().map(|entry| entry.path()).collect();
     notes.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
     notes.sort_unstable();
-    let too_many = (notes.len() + 1).saturating_sub(REFUSAL_NOTES);
-    for oldest in notes.iter().take(too_many) {
-        let _gone = std::fs::remove_file(oldest);
-    }
+    let too_many = (notes.len() + 1).saturating_sub(most);
+    let oldest = notes.iter().take(too_many);
+    // Another wrapper may have been faster.
+    oldest.filter(|oldest| std::fs::remove_file(oldest).is_ok()).count()
 }

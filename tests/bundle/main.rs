@@ -26,6 +26,7 @@ mod identity;
 mod kept;
 mod lasting;
 mod launched;
+mod lengths;
 mod lifecycle;
 mod limited;
 mod lists;

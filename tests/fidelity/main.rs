@@ -256,3 +256,31 @@ fn plugins_are_told_what_the_engines_own_nri_told() {
         idle.filter(|(at, row)| !used.contains(at) && !row.is_live()).map(|(_, row)| row).collect();
     assert!(idle.is_empty(), "rows of docs/compatibility.md that nothing needs: {idle:?}");
 }
+
+/// A pod's author can shadow CRI-O's own list of labels: no plain key confirms these.
+#[test]
+fn shadowed_labels_of_crio_cost_few_lines_and_little_room() {
+    let mut play = Play::new("crio-1.37-pod");
+    let at = play.capture.calls.iter().position(|call| call.config.is_some()).unwrap();
+    let call = play.capture.calls.swap_remove(at);
+    let config = call.config.clone().unwrap();
+    let mut document: Value =
+        serde_json::from_slice(&std::fs::read(play.folder.join(&config)).unwrap()).unwrap();
+    let labels: BTreeMap<String, String> =
+        (0..15_000).map(|number| (format!("k{number}"), "v".to_owned())).collect();
+    document["annotations"]["io.kubernetes.cri-o.Labels"] = json!(labels).to_string().into();
+    play.folder = play.host.path("changed");
+    std::fs::create_dir(&play.folder).unwrap();
+    play.host.write(&format!("changed/{config}"), &document.to_string());
+    play.call(&call);
+    let lines = play.host.logged(&["is not believed"]);
+    assert_eq!((lines, play.host.logged(&["14992 more"])), (8, 1));
+    let records = std::fs::read_dir(play.host.path("run/state/containers")).unwrap().flatten();
+    let records: Vec<String> =
+        records.map(|entry| std::fs::read_to_string(entry.path()).unwrap()).collect();
+    let skipped = |record: &String| {
+        let record: Value = serde_json::from_str(record).unwrap();
+        record["skipped"].as_array().unwrap().len()
+    };
+    assert_eq!(records.iter().map(skipped).collect::<Vec<_>>(), [9]);
+}

@@ -19,7 +19,7 @@ use crate::error::{Context, Error, Result, quoted};
 use crate::files;
 use crate::host::Host;
 use crate::journal;
-use crate::link::{BYPASSED_DIR, REFUSED_DIR};
+use crate::link::{BYPASSED_DIR, DROPPED_NOTES, REFUSED_DIR};
 use crate::presence::IfThere;
 use crate::procfs;
 use crate::text::{age, counted, short_id};
@@ -173,15 +173,20 @@ fn notes(config: &Config, folder: &str, check: &str, what: &str) -> Option<Value
     let last: Value = serde_json::from_slice(&last).unwrap_or_default();
     let text = |key: &str| quoted(last[key].as_str().unwrap_or_default());
     let ago = age(last["at"].as_i64().unwrap_or_default(), SystemTime::now());
+    let dropped = std::fs::read_to_string(config.run_dir.join(folder).join(DROPPED_NOTES));
+    let dropped = dropped.or_absent().and_then(|count| count.trim().parse::<usize>().ok());
     let detail = format!(
         "{} {what}; the last, {ago} ago: {} {}: {}",
-        counted(notes.len(), "command"),
+        counted(notes.len() + dropped.unwrap_or(0), "command"),
         text("verb"),
         short_id(&text("id")),
         text("why")
     );
+    let lost = dropped.map(|count| {
+        format!("; the oldest {count} left no note: their updates of resources stay unknown")
+    });
     // The next daemon takes them up, and the containers with them.
-    Some(finding(check, false, detail, "nri-runc nri restart"))
+    Some(finding(check, false, detail + &lost.unwrap_or_default(), "nri-runc nri restart"))
 }
 
 /// Running containers that no plugin adjusted.

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use crate::daemon::node::Node;
 use crate::daemon::resources::{target, updates};
 use crate::error::Result;
+use crate::limits;
 use crate::plugin::Event;
 use crate::state::ContainerKey;
 
@@ -28,7 +29,9 @@ pub(crate) async fn ask_to_start(node: &Rc<Node>, key: &ContainerKey, hint: &str
     let (skipped, allowed) = node.registry.notify_until_refused(&notification).await;
     if !skipped.is_empty() {
         node.audit_skipped(key, Event::StartContainer.name(), &skipped);
-        node.change(key, |record| record.skipped.extend(skipped));
+        node.change(key, |record| {
+            skipped.into_iter().for_each(|new| limits::keep_ends(&mut record.skipped, new));
+        });
     }
     let Err(refusal) = allowed else { return Ok(()) };
     Err(refusal.into_error().hint(hint))

@@ -2,10 +2,12 @@
 //! The outcome of an `update`, once its runtime process has exited (D21): its values hold, or the
 //! values in force are written again.
 
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tracing::info;
 
 use crate::daemon::lifecycle::notify;
@@ -17,6 +19,7 @@ use crate::daemon::resources::{apply, in_force, partial};
 use crate::daemon::runtime::state_dir::{self, Stamp};
 use crate::error::{Result, quoted};
 use crate::host::Point;
+use crate::limits;
 use crate::plugin::Event;
 use crate::runtime::RuntimeKind;
 use crate::spec::{overlay, owned};
@@ -97,9 +100,10 @@ pub(crate) fn conclude(
             record.overlay = overlay.clone();
             record.owners = owners.clone();
             record.updating = None;
+            let owned = owned::values(overlay);
+            let renewed: HashSet<&str> = news.iter().map(|new| new.field.as_str()).collect();
             record.repeated.retain(|known| {
-                let is_owned = owned::value(overlay, &known.field).is_some();
-                is_owned && !news.iter().any(|new| new.field == known.field)
+                owned.contains_key(&known.field) && !renewed.contains(known.field.as_str())
             });
             record.repeated.extend(news);
             in_force::note_changes(record, changes.clone());
@@ -111,23 +115,29 @@ pub(crate) fn conclude(
     ConcludedUpdate { is_told, failed: None, restoring: None }
 }
 
-/// Logs the values that the engine repeats and that do not come into force, each once. Returns
-/// those that are not on record.
+/// Logs the values that the engine repeats and that do not come into force, each once: the first of
+/// them, and how many more there are. Returns those that are not on record.
 fn log_repeated(
     record: &Container,
     repeated: &[RepeatedValue],
     overlay: &Block,
 ) -> Vec<RepeatedValue> {
+    let known = record.repeated.iter().map(|known| (known.field.as_str(), known));
+    let known: HashMap<&str, &RepeatedValue> = known.collect();
     let is_known = |new: &RepeatedValue| {
-        let same = |known: &RepeatedValue| {
-            (&known.field, &known.engine, &known.plugin) == (&new.field, &new.engine, &new.plugin)
-        };
-        record.repeated.iter().any(same)
+        let known = known.get(new.field.as_str());
+        known.is_some_and(|known| (&known.engine, &known.plugin) == (&new.engine, &new.plugin))
     };
     let news: Vec<_> = repeated.iter().filter(|new| !is_known(new)).cloned().collect();
-    for RepeatedValue { at: _, field, engine, plugin } in &news {
-        let stays = owned::value(overlay, field).unwrap_or_default();
-        let is_old = owned::value(&record.engine_resources, field).as_ref() == Some(engine);
+    let (overlay, before) = (owned::values(overlay), owned::values(&record.engine_resources));
+    let more = news.len().saturating_sub(limits::LISTED);
+    if more > 0 {
+        let id = quoted(&record.key.id);
+        info!("{id}: {more} more values of the engine than are listed do not come into force");
+    }
+    for RepeatedValue { at: _, field, engine, plugin } in news.iter().take(limits::LISTED) {
+        let stays = overlay.get(field).unwrap_or(&Value::Null);
+        let is_old = before.get(field) == Some(engine);
         let (id, verb) = (quoted(&record.key.id), if is_old { "repeats" } else { "requests" });
         info!(
             plugin,

@@ -2,6 +2,7 @@
 //! Records to NRI messages and back: the record keeps the message's protobuf bytes; values that
 //! change (state, pid, times) are filled in when it is sent.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use protobuf::{Message, MessageField};
@@ -129,11 +130,10 @@ pub(crate) fn with_resources(
     let mut message: api::Container = from_wire(wire);
     let recorded = message.linux.mut_or_insert_default().resources.mut_or_insert_default();
     let mut devices = std::mem::take(&mut recorded.devices);
-    for rule in describe::resources_from_json(overlay).devices {
-        if !devices.contains(&rule) {
-            devices.push(rule);
-        }
-    }
+    let text = |rule: &api::LinuxDeviceCgroup| rule.write_to_bytes().unwrap_or_default();
+    let mut known: HashSet<Vec<u8>> = devices.iter().map(text).collect();
+    let owned = describe::resources_from_json(overlay).devices.into_iter();
+    devices.extend(owned.filter(|rule| known.insert(text(rule))));
     let new = describe::resources_from_json(resources);
     *recorded = api::LinuxResources {
         blockio_class: named(classes.blockio.as_ref(), recorded.blockio_class.take()),

@@ -106,6 +106,11 @@ impl Report {
         *self.requests.borrow_mut().entry(verb).or_default() += 1;
     }
 
+    /// Counts commands that ran without the daemon and of which nothing else is known.
+    pub(crate) fn count_bypassed(&self, count: u64) {
+        *self.requests.borrow_mut().entry("bypassed").or_default() += count;
+    }
+
     /// Writes an entry of the audit log.
     pub(crate) fn record_audit(&self, entry: AuditEntry) {
         self.audit.record(entry);

@@ -12,6 +12,7 @@ use tokio::sync::watch::{Receiver, Sender, channel};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use crate::limits;
 use crate::plugin::{self, PluginFile, Unusable};
 
 use crate::daemon::node::Node;
@@ -69,13 +70,19 @@ pub(crate) async fn keep_running(node: Rc<Node>) {
     }
 }
 
-/// Logs one line for each file that cannot be used, once as long as nothing changes.
+/// Logs one line for each file that cannot be used, once as long as nothing changes: the first of
+/// them, and how many more there are.
 fn log_unusable(unusable: &[Unusable], logged: &mut HashSet<String>) {
-    let lines: HashSet<String> = unusable.iter().map(ToString::to_string).collect();
-    for line in lines.difference(logged) {
+    let mut lines: Vec<String> =
+        unusable.iter().take(limits::LISTED).map(ToString::to_string).collect();
+    let more = unusable.len() - lines.len();
+    if more > 0 {
+        lines.push(format!("{more} more files among the plugins were skipped"));
+    }
+    for line in lines.iter().filter(|line| !logged.contains(*line)) {
         warn!("{line}");
     }
-    *logged = lines;
+    *logged = lines.into_iter().collect();
 }
 
 /// Starts, stops and restarts plugins as the folders show.

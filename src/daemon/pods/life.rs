@@ -16,6 +16,7 @@ use crate::daemon::request::describe::Description;
 use crate::engine::EngineKind;
 use crate::error::{Context, Result};
 use crate::host::Point;
+use crate::limits;
 use crate::plugin::Event;
 use crate::presence;
 use crate::state::{Container, Lifecycle, Pod, PodState, SCHEMA, Skipped};
@@ -188,7 +189,9 @@ async fn deliver_run(node: &Rc<Node>, id: &str) -> Result<()> {
         resized::follow(node, id);
         return Ok(());
     };
-    node.note_pod(id, |pod| pod.refused.push(error.to_string()));
+    node.note_pod(id, |pod| {
+        limits::keep_latest(&mut pod.refused, error.to_string(), limits::REFUSALS);
+    });
     end(node, id).await;
     Err(error)
 }

@@ -20,15 +20,13 @@ use crate::describe::resized::{PodLimits, V1, V2, resized};
 use crate::engine::{EngineKind, cgroup_of_pod};
 use crate::error::Error;
 use crate::host::Point;
+use crate::limits;
 use crate::plugin::{Event, api};
 use crate::presence::IfThere;
 use crate::state::{Pod, PodState};
 
 /// How long after a write the files are read: kubelet writes several, one after the other.
 const SETTLE: Duration = Duration::from_millis(100);
-
-/// How many refused resizes of one pod `explain` shows.
-const REFUSALS: usize = 20;
 
 /// The limits of the pod's cgroup now; none where the cgroup is not kubelet's.
 pub(crate) fn limits(node: &Node, engine: EngineKind, pod: &api::PodSandbox) -> PodLimits {
@@ -212,8 +210,7 @@ fn note_refusal(node: &Node, id: &str, error: &Error) {
     node.report.note_refusal(event, id, error);
     node.audit_pod_refusal(id, event, error);
     node.note_pod(id, |pod: &mut Pod| {
-        pod.refused.push(format!("{event}: {error}; the pod was resized all the same"));
-        let surplus = pod.refused.len().saturating_sub(REFUSALS);
-        pod.refused.drain(..surplus);
+        let line = format!("{event}: {error}; the pod was resized all the same");
+        limits::keep_latest(&mut pod.refused, line, limits::REFUSALS);
     });
 }

@@ -23,7 +23,7 @@ use crate::daemon::lifecycle::{late_start, removal, state};
 use crate::daemon::node::Node;
 use crate::daemon::node::messages::{self, Classes};
 use crate::daemon::pods::{life, resized};
-use crate::daemon::recovery::{catch_up, notes, refusals};
+use crate::daemon::recovery::{catch_up, dropped, enabled, notes, refusals};
 use crate::daemon::request::describe::describe;
 use crate::daemon::request::record::new_record;
 use crate::daemon::request::resources::requested;
@@ -35,6 +35,7 @@ use crate::daemon::watch::folders::WatchedFolder;
 use crate::daemon::watch::pidfd;
 use crate::error::{Error, Result};
 use crate::files;
+use crate::limits;
 use crate::link::{BYPASSED_DIR, REFUSED_DIR, WrapperRequest};
 use crate::plugin::Event;
 use crate::presence::{Backoff, IfThere};
@@ -78,6 +79,8 @@ pub(crate) async fn adopt(node: &Rc<Node>) {
 }
 
 async fn adopt_all(node: &Rc<Node>) -> Result<()> {
+    // The containers without a note are searched for once plugins can connect.
+    dropped::note(node);
     let mut taken = refusals::take_up(node);
     for path in notes(node)? {
         taken = taken.and(take_up(node, &path, None).await);
@@ -128,6 +131,9 @@ fn watch_both(node: &Node) -> Result<[WatchedFolder; 2]> {
 }
 
 async fn take_up_all(node: &Rc<Node>) -> Result<()> {
+    if dropped::note(node) {
+        enabled::catch_up(node);
+    }
     let mut taken = refusals::take_up(node);
     for path in notes(node)? {
         let note = match notes::read::<BypassNote>(&path) {
@@ -284,7 +290,7 @@ async fn adopt_call(node: &Rc<Node>, note: &BypassNote) -> Result<()> {
         follow_deletion(node, &call);
     }
     node.change(&call.key, |record| {
-        record.skipped.push(Skipped::bypassed(&note.verb, &note.why));
+        limits::keep_ends(&mut record.skipped, Skipped::bypassed(&note.verb, &note.why));
     });
     Ok(())
 }
@@ -370,7 +376,8 @@ async fn hold_again(node: &Rc<Node>, key: &ContainerKey) {
             why
         }
     };
-    node.change(key, |record| record.skipped.push(Skipped { plugin: String::new(), reason }));
+    let skipped = Skipped { plugin: String::new(), reason };
+    node.change(key, |record| limits::keep_ends(&mut record.skipped, skipped));
 }
 
 /// Records the container that the runtime made, if it made it and it still exists.

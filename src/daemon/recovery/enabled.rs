@@ -5,12 +5,14 @@
 //! runtimes' state shows them (`rediscover.rs`).
 //!
 //! A file in the run directory says that this is due, so that it is not forgotten when no daemon runs
-//! at that moment. No plugin is asked and no container changed.
+//! at that moment. The same is due where wrappers left more notes than are kept (`bypassed.rs`): the
+//! file has the reason then. No plugin is asked and no container changed.
 
 use std::rc::Rc;
 
 use tracing::{info, warn};
 
+use crate::argv::Verb;
 use crate::daemon::lifecycle::{late_start, removal, settle};
 use crate::daemon::node::lane::Lane;
 use crate::daemon::node::{Node, log_failure};
@@ -19,10 +21,11 @@ use crate::daemon::runtime::state_dir;
 use crate::error::Result;
 use crate::files;
 use crate::plugin::Event;
-use crate::presence::Backoff;
-use crate::state::{Container, Lifecycle, PodState};
+use crate::presence::{Backoff, IfThere};
+use crate::state::{Container, Lifecycle, PodState, Skipped};
 
 const WHY: &str = "created while plugins were disabled";
+const ENABLED: &str = "plugins are enabled again";
 
 /// Notes that plugins are disabled, or catches up if they are no longer.
 pub(crate) fn catch_up(node: &Rc<Node>) {
@@ -33,19 +36,27 @@ pub(crate) fn catch_up(node: &Rc<Node>) {
     if files::is_missing(&file) {
         return;
     }
+    let reason = std::fs::read_to_string(&file).or_absent().unwrap_or_default();
+    let why = match reason.as_str() {
+        "" => WHY.to_owned(),
+        reason => Skipped::bypassed(Verb::Create.name(), reason).reason,
+    };
     let (node, active) = (Rc::clone(node), node.process.activity.begin());
     tokio::task::spawn_local(async move {
         node.registry.wait_for_returning().await;
-        let mut is_all = look_at_all(&node, true).await;
+        let mut is_all = look_at_all(&node, &why, true).await;
         // The daemon's end does not wait for what cannot be known.
         drop(active);
         let mut backoff = Backoff::default();
         while !is_all && !node.config().is_disabled() && !node.process.is_ending.get() {
             tokio::time::sleep(backoff.next()).await;
-            is_all = look_at_all(&node, false).await;
+            is_all = look_at_all(&node, &why, false).await;
         }
         if is_all {
-            info!("plugins are enabled again, and all containers were looked at");
+            info!(
+                "all containers were looked at: {}",
+                if reason.is_empty() { ENABLED } else { &reason }
+            );
         }
         if is_all && !node.config().is_disabled() {
             let _is_done = std::fs::remove_file(file);
@@ -55,7 +66,7 @@ pub(crate) fn catch_up(node: &Rc<Node>) {
 
 /// Looks at all containers; returns whether all of them could be known. Only the first time it logs
 /// which could not.
-async fn look_at_all(node: &Rc<Node>, is_first: bool) -> bool {
+async fn look_at_all(node: &Rc<Node>, why: &str, is_first: bool) -> bool {
     let mut is_all = true;
     for record in catch_up::in_order(node) {
         if let Err(error) = compare(node, &record).await {
@@ -65,7 +76,7 @@ async fn look_at_all(node: &Rc<Node>, is_first: bool) -> bool {
             }
         }
     }
-    let (found, are_all) = rediscover::find(node, WHY, is_first).await;
+    let (found, are_all) = rediscover::find(node, why, is_first).await;
     is_all &= are_all;
     for found in found {
         let key = found.key().clone();

@@ -9,6 +9,7 @@
 
 pub(crate) mod bypassed;
 pub(crate) mod catch_up;
+mod dropped;
 pub(crate) mod enabled;
 pub(crate) mod lost;
 mod notes;

@@ -8,7 +8,8 @@ use tracing::{error, warn};
 
 use crate::audit::{AuditAction, AuditEntry};
 use crate::error::{Result, quoted};
-use crate::link::{REFUSAL_NOTES, REFUSED_DIR, WrapperRequest};
+use crate::limits::REFUSAL_NOTES;
+use crate::link::{REFUSED_DIR, WrapperRequest};
 use crate::text::rfc3339_nanos;
 
 use crate::daemon::node::Node;

@@ -6,6 +6,7 @@
 //! The record has the written values before the next writer starts; each `update` of the engine
 //! gets them too, so that the runtime's own state becomes correct again. No plugin is asked.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -190,9 +191,11 @@ async fn write_files(
         () => UpdateError::refused_field(RefusedField::Path(failed.field), failed.why),
     })?;
     node.host.point(Point::DaemonCgroupDone).map_err(fault)?;
-    let fields = owned::fields(&requested.part);
+    let fields = owned::fields(&requested.part).into_iter();
+    let fields: HashMap<String, owned::OwnedMember> =
+        fields.map(|field| (field.path.clone(), field)).collect();
     let changes = written.into_iter().map(|written| {
-        let field = fields.iter().find(|field| field.path == written.field);
+        let field = fields.get(&written.field);
         let owner = field.and_then(|field| owned::owner(field, &requested.part, &requested.owners));
         Change {
             at: now(),

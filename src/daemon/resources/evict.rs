@@ -17,6 +17,7 @@ use crate::config::Evict;
 use crate::error::in_our_words;
 use crate::error::quoted;
 use crate::host::Point;
+use crate::limits;
 use crate::plugin::api;
 use crate::state::{Change, Container, ContainerKey, EVICTION, Lifecycle, Pod, Skipped};
 
@@ -32,12 +33,18 @@ pub(crate) async fn carry_out(
     by: &BTreeMap<String, Vec<String>>,
     subject: Option<&ContainerKey>,
 ) {
+    let mut unknown = 0_usize;
     for api::ContainerEviction { container_id, reason, special_fields: _ } in evictions {
         tokio::task::yield_now().await;
         let askers = by.get(&container_id).map(Vec::as_slice).unwrap_or_default();
         let key = match target::find(node, &container_id, subject) {
             Ok(key) => key,
+            Err(_) if unknown >= limits::LISTED => {
+                unknown += 1;
+                continue;
+            }
             Err(update_error) => {
+                unknown += 1;
                 warn!("{}: {}: eviction: {update_error}", quoted(&container_id), askers.join(","));
                 continue;
             }
@@ -55,10 +62,13 @@ pub(crate) async fn carry_out(
             let skipped = Skipped { plugin, reason };
             node.change(&key, |record| {
                 if !record.skipped.contains(&skipped) {
-                    record.skipped.push(skipped);
+                    limits::keep_ends(&mut record.skipped, skipped);
                 }
             });
         }
+    }
+    if unknown > limits::LISTED {
+        warn!("{} more evictions of the same request failed", unknown - limits::LISTED);
     }
 }
 

@@ -27,8 +27,8 @@ use crate::daemon::node::messages::Classes;
 use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::daemon::resources::apply::{self, CheckedUpdate};
 use crate::daemon::resources::error::UpdateError;
-use crate::daemon::resources::in_force::{LATEST, keep_ends};
 use crate::daemon::resources::{classes, evict, ruled, target};
+use crate::limits;
 
 /// How many updates may wait for a container to be created or started.
 const DEFERRED: usize = 200;
@@ -223,7 +223,7 @@ fn check_target(
 
 /// Carries out the updates that can be; returns the indexes of those that failed and may not.
 async fn carry_out_all(node: &Rc<Node>, update_requests: Vec<UpdateRequest>) -> Vec<usize> {
-    let mut failed = Vec::new();
+    let (mut failed, mut unmet) = (Vec::new(), 0_usize);
     for (place, mut update_request) in update_requests.into_iter().enumerate() {
         let found = std::mem::replace(&mut update_request.found, Ok(None));
         let result = match (found, &update_request.key) {
@@ -245,10 +245,17 @@ async fn carry_out_all(node: &Rc<Node>, update_requests: Vec<UpdateRequest>) -> 
         };
         node.report.metrics.plugins().count_update(&plugin, outcome);
         let Err(update_error) = result else { continue };
+        unmet += 1;
+        if unmet <= limits::LISTED {
+            log_unmet(&update_request, &update_error);
+        }
         note_unmet(node, &update_request, &update_error);
         if !update_request.ignores_failure {
             failed.push(place);
         }
+    }
+    if unmet > limits::LISTED {
+        warn!("{} more updates of the same request failed", unmet - limits::LISTED);
     }
     failed
 }
@@ -304,6 +311,7 @@ pub(crate) async fn carry_out_deferred(node: &Rc<Node>, key: &ContainerKey) {
             let (id, key) = (key.id.clone(), Some(key.clone()));
             let update_request =
                 UpdateRequest { id, key, requested, ignores_failure: false, found: Ok(None) };
+            log_unmet(&update_request, &update_error);
             note_unmet(node, &update_request, &update_error);
         }
         // Not before: a daemon that dies meanwhile has to repeat it.
@@ -318,20 +326,30 @@ pub(crate) fn not_created(node: &Node, key: &ContainerKey) {
         let (id, key) = (key.id.clone(), Some(key.clone()));
         let update_request =
             UpdateRequest { id, key, requested, ignores_failure: false, found: Ok(None) };
+        log_unmet(&update_request, &UpdateError::NotCreated);
         note_unmet(node, &update_request, &UpdateError::NotCreated);
     }
 }
 
-fn note_unmet(node: &Node, update_request: &UpdateRequest, update_error: &UpdateError) {
+/// The plugins that requested it, and the line about its failure.
+fn unmet(update_request: &UpdateRequest, update_error: &UpdateError) -> Skipped {
     let plugins: BTreeMap<&String, ()> =
         update_request.requested.owners.values().map(|by| (by, ())).collect();
     let plugins: Vec<&str> = plugins.into_keys().map(String::as_str).collect();
-    let plugin = plugins.join(",");
     let reason =
         format!("an update requested at {} failed: {update_error}", update_request.requested.event);
+    Skipped { plugin: plugins.join(","), reason }
+}
+
+fn log_unmet(update_request: &UpdateRequest, update_error: &UpdateError) {
+    let Skipped { plugin, reason } = unmet(update_request, update_error);
     let container_id = &update_request.id;
     warn!(plugin, container_id, "{}: {plugin}: {reason}", quoted(container_id));
-    let skipped = Skipped { plugin, reason };
+}
+
+/// Notes for `explain` and the audit log that an update was not carried out.
+fn note_unmet(node: &Node, update_request: &UpdateRequest, update_error: &UpdateError) {
+    let skipped = unmet(update_request, update_error);
     let Some(key) = &update_request.key else {
         // No container has this ID.
         let key = ContainerKey { root: String::new(), id: update_request.id.clone() };
@@ -353,11 +371,11 @@ pub(crate) fn note_skipped(
     mut skipped: Vec<Skipped>,
 ) {
     let Some(record) = node.container(key) else { return };
-    skipped.retain(|new| !record.skipped.iter().rev().take(LATEST).any(|known| known == new));
+    skipped.retain(|new| !record.skipped.iter().rev().take(limits::ENDS).any(|known| known == new));
     if !skipped.is_empty() {
         node.audit_skipped(key, event, &skipped);
         node.change(key, |record| {
-            skipped.into_iter().for_each(|new| keep_ends(&mut record.skipped, new));
+            skipped.into_iter().for_each(|new| limits::keep_ends(&mut record.skipped, new));
         });
     }
 }

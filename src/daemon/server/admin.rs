@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon's answers to operators: one JSON document for each admin verb, in shapes that scripts
 //! depend on. It changes nothing itself; what a verb changes is done in `recovery` and `reload`.
+//!
+//! A node may have thousands of pods whose labels their authors choose: the list of pods is made
+//! while it is sent, and is never in memory as a whole.
 
 use std::rc::Rc;
 
 use serde_json::{Value, json};
+use tokio::net::UnixStream;
+use tokio::time::Instant;
 use tracing::warn;
 
 use crate::daemon::node::report::Contradiction;
@@ -13,8 +18,9 @@ use crate::daemon::process::requests::ReloadRequest;
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::recovery::{enabled, lost};
 use crate::daemon::registry::NRI_VERSION;
-use crate::daemon::server::{explain, exposed, holdings, policy, rows};
+use crate::daemon::server::{explain, exposed, frames, holdings, policy, rows};
 use crate::error::{Result, quoted};
+use crate::limits;
 use crate::link::DaemonResponse;
 use crate::state::{Container, Lifecycle, Skipped, Store};
 use crate::text::rfc3339_nanos;
@@ -22,10 +28,54 @@ use crate::text::rfc3339_nanos;
 /// How many unadjusted containers `status` names.
 const UNADJUSTED: usize = 100;
 
-/// Answers an admin request.
-pub(crate) async fn answer(node: &Rc<Node>, question: &str) -> DaemonResponse {
+/// Pods that are listed before other tasks get a turn.
+const AT_ONCE: usize = 100;
+
+/// Answers an admin request on its connection.
+///
+/// # Errors
+/// Fails when the operator's command is gone, or does not read.
+pub(crate) async fn serve(node: &Rc<Node>, stream: &mut UnixStream, question: &str) -> Result<()> {
     let question: Value = serde_json::from_str(question).unwrap_or_default();
-    let verb = question["verb"].as_str().unwrap_or_default();
+    match question["verb"].as_str().unwrap_or_default() {
+        "pods" => send_pods(node, stream, String::new(), "").await,
+        "top" => {
+            let (status, plugins) = (status(node), node.registry.rows());
+            let metrics = Value::from(holdings::metrics_text(node));
+            let begin = format!(
+                "{{\"status\":{status},\"plugins\":{plugins},\"metrics\":{metrics},\"pods\":"
+            );
+            send_pods(node, stream, begin, "}").await
+        }
+        verb => frames::send(stream, &answer(node, verb, &question).await).await,
+    }
+}
+
+/// Sends the list of pods between `begin` and `end`, in parts.
+async fn send_pods(node: &Node, stream: &mut UnixStream, begin: String, end: &str) -> Result<()> {
+    let ids: Vec<String> = node.records.read().pods().map(|pod| pod.id.clone()).collect();
+    let (mut text, mut separator, mut sent) = (begin + "[", "", Instant::now());
+    for (number, id) in ids.iter().enumerate() {
+        if number % AT_ONCE == AT_ONCE - 1 {
+            tokio::task::yield_now().await;
+        }
+        if sent.elapsed() >= frames::HEARTBEAT {
+            frames::send(stream, &DaemonResponse::Heartbeat).await?;
+            sent = Instant::now();
+        }
+        // One may be gone by now.
+        let Some(row) = pod_row(node, id) else { continue };
+        text += separator;
+        text += &row.to_string();
+        separator = ",";
+        if text.len() > limits::ADMIN_PART {
+            text = frames::send_parts(stream, &text).await?.to_owned();
+        }
+    }
+    frames::send(stream, &DaemonResponse::Admin(text + "]" + end)).await
+}
+
+async fn answer(node: &Rc<Node>, verb: &str, question: &Value) -> DaemonResponse {
     let document = match verb {
         "status" => status(node),
         "plugins" => node.registry.rows(),
@@ -35,18 +85,11 @@ pub(crate) async fn answer(node: &Rc<Node>, question: &str) -> DaemonResponse {
                 Err(line) => return DaemonResponse::Refuse(line),
             }
         }
-        "pods" => pods(node),
         "socket_mounts" => exposed::socket_mounts(node),
         "reload" => match reload(node, question["dry_run"] == true).await {
             Ok(document) => document,
             Err(error) => return DaemonResponse::Refuse(error.to_string()),
         },
-        "top" => json!({
-            "status": status(node),
-            "plugins": node.registry.rows(),
-            "pods": pods(node),
-            "metrics": holdings::metrics_text(node),
-        }),
         "metrics" => json!({"text": holdings::metrics_text(node)}),
         "explain" => match explain::explain(node, question["id"].as_str().unwrap_or_default()) {
             Ok(document) => document,
@@ -220,39 +263,37 @@ fn contradictions(node: &Node) -> Value {
     notes.iter().map(row).collect()
 }
 
-fn pods(node: &Node) -> Value {
+fn pod_row(node: &Node, id: &str) -> Option<Value> {
     let store = node.records.read();
-    let rows = store.pods().map(|pod| {
-        let members = store.of_pod(&pod.id).filter(|container| !container.is_sandbox);
-        let containers: Vec<Value> = members
-            .map(|container| {
-                let mut row = json!({
-                    "id": container.key.id,
-                    "name": container.name,
-                    "state": rows::state(node, container),
-                    "pid": container.init_pid,
-                    "found": container.is_found,
-                });
-                rows::add_times(&mut row, container);
-                row
-            })
-            .collect();
-        // The pod is as old as its first container; an infrastructure container is the first.
-        let times = store.of_pod(&pod.id).map(|container| container.created_at);
-        let created_at = times.filter(|at| *at > 0).min().unwrap_or_default();
-        json!({
-            "id": pod.id,
-            "name": pod.name,
-            "namespace": pod.namespace,
-            "uid": pod.uid,
-            "engine": pod.engine,
-            "evidence": pod.evidence,
-            "state": pod.state.name(),
-            "labels": events::ruled_pod(pod).labels,
-            "created_at": created_at,
-            "created_time": rfc3339_nanos(created_at),
-            "containers": containers,
+    let pod = store.pod(id)?;
+    let members = store.of_pod(&pod.id).filter(|container| !container.is_sandbox);
+    let containers: Vec<Value> = members
+        .map(|container| {
+            let mut row = json!({
+                "id": container.key.id,
+                "name": container.name,
+                "state": rows::state(node, container),
+                "pid": container.init_pid,
+                "found": container.is_found,
+            });
+            rows::add_times(&mut row, container);
+            row
         })
-    });
-    Value::Array(rows.collect())
+        .collect();
+    // The pod is as old as its first container; an infrastructure container is the first.
+    let times = store.of_pod(&pod.id).map(|container| container.created_at);
+    let created_at = times.filter(|at| *at > 0).min().unwrap_or_default();
+    Some(json!({
+        "id": pod.id,
+        "name": pod.name,
+        "namespace": pod.namespace,
+        "uid": pod.uid,
+        "engine": pod.engine,
+        "evidence": pod.evidence,
+        "state": pod.state.name(),
+        "labels": events::ruled_pod(pod).labels,
+        "created_at": created_at,
+        "created_time": rfc3339_nanos(created_at),
+        "containers": containers,
+    }))
 }

@@ -188,8 +188,9 @@ fn would_refuse(container: &Container) -> Value {
 
 /// Values that the engine repeats while a plugin's stay.
 fn repeated(container: &Container) -> Value {
+    let owned = owned::values(&container.overlay);
     let rows = container.repeated.iter().filter_map(|repeated| {
-        let value = owned::value(&container.overlay, &repeated.field)?;
+        let value = owned.get(&repeated.field)?;
         Some(json!({
             "at": repeated.at,
             "time": rfc3339_nanos(repeated.at),

@@ -16,16 +16,17 @@ use tokio::net::UnixStream;
 
 use crate::daemon::request::ReceivedQuestion;
 use crate::error::{Context, Error, Result};
+use crate::limits;
 use crate::link::{DaemonResponse, FRAME_LIMIT, Notice, PROTOCOL, WrapperRequest};
 
 /// How long a connection may take to send its request.
 const QUESTION_WAIT: Duration = Duration::from_secs(5);
 
-/// How long a peer may take to read an answer: it reads in one go.
+/// How long a peer may take to read one frame of an answer: it reads in one go.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
 /// The interval of heartbeats to a wrapper while its request is handled.
-const HEARTBEAT: Duration = Duration::from_secs(1);
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// The most descriptors that the kernel passes at once (SCM_MAX_FD): all are received, so that no
 /// unexpected one stays open.
@@ -112,13 +113,41 @@ pub(crate) fn is_closed(stream: &UnixStream) -> bool {
     ready && fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
 }
 
-/// Sends `answer`; a wrapper that has exited is noticed when its notice does not arrive. A peer that
-/// does not read is given up: what waits for idle connections must not wait for it.
+/// Sends `answer`; a wrapper that has exited is noticed when its notice does not arrive. A document
+/// for an operator is sent in parts if it is long; a verdict that no frame holds is a refusal: its
+/// length is a plugin's choice, and an answer that cannot be read would bypass the others.
 pub(crate) async fn send(stream: &mut UnixStream, answer: &DaemonResponse) -> Result<()> {
-    let frame = answer.encode();
-    let sent = tokio::time::timeout(ANSWER_WAIT, stream.write_all(&frame)).await;
+    let mut frame = if let DaemonResponse::Admin(json) = answer {
+        let rest = send_parts(stream, json).await?;
+        DaemonResponse::Admin(rest.to_owned()).encode()
+    } else {
+        answer.encode()
+    };
+    if frame.len() > usize::try_from(FRAME_LIMIT).unwrap_or(usize::MAX) {
+        let length = frame.len();
+        let why =
+            format!("the plugins' values have {length} bytes, at most {FRAME_LIMIT} are sent");
+        frame = DaemonResponse::Refuse(why).encode();
+    }
+    send_frame(stream, &frame).await
+}
+
+/// Sends the beginning of a document to an operator, as long as it has whole parts; returns the rest.
+pub(crate) async fn send_parts<'d>(stream: &mut UnixStream, document: &'d str) -> Result<&'d str> {
+    let mut rest = document;
+    while rest.len() > limits::ADMIN_PART {
+        let (part, after) = limits::split(rest, limits::ADMIN_PART);
+        send_frame(stream, &DaemonResponse::AdminPart(part.to_owned()).encode()).await?;
+        rest = after;
+    }
+    Ok(rest)
+}
+
+/// A peer that does not read is given up: what waits for idle connections must not wait for it.
+async fn send_frame(stream: &mut UnixStream, frame: &[u8]) -> Result<()> {
+    let sent = tokio::time::timeout(ANSWER_WAIT, stream.write_all(frame)).await;
     let sent = sent.map_err(|_late| Error::new("the peer does not read the answer"))?;
-    sent.doing(|| "answering the wrapper")
+    sent.doing(|| "sending an answer")
 }
 
 /// Waits for the notice after a verdict; the end of the connection is an error.

@@ -89,11 +89,10 @@ async fn dispatch(
     }
     if !asked.question.admin.is_empty() {
         let forgotten = async { Ok(admin::forget(node, &asked.question.admin).await) };
-        let answer = match frames::with_heartbeat(stream, forgotten).await?? {
-            Some(answer) => answer,
-            None => admin::answer(node, &asked.question.admin).await,
+        return match frames::with_heartbeat(stream, forgotten).await?? {
+            Some(answer) => frames::send(stream, &answer).await,
+            None => admin::serve(node, stream, &asked.question.admin).await,
         };
-        return frames::send(stream, &answer).await;
     }
     let Some(call) = VerbRequest::new(asked) else {
         return frames::send(stream, &DaemonResponse::Proceed(Proceed::default())).await;

@@ -15,6 +15,7 @@ use crate::daemon::runtime::state_dir;
 use crate::daemon::verbs::admitted::{Adjusted, Admitted, admit, blame};
 use crate::error::{Context, Result};
 use crate::host::Point;
+use crate::limits;
 use crate::link::Proceed;
 use crate::mark::{self, ProcessValue};
 use crate::plugin::Event;
@@ -103,7 +104,7 @@ fn has_news(record: &Container) -> bool {
 fn values_for_exec(admitted: &Admitted, changes: &[Change]) -> Option<Vec<ProcessValue>> {
     let user = admitted.engines_user();
     let groups = mark::added_groups(user, changes.iter().map(|c| (c.field.as_str(), &c.after)));
-    if changes.len() <= in_force::LATEST && groups.is_none() {
+    if changes.len() <= limits::ENDS && groups.is_none() {
         return None;
     }
     let changes = changes.iter().map(|c| (c.field.as_str(), &c.before, &c.after));

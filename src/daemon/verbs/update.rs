@@ -44,9 +44,6 @@ use crate::state::{Change, Container, ContainerKey, PendingUpdate, RepeatedValue
 /// (D8).
 const WRITE_WAIT: Duration = Duration::from_secs(20);
 
-/// How many refusals of one container are kept.
-const REFUSALS: usize = 20;
-
 /// The plugins' replies about the updated container itself.
 #[derive(Debug, Default)]
 struct AnsweredUpdate {
@@ -158,15 +155,11 @@ fn repeated(
 /// once.
 fn note_refusal(node: &Node, key: &ContainerKey, error: &Error) {
     let why = error.to_string();
-    let Some(record) = node.container(key).filter(|record| record.refused.last() != Some(&why))
-    else {
+    let is_news = |record: &Rc<Container>| record.refused.last() != Some(&why);
+    if !node.container(key).as_ref().is_some_and(is_news) {
         return;
-    };
-    let too_many = (record.refused.len() + 1).saturating_sub(REFUSALS);
-    node.change(key, |record| {
-        record.refused.drain(..too_many);
-        record.refuse(why, now());
-    });
+    }
+    node.change(key, |record| record.refuse(why, now()));
 }
 
 /// Records the update before the runtime runs: if this daemon dies meanwhile, the next one checks

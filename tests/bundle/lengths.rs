@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Texts and lists whose length a plugin or a tenant chooses, at the built binary: a refusal stays a
+//! refusal, a registration costs little, an operator sees everything, and what bypassed an absent daemon
+//! has a bound.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+
+use nri_runc::plugin::{Event, api};
+use protobuf::Message as _;
+use serde_json::{Value, json};
+use test_support::{BUNDLE, Script, TestHost, started, wait_until};
+
+use super::{refused, succeeds};
+
+#[test]
+fn a_refusal_refuses_however_long_it_is() {
+    for length in [400 << 10, 3 << 20] {
+        let host = started("");
+        let phrase = "is a directory ";
+        let long: &'static str = Box::leak(phrase.repeat(length / phrase.len()).into_boxed_str());
+        let _told = host.plugin("10", "guard", Script { refuses: Some(long), ..Script::default() });
+        let cut = format!("({} bytes)", long.len());
+        refused(&host, &host.create("c1"), &["10-guard refused", "is_a_directory", &cut]);
+        let plugin = host.admin(&["plugins"])[0].clone();
+        assert_eq!((&plugin["timeouts"], &plugin["failures"]), (&json!(0), &json!(1)), "{plugin}");
+        let explained = host.admin(&["explain", "c1"]).to_string();
+        assert!(explained.contains(&cut) && explained.len() < 64 << 10, "{}", explained.len());
+        let logged: Vec<usize> = host.read("daemon.err").lines().map(str::len).collect();
+        assert!(logged.iter().all(|line| *line < 64 << 10), "{logged:?}");
+    }
+}
+
+#[test]
+fn a_rejection_of_a_validator_refuses_however_long_it_is() {
+    let host = started("");
+    let rejects = Some("no such process ".repeat(200_000));
+    let events = Some(Event::ValidateContainerAdjustment.bit());
+    let script = Script { rejects, events, ..Script::default() };
+    let _told = host.plugin("10", "judge", script);
+    refused(&host, &host.create("c1"), &["10-judge rejected", "(3200000 bytes)"]);
+}
+
+/// A registration in a frame of the trunk.
+fn registration(name: usize) -> Vec<u8> {
+    let request = api::RegisterPluginRequest {
+        plugin_idx: "10".to_owned(),
+        plugin_name: "n".repeat(name),
+        ..Default::default()
+    };
+    let request = ttrpc::Request {
+        service: "nri.pkg.api.v1alpha1.Runtime".to_owned(),
+        method: "RegisterPlugin".to_owned(),
+        payload: request.write_to_bytes().unwrap(),
+        ..Default::default()
+    };
+    let message = request.write_to_bytes().unwrap();
+    let length = |bytes: usize| u32::try_from(bytes).unwrap().to_be_bytes();
+    let header = [&length(message.len())[..], &[0, 0, 0, 1, 1, 0]].concat();
+    let frame = [&2_u32.to_be_bytes()[..], &length(header.len() + message.len())].concat();
+    [frame, header, message].concat()
+}
+
+/// A number of kilobytes in the daemon's `status`.
+fn kilobytes(host: &TestHost, name: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{}/status", host.daemon_pid())).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim_matches([':', ' ', '\t', 'k', 'B']).parse().unwrap()
+}
+
+#[test]
+fn names_of_many_megabytes_are_refused_and_cost_no_memory() {
+    let host = started("");
+    let before = kilobytes(&host, "VmHWM");
+    let long = registration(3_900_000);
+    let connections = 160;
+    let speak = |_| {
+        let (path, long) = (host.path("nri.sock"), long.clone());
+        std::thread::spawn(move || {
+            let mut stream = UnixStream::connect(path).unwrap();
+            // It hangs up before it has read all of it.
+            stream.write_all(&long).is_ok()
+        })
+    };
+    let speakers: Vec<_> = (0..connections).map(speak).collect();
+    let taken = speakers.into_iter().map(|one| one.join().unwrap());
+    assert_eq!(taken.filter(|is_taken| *is_taken).count(), 0, "a long name was read to its end");
+    let grown = kilobytes(&host, "VmHWM").saturating_sub(before);
+    assert!(grown < 64 << 10, "{grown} kB more");
+    assert!(host.read("daemon.err").len() < 300 * connections, "{}", host.read("daemon.err"));
+    wait_until("none is left", || host.admin(&["plugins"]) == json!([]));
+    // Beside all of that, a plugin registers.
+    let _told = host.plugin("10", "env", Script::default());
+    assert!(!host.admin(&["status"]).is_null() && !host.admin(&["metrics"]).is_null());
+}
+
+#[test]
+fn a_name_that_is_short_enough_to_be_read_is_refused_shortly() {
+    let host = started("");
+    let mut stream = UnixStream::connect(host.path("nri.sock")).unwrap();
+    stream.write_all(&registration(200)).unwrap();
+    let (mut answer, mut piece) = (String::new(), [0; 4096]);
+    while !answer.contains("longer than 64 bytes") {
+        let length = stream.read(&mut piece).unwrap();
+        assert!(length > 0, "{answer}");
+        answer += &String::from_utf8_lossy(&piece[..length]);
+    }
+    drop(stream);
+    assert!(!host.read("daemon.err").contains(&"n".repeat(100)));
+    wait_until("it is gone", || host.admin(&["plugins"]) == json!([]));
+}
+
+#[test]
+fn a_plugin_file_with_a_long_name_is_skipped_with_one_line() {
+    let mut host = TestHost::new("");
+    std::fs::create_dir_all(host.path("plugins")).unwrap();
+    for number in 0..50 {
+        host.put_program(&format!("plugins/10-{}{number}", "n".repeat(200)), "#!/bin/sh\n");
+    }
+    host.start_daemon();
+    host.logs(&["was skipped: invalid plugin name", "longer than 64 bytes"], 20);
+    host.logs(&["30 more files among the plugins were skipped"], 1);
+    assert_eq!(host.admin(&["plugins"]), json!([]));
+}
+
+/// A bundle with annotations, below the host's folder.
+fn annotated(host: &TestHost, name: &str, annotations: Value) {
+    let mut bundle: Value = serde_json::from_str(BUNDLE).unwrap();
+    bundle["annotations"] = annotations;
+    std::fs::create_dir_all(host.path(name).join("rootfs")).unwrap();
+    host.write(&format!("{name}/config.json"), &bundle.to_string());
+}
+
+#[test]
+fn an_operator_sees_all_pods_however_long_their_labels_are() {
+    let host = started("");
+    // More than a frame between daemon and command holds, by far.
+    for number in 0..10 {
+        let label = format!("é\"{number}").repeat(250_000);
+        annotated(&host, "long", json!({"nri-runc.dev/label/app": label}));
+        succeeds(&host.create_from("long", &format!("c{number}")));
+    }
+    let pods = host.admin(&["pods"]);
+    let ids = pods.as_array().unwrap().iter().map(|pod| pod["id"].as_str().unwrap());
+    let wanted: Vec<String> = (0..10).map(|number| format!("c{number}")).collect();
+    assert_eq!(ids.collect::<Vec<_>>(), wanted);
+    for (number, pod) in pods.as_array().unwrap().iter().enumerate() {
+        let label = pod["labels"]["app"].as_str().unwrap();
+        assert_eq!(label.len(), 1_000_000, "{number}");
+        assert!(label.ends_with(&format!("é\"{number}")), "{number}");
+    }
+    assert_eq!(host.admin(&["top"])["pods"]["known"], 10);
+    for verb in ["status", "plugins", "metrics"] {
+        assert!(!host.admin(&[verb]).is_null(), "{verb}");
+    }
+    assert_eq!(host.admin(&["explain", "c9"])["id"], "c9");
+}
+
+#[test]
+fn a_tenants_annotations_of_any_shape_cost_few_lines_and_little_room() {
+    let more = "---\n[nri.default_validator]\nenable = true\n";
+    let host = started(more);
+    let length = 250_000;
+    let shapes = ["a,", "\"", "[", "{\"a\":", "\\", "is a directory ", "é\n", "- a\n", "/../"];
+    let long = |shape: &str| shape.repeat(length / shape.len());
+    let many: serde_json::Map<String, Value> =
+        (0..5_000).map(|n| (format!("nri-runc.dev/label/k{n}"), json!(format!("v{n}")))).collect();
+    let mut cases: Vec<Value> = shapes
+        .iter()
+        .map(|shape| json!({"example.org/long": long(shape), "nri-runc.dev/label/l": long(shape)}))
+        .collect();
+    cases.push(Value::Object(many));
+    for (number, annotations) in cases.into_iter().enumerate() {
+        let lines = host.read("daemon.err").lines().count();
+        annotated(&host, "long", annotations);
+        let id = format!("c{number}");
+        succeeds(&host.create_from("long", &id));
+        assert!(!host.admin(&["explain", &id]).is_null(), "{number}");
+        let more = host.read("daemon.err").lines().count() - lines;
+        assert!(more < 20, "{number}: {more} lines");
+    }
+    // Of each only what it is, in hexadecimal digits, for the pod and for the container.
+    let records: u64 = ["containers", "pods"]
+        .iter()
+        .flat_map(|kind| std::fs::read_dir(host.path("run/state").join(kind)).unwrap())
+        .map(|entry| entry.unwrap().metadata().unwrap().len())
+        .sum();
+    assert!(records < 40 * u64::try_from(length).unwrap() * 3, "{records} bytes of records");
+}
+
+#[test]
+fn a_pod_that_requires_too_many_plugins_is_refused() {
+    let host = started("---\n[nri.default_validator]\nenable = true\n");
+    let names: Vec<String> = (0..60_000).map(|number| format!("p{number}")).collect();
+    let annotations = json!({"required-plugins.noderesource.dev": json!(names).to_string()});
+    annotated(&host, "long", annotations);
+    let output = host.create_from("long", "c1");
+    let line = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(line.contains("60000 names, and at most 64 are allowed"), "{line}");
+}
+
+/// What is kept of commands that bypassed an absent daemon.
+const NOTES: usize = 2048;
+
+fn notes(host: &TestHost) -> usize {
+    let names = std::fs::read_dir(host.path("run/bypassed")).into_iter().flatten().flatten();
+    names.filter(|entry| entry.path().extension().is_some_and(|kind| kind == "json")).count()
+}
+
+/// A host whose daemon is away; container `lives` is the oldest of more notes than are kept.
+fn with_too_many_notes() -> TestHost {
+    let mut host = TestHost::new("");
+    let root = host.path("root").display().to_string();
+    let more = format!("autostart = false\nruntime_roots = [\"{root}\"]");
+    host.configure(&host.path("fake/runc"), &more);
+    // The run directory is known from here on: that it is new is no reason to search.
+    host.start_daemon();
+    host.kill_daemon();
+    std::fs::create_dir_all(host.path("lives/rootfs")).unwrap();
+    host.write("lives/config.json", BUNDLE);
+    succeeds(&host.create_from("lives", "lives"));
+    succeeds(&host.verb(&["start", "lives"]));
+    // Of a container that crashed again and again: each is as new as the last.
+    let folder = std::fs::read_dir(host.path("run/bypassed")).unwrap().flatten();
+    let mut names: Vec<_> = folder.map(|entry| entry.path()).collect();
+    names.sort();
+    let last = std::fs::read_to_string(names.last().unwrap()).unwrap();
+    let mut crashed: Value = serde_json::from_str(&last).unwrap();
+    crashed["id"] = "crashed".into();
+    crashed["question"] = json!([]);
+    let at = crashed["at"].as_u64().unwrap();
+    host.write("crashed", &crashed.to_string());
+    for number in 1..=NOTES {
+        let name = format!("run/bypassed/{:020}-7.json", at + u64::try_from(number).unwrap());
+        std::fs::hard_link(host.path("crashed"), host.path(&name)).unwrap();
+    }
+    assert_eq!(notes(&host), NOTES + 2);
+    host
+}
+
+#[test]
+fn notes_of_bypassed_commands_are_bounded_and_the_rest_is_counted() {
+    let host = with_too_many_notes();
+    succeeds(&host.create("c1"));
+    assert_eq!((notes(&host), host.read("run/bypassed/dropped").as_str()), (NOTES, "3"));
+    succeeds(&host.verb(&["start", "c1"]));
+    assert_eq!((notes(&host), host.read("run/bypassed/dropped").as_str()), (NOTES, "4"));
+    let rows = host.admin(&["check"]);
+    let row = rows.as_array().unwrap().iter().find(|row| row["check"] == "bypassed").unwrap();
+    assert!(row["detail"].to_string().contains("left no note"), "{row}");
+}
+
+#[test]
+fn a_container_whose_note_is_gone_is_found_by_the_next_daemon() {
+    let mut host = with_too_many_notes();
+    succeeds(&host.create("c1"));
+    host.start_daemon();
+    let state = || host.admin(&["explain", "lives"])["state"].clone();
+    wait_until("it is on record", || state() == "running");
+    let explained = host.admin(&["explain", "lives"]);
+    assert!(explained["skipped"].to_string().contains("one of too many"), "{explained}");
+    assert_eq!(host.admin(&["explain", "c1"])["state"], "created");
+    let status = host.admin(&["status"]);
+    let unadjusted = status["unadjusted"].as_array().unwrap();
+    assert!(unadjusted.contains(&json!("lives")) && unadjusted.contains(&json!("c1")), "{status}");
+    host.logs(&["3 commands ran without plugins and left no note"], 1);
+    assert!(status["failures"].to_string().contains("left no note"), "{status}");
+    assert!(status["bypassed"].as_u64().unwrap() > 3, "{status}");
+    assert!(!host.path("run/bypassed/dropped").exists());
+    let told = host.plugin("10", "witness", Script::default());
+    assert!(told.lock().unwrap().iter().any(|event| event == "Synchronize lives"));
+}

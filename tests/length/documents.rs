@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a tenant and an engine write: each text, list and object of a call's document, of the engine's
+//! files and records about it, and each annotation that an engine's file knows. The calls are those of
+//! `fixtures/engines`.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use nri_runc::plugin::api;
+use nri_runc::testing::adaptation::{Creation, DefaultValidator};
+use nri_runc::testing::describe;
+use nri_runc::testing::engine::{self, CallerInfo, FetchedFacts, StoreRecord};
+use nri_runc::testing::host::Host;
+use nri_runc::testing::plugin::json;
+use nri_runc::testing::rules::RuledPod;
+use nri_runc::testing::sources::Sources;
+use nri_runc::testing::spec::document::SpecDocument;
+use nri_runc::testing::spec::patch::{HostFacts, patch_anyway};
+use protobuf::Message;
+use serde_json::Value;
+
+use super::{ENTRIES, Findings, SHAPES, Sample, keys, text};
+
+/// One call of an engine.
+struct Case {
+    name: String,
+    id: String,
+    bundle: String,
+    parent: Vec<Vec<u8>>,
+    grandparent: Vec<Vec<u8>>,
+    variables: Vec<(String, OsString)>,
+    document: Value,
+    found: FetchedFacts,
+}
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/engines")
+}
+
+fn read(path: &Path) -> Option<Value> {
+    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+}
+
+impl Case {
+    fn load(name: &str) -> Self {
+        let folder = fixtures().join(name);
+        let call = read(&folder.join("call.json")).unwrap();
+        let word = |word: &Value| word.as_str().unwrap().to_owned();
+        let words = |key: &str| {
+            let words = call[key].as_array().unwrap().iter();
+            words.map(|one| word(one).into_bytes()).collect::<Vec<_>>()
+        };
+        let variables = call["variables"].as_object().unwrap().iter();
+        let mut case = Self {
+            name: name.to_owned(),
+            id: word(&call["id"]),
+            bundle: word(&call["bundle"]),
+            parent: words("parent"),
+            grandparent: words("grandparent"),
+            variables: variables.map(|(key, value)| (key.clone(), word(value).into())).collect(),
+            document: read(&folder.join("config.json")).unwrap(),
+            found: FetchedFacts::default(),
+        };
+        case.found = case.fetched(&folder);
+        case
+    }
+
+    /// The engine's files and records.
+    fn fetched(&self, folder: &Path) -> FetchedFacts {
+        let spec = describe::Spec::parse(self.document.to_string().as_bytes()).unwrap();
+        let (call, document) = (self.call(), spec.for_engine());
+        let engine = engine::detect(&call, &document);
+        let mut wanted = engine::wanted(&engine, &call, &document);
+        wanted.store = None;
+        let host = Host::new(&folder.join("host").display().to_string(), "");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let fetch =
+            |wanted| runtime.block_on(Sources::default().fetch(&host, engine.name(), wanted));
+        let mut found = fetch(wanted);
+        let records = read(&folder.join("records.json")).unwrap_or_default();
+        found.records = records_of(&records);
+        for _round in 0..engine::ROUNDS {
+            let more = fetch(engine::wanted_more(&engine, &call, &document, &found));
+            found.files.extend(more.files);
+        }
+        found
+    }
+
+    fn call(&self) -> CallerInfo<'_> {
+        CallerInfo {
+            id: &self.id,
+            bundle: &self.bundle,
+            parent: &self.parent,
+            grandparent: &self.grandparent,
+            variables: &self.variables,
+        }
+    }
+
+    /// Everything that a create does with what tenants and engines wrote, but for files and plugins.
+    fn create(&self, document: &[u8], found: &FetchedFacts) {
+        let Ok(spec) = describe::Spec::parse(document) else { return };
+        let (call, for_engine) = (self.call(), spec.for_engine());
+        let engine = engine::detect(&call, &for_engine);
+        let _wanted = engine::wanted(&engine, &call, &for_engine);
+        let _more = engine::wanted_more(&engine, &call, &for_engine, found);
+        let mut facts = engine::facts(engine, &call, &for_engine, found);
+        let _instead = engine::wanted_instead(&facts, &for_engine);
+        engine::fill_in(&mut facts, &for_engine, found);
+        let _is_exempt = facts.is_in(&["kube-system".to_owned()], false);
+        facts.forbid_image_annotation("tolerate.example.org");
+        facts.name_namespace("");
+        let (pod, container) = (describe::pod(&facts, &spec), describe::container(&facts, &spec));
+        let _ruled = RuledPod::of(&pod, facts.engine.name(), facts.is_doubtful());
+        for message in [pod.write_to_bytes(), container.write_to_bytes()] {
+            assert!(!message.unwrap().is_empty());
+        }
+        assert!(!json::show(&container).is_null());
+        let creation = Creation::new(pod, container);
+        let validator = DefaultValidator { enable: true, ..DefaultValidator::default() };
+        drop(validator.validate(&creation.validation_request(Vec::new())));
+        let Ok(parsed) = SpecDocument::parse(document) else { return };
+        assert_eq!(parsed.to_bytes(), document);
+        drop(patch_anyway(document, &adjustment(), &HostFacts::default()));
+    }
+}
+
+/// containerd's records, as far as these fixtures have them.
+fn records_of(all: &Value) -> BTreeMap<String, StoreRecord> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let object = |value: &Value| value.as_object().cloned().unwrap_or_default();
+    let record = |record: &Value| StoreRecord {
+        labels: object(&record["labels"]).iter().map(|(k, v)| (k.clone(), text(v))).collect(),
+        image: text(&record["image"]),
+        image_digest: text(&record["image_digest"]),
+        created_at: (0, 0),
+        runtime: text(&record["runtime"]),
+        binary: text(&record["binary"]),
+        extensions: object(&record["extensions"])
+            .into_iter()
+            .map(|(key, value)| (key, value.to_string().into_bytes()))
+            .collect(),
+    };
+    object(all).iter().map(|(id, one)| (id.clone(), record(one))).collect()
+}
+
+/// A little of everything that edits a list or an object of the document.
+fn adjustment() -> api::ContainerAdjustment {
+    let env = api::KeyValue { key: "NEW".to_owned(), value: "v".to_owned(), ..Default::default() };
+    let mount = api::Mount {
+        destination: "/new".to_owned(),
+        source: "/tmp".to_owned(),
+        type_: "bind".to_owned(),
+        options: vec!["bind".to_owned()],
+        ..Default::default()
+    };
+    let device = api::LinuxDevice {
+        path: "/dev/new".to_owned(),
+        type_: "c".to_owned(),
+        major: 1,
+        minor: 3,
+        ..Default::default()
+    };
+    let rlimit =
+        api::POSIXRlimit { type_: "nofile".to_owned(), hard: 9, soft: 9, ..Default::default() };
+    let resources = api::LinuxResources {
+        unified: [("memory.high".to_owned(), "1".to_owned())].into(),
+        ..Default::default()
+    };
+    let linux = api::LinuxContainerAdjustment {
+        devices: vec![device],
+        resources: Some(resources).into(),
+        sysctl: [("net.ipv4.ip_forward".to_owned(), "1".to_owned())].into(),
+        ..Default::default()
+    };
+    api::ContainerAdjustment {
+        annotations: [("new.example.org".to_owned(), "v".to_owned())].into(),
+        env: vec![env],
+        mounts: vec![mount],
+        rlimits: vec![rlimit],
+        linux: Some(linux).into(),
+        ..Default::default()
+    }
+}
+
+/// The pointers to every text, list and object of a document.
+fn places(value: &Value, at: &str, all: &mut Vec<String>) {
+    let escaped = |key: &str| key.replace('~', "~0").replace('/', "~1");
+    match value {
+        Value::Array(list) => {
+            list.iter().enumerate().for_each(|(n, one)| places(one, &format!("{at}/{n}"), all));
+        }
+        Value::Object(members) => {
+            let members = members.iter();
+            members.for_each(|(key, one)| places(one, &format!("{at}/{}", escaped(key)), all));
+        }
+        Value::String(_) => {}
+        Value::Null | Value::Bool(_) | Value::Number(_) => return,
+    }
+    all.push(at.to_owned());
+}
+
+/// The document with one place so many times as long as usual.
+fn longer(document: &Value, at: &str, shape: &str, times: usize) -> Value {
+    let mut document = document.clone();
+    let place = document.pointer_mut(at).unwrap();
+    match place {
+        Value::String(usual) => *usual = text(usual, shape, times),
+        Value::Array(list) => {
+            let one = list.first().cloned().unwrap_or_else(|| Value::from("v"));
+            list.extend((0..ENTRIES * times).map(|number| numbered(&one, number)));
+        }
+        Value::Object(members) => {
+            let one = members.values().next().cloned().unwrap_or_else(|| Value::from("v"));
+            let more =
+                (0..ENTRIES * times).map(|n| (format!("k{n}.example.org"), numbered(&one, n)));
+            members.extend(more);
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+    document
+}
+
+/// A copy whose texts are others: many that are equal would be one.
+fn numbered(value: &Value, number: usize) -> Value {
+    match value {
+        Value::String(text) => Value::from(format!("{text}{number}")),
+        Value::Array(list) => list.iter().map(|one| numbered(one, number)).collect(),
+        Value::Object(members) => {
+            let members = members.iter().map(|(key, one)| (key.clone(), numbered(one, number)));
+            Value::Object(members.collect())
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+    }
+}
+
+fn cases() -> Vec<String> {
+    let entries = std::fs::read_dir(fixtures()).unwrap().map(Result::unwrap);
+    let folders = entries.filter(|entry| entry.path().is_dir());
+    let mut names: Vec<String> =
+        folders.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn each_place_of_a_document_costs_what_it_is_long() {
+    let (mut findings, sample) = (Findings::default(), Sample::of_today());
+    for case in cases() {
+        let case = Case::load(&case);
+        let mut all = Vec::new();
+        places(&case.document, "", &mut all);
+        for at in &all {
+            let name = format!("{} config.json {at}", case.name);
+            if sample.has(&name, 50) {
+                let shape = sample.shape(&name);
+                let made = |times| longer(&case.document, at, shape, times).to_string();
+                let work = |made: &String| case.create(made.as_bytes(), &case.found);
+                findings.measure(&format!("{name} {shape}"), made, work);
+            }
+        }
+    }
+    findings.are_none(10);
+}
+
+#[test]
+fn each_place_of_an_engines_files_costs_what_it_is_long() {
+    let (mut findings, sample) = (Findings::default(), Sample::of_today());
+    for case in cases() {
+        let case = Case::load(&case);
+        let document = case.document.to_string();
+        let records = read(&fixtures().join(&case.name).join("records.json"));
+        let files = case.found.files.iter();
+        let files = files.filter_map(|(path, bytes)| {
+            Some((Some(path), serde_json::from_slice::<Value>(bytes).ok()?))
+        });
+        for (path, file) in files.chain(records.into_iter().map(|records| (None, records))) {
+            let mut all = Vec::new();
+            places(&file, "", &mut all);
+            for at in &all {
+                let name = format!("{} {path:?} {at}", case.name);
+                if !sample.has(&name, 50) {
+                    continue;
+                }
+                let shape = sample.shape(&name);
+                let made = |times| {
+                    let (file, mut found) = (longer(&file, at, shape, times), case.found.clone());
+                    match path {
+                        Some(path) => {
+                            let bytes = file.to_string().into_bytes();
+                            drop(found.files.insert(path.clone(), bytes));
+                        }
+                        None => found.records = records_of(&file),
+                    }
+                    found
+                };
+                let work = |found: &FetchedFacts| case.create(document.as_bytes(), found);
+                findings.measure(&format!("{name} {shape}"), made, work);
+            }
+        }
+    }
+    findings.are_none(5);
+}
+
+/// Of each engine a container and an infrastructure container, or what it has.
+const ENGINES: [&str; 11] = [
+    "containerd-cri-container",
+    "containerd-cri-sandbox",
+    "crio-container",
+    "crio-sandbox",
+    "docker-run",
+    "podman-run",
+    "nerdctl-run",
+    "containerd-ctr",
+    "isulad-container",
+    "kubernetes-unknown-engine",
+    "plain-run",
+];
+
+#[test]
+fn each_annotation_that_an_engine_knows_costs_what_it_is_long() {
+    let (mut findings, sample) = (Findings::default(), Sample::of_today());
+    let mut known = keys::known();
+    known.insert("required-plugins.noderesource.dev".to_owned());
+    for case in ENGINES {
+        let case = Case::load(case);
+        for key in &known {
+            for shape in SHAPES {
+                let name = format!("{} annotation {key} {shape}", case.name);
+                if !sample.has(&name, 60) {
+                    continue;
+                }
+                let made = |times| {
+                    let mut document = case.document.clone();
+                    document["annotations"][key] = text("", shape, times).into();
+                    document.to_string()
+                };
+                findings.measure(&name, made, |made| case.create(made.as_bytes(), &case.found));
+            }
+        }
+    }
+    findings.are_none(10);
+}

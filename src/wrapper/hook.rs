@@ -125,9 +125,12 @@ fn notify_daemon(config: &Config, stage: Stage, state: &OciState) -> Result<()> 
             "the daemon (version {version}) speaks protocol {protocol}, this nri-runc {}: restart the daemon",
             question.protocol
         ),
-        Ok(DaemonResponse::Heartbeat | DaemonResponse::Admin(_) | DaemonResponse::Ending) => {
-            "the daemon sent an unexpected response".to_owned()
-        }
+        Ok(
+            DaemonResponse::Heartbeat
+            | DaemonResponse::Admin(_)
+            | DaemonResponse::Ending
+            | DaemonResponse::Unable(_),
+        ) => "the daemon sent an unexpected response".to_owned(),
         Err(error) => error.to_string(),
     };
     let document = document.map(|(dir, name)| BundleDocument { dir, name });

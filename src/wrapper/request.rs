@@ -164,7 +164,7 @@ impl DaemonSession {
                 Err(NoVerdict::Away(why))
             }
             DaemonResponse::Ending => Err(NoVerdict::Ending),
-            DaemonResponse::Heartbeat | DaemonResponse::Admin(_) => {
+            DaemonResponse::Heartbeat | DaemonResponse::Admin(_) | DaemonResponse::Unable(_) => {
                 Err(NoVerdict::Away("the daemon sent an unexpected response".to_owned()))
             }
         }

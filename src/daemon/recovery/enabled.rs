@@ -19,7 +19,7 @@ use crate::daemon::runtime::state_dir;
 use crate::error::Result;
 use crate::files;
 use crate::plugin::Event;
-use crate::presence::Backoff;
+use crate::presence::{self, Backoff};
 use crate::state::{Container, Lifecycle, PodState};
 
 const WHY: &str = "created while plugins were disabled";
@@ -30,7 +30,7 @@ pub(crate) fn catch_up(node: &Rc<Node>) {
     if config.is_disabled() {
         return log_failure("noting that plugins are disabled", files::replace(&file, b""));
     }
-    if files::is_missing(&file) {
+    if presence::is_absent(&file) {
         return;
     }
     let (node, active) = (Rc::clone(node), node.process.activity.begin());
@@ -111,7 +111,7 @@ async fn compare_in_turn(node: &Rc<Node>, record: &Container, lane: &Lane) -> Re
                 late_start::started(node, key).await;
             }
             catch_up::catch_up(node, key).await?;
-            if state_dir::is_gone(&node.host, key) {
+            if presence::is_absent(&state_dir::folder(&node.host, key)) {
                 removal::deleted(node, key).await;
             } else if !was_ready && is_ready(node, &now.pod) {
                 announce_pod(node, &now.pod).await;

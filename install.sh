@@ -4,16 +4,20 @@
 # asks for it, and the executable itself does so: `nri-runc nri install ENGINE`.
 set -eu
 
-prefix=/usr/local destdir='' binary='' dry='' uninstall='' units=auto hooks='' engines='' default='' nri=''
+prefix=/usr/local destdir='' binary='' dry='' uninstall='' rollback='' unchecked='' units=auto hooks='' engines='' default='' nri=''
 usage() {
     cat <<'TEXT'
 usage: install.sh [--binary FILE] [--prefix DIR] [--destdir DIR]
                   [--units | --no-units] [--hooks | --hooks-dir DIR]
                   [--engine containerd|crio|docker|podman]... [--default]
                   [--take-over-nri | --beside[=SOCKET]] [--dry-run]
+       install.sh --rollback [--destdir DIR] [--dry-run]
        install.sh --uninstall [--destdir DIR] [--dry-run]
 Without --binary, the executable beside this script is installed; if there is
-none, nri-runc is built first. --engine registers it with an engine; --default
+none, nri-runc is built first. It must run on this machine and answer as nri-runc;
+with --destdir, --unchecked installs one for another machine. The executable that
+is replaced stays beside it as nri-runc.previous: --rollback exchanges the two.
+--engine registers it with an engine; --default
 makes it that engine's default runtime; --take-over-nri or --beside is required
 where that engine serves NRI itself (docs/install.md). --hooks adds OCI hooks for
 Podman and CRI-O (docs/hooks.md). Files that were edited are never overwritten or
@@ -36,12 +40,15 @@ while [ $# -gt 0 ]; do
     --take-over-nri | --beside | --beside=*) nri=$1 ;;
     --dry-run) dry=1 ;;
     --uninstall) uninstall=1 ;;
+    --rollback) rollback=1 ;;
+    --unchecked) unchecked=1 ;;
     -h | --help) usage; exit 0 ;;
     *) fail "unknown option $1 (install.sh --help lists the options)" ;;
     esac
     shift
 done
 
+[ -z "$unchecked" ] || [ -n "$destdir" ] || fail "--unchecked requires --destdir"
 here=$(cd "$(dirname "$0")" && pwd)
 manifest=$destdir/var/lib/nri-runc/installed
 # A package that is built with --destdir must not depend on the build machine.
@@ -51,6 +58,18 @@ trap 'rm -rf "$work"' EXIT
 
 sum() { sha256sum "$1" | cut -d ' ' -f 1; }
 recorded() { [ -e "$manifest" ] && awk -v p="$1" '$1 != "dir" && $2 == p { print $1 }' "$manifest"; }
+
+# What a program answers as nri-runc on this machine; nothing, and the reason in $work/why, if it does not.
+version_of() {
+    : >"$work/why"
+    # The shell itself says which signal ended it.
+    { said=$(timeout 10 "$1" nri --version </dev/null) || said=''; } 2>"$work/why"
+    case $said in "nri-runc "*) printf '%s\n' "$said" ;; esac
+}
+why() {
+    reason=$(tr -cd '\n[:print:]' <"$work/why" | grep . | tail -n 1)
+    printf '%s\n' "${reason:-it printed no version of nri-runc}"
+}
 
 # Directories that this script creates are recorded, so that --uninstall removes them.
 make_dir() {
@@ -83,6 +102,46 @@ put() {
     printf '%s %s\n' "$(sum "$1")" "$path" >>"$work/new"
     echo "wrote       $path"
 }
+
+# For each path, a newer line replaces an older one.
+record() {
+    [ -z "$dry" ] || return 0
+    { cat "$work/new"; [ ! -e "$manifest" ] || cat "$manifest"; } | awk '!seen[$1 == "dir" ? $0 : $2]++' >"$work/all"
+    cp "$work/all" "$manifest.new" && mv -f "$manifest.new" "$manifest" || fail "cannot write $manifest"
+}
+
+# The running daemon becomes the program in place: plugins stay connected, and no container waits. $1 is the
+# sum of the program before.
+become() {
+    [ -z "$dry$destdir" ] && [ -n "$1" ] && [ "$1" != "$(sum "$program")" ] || return 0
+    if replaced=$("$program" nri reexec 2>&1); then
+        case $replaced in re-executed*) echo "$replaced" ;; esac
+        return
+    fi
+    echo "$replaced" >&2
+    case $replaced in
+    *"took the daemon's place"*) ;;
+    *) echo "the daemon still runs the previous version: $program nri restart, or systemctl restart nri-runc" >&2 ;;
+    esac
+    [ -n "$rollback" ] || [ ! -e "$program.previous" ] || echo "to go back: install.sh --rollback" >&2
+}
+
+if [ -n "$rollback" ]; then
+    [ -e "$manifest" ] || fail "nri-runc is not installed (no $manifest)"
+    program=$(awk '$1 != "dir" && $2 ~ /\/bin\/nri-runc$/ { print $2 }' "$manifest")
+    [ -f "$destdir$program.previous" ] || fail "there is no previous program: no $program.previous"
+    before=$(version_of "$destdir$program.previous")
+    [ -n "$before" ] || fail "$program.previous does not answer as nri-runc on this machine: $(why); nothing was changed"
+    cp "$destdir$program.previous" "$work/previous" && cp "$destdir$program" "$work/program" || fail "cannot read $program"
+    was=$(sum "$work/program")
+    : >"$work/new"
+    put "$work/previous" "$program" 0755 replace
+    put "$work/program" "$program.previous" 0755 replace
+    record
+    become "$was"
+    [ -n "$dry" ] || echo "rolled back to $before"
+    exit 0
+fi
 
 if [ -n "$uninstall" ]; then
     [ -e "$manifest" ] || fail "nri-runc is not installed (no $manifest)"
@@ -144,7 +203,11 @@ if [ -z "$binary" ]; then
     binary=$here/$(make -s -C "$here" --no-print-directory path)
 fi
 [ -f "$binary" ] && [ -x "$binary" ] || fail "$binary is not an executable file"
+case $binary in */*) ;; *) binary=./$binary ;; esac
+[ -n "$unchecked" ] || [ -n "$(version_of "$binary")" ] ||
+    fail "$binary does not answer as nri-runc on this machine ($binary nri --version): $(why); nothing was changed"
 
+program=$prefix/bin/nri-runc
 : >"$work/new"
 make_dir /var/lib/nri-runc
 autostart='# autostart = true'
@@ -160,25 +223,35 @@ $autostart
 # plugin_path = "/opt/nri/plugins"
 TOML
 was=''
-[ ! -e "$destdir$prefix/bin/nri-runc" ] || was=$(sum "$destdir$prefix/bin/nri-runc")
-put "$binary" "$prefix/bin/nri-runc" 0755 replace
+[ ! -e "$destdir$program" ] || was=$(sum "$destdir$program")
+if [ -n "$was" ] && [ "$was" != "$(sum "$binary")" ] && [ -n "$(version_of "$destdir$program")" ]; then
+    put "$destdir$program" "$program.previous" 0755 replace
+fi
+put "$binary" "$program" 0755 replace
 put "$work/config.toml" /etc/nri-runc/config.toml 0644 keep
 # The sample plugin of the quick starts: an archive has it, a build has it beside the program. Nothing launches it
 # from there.
-for sample in "$here/plugins/resource-defaults" "$(dirname "$binary")/resource-defaults"; do
+missing=''
+for sample in "$here/plugins/resource-defaults" "$(dirname "$binary")/resource-defaults" ''; do
+    [ -n "$sample" ] || missing="the sample plugin (make release WITH_SAMPLE=1, beside the program)"
     [ -f "$sample" ] && [ -x "$sample" ] || continue
     put "$sample" "$prefix/lib/nri-runc/plugins/resource-defaults" 0755 replace
     break
 done
-# The archive of a release has man pages and completions; a checkout has none.
-if [ -d "$here/man" ]; then
-    for page in "$here"/man/*.[578]; do
+# The archive of a release has man pages and completions; of a checkout, `make manual` writes them.
+manual=$here
+[ -d "$manual/man" ] || manual=$here/target/manual
+if [ -d "$manual/man" ]; then
+    for page in "$manual"/man/*.[578]; do
         put "$page" "$prefix/share/man/man${page##*.}/$(basename "$page")" 0644 replace
     done
-    put "$here/completions/nri-runc.bash" "$prefix/share/bash-completion/completions/nri-runc" 0644 replace
-    put "$here/completions/_nri-runc" "$prefix/share/zsh/site-functions/_nri-runc" 0644 replace
-    put "$here/completions/nri-runc.fish" "$prefix/share/fish/vendor_completions.d/nri-runc.fish" 0644 replace
+    put "$manual/completions/nri-runc.bash" "$prefix/share/bash-completion/completions/nri-runc" 0644 replace
+    put "$manual/completions/_nri-runc" "$prefix/share/zsh/site-functions/_nri-runc" 0644 replace
+    put "$manual/completions/nri-runc.fish" "$prefix/share/fish/vendor_completions.d/nri-runc.fish" 0644 replace
+else
+    missing="$missing${missing:+, }man pages and completions (make manual)"
 fi
+[ -z "$missing" ] || echo "left out    $missing"
 if [ "$units" = yes ]; then
     for unit in nri-runc.service nri-runc.socket; do
         sed "s|@PREFIX@|$prefix|g" "$here/contrib/systemd/$unit" >"$work/$unit"
@@ -192,21 +265,8 @@ if [ -n "$hooks" ]; then
         put "$work/hook.json" "$hooks/90-nri-runc-$stage.json" 0644 keep
     done
 fi
-if [ -z "$dry" ]; then
-    # For each path, a newer line replaces an older one.
-    { cat "$work/new"; [ ! -e "$manifest" ] || cat "$manifest"; } | awk '!seen[$1 == "dir" ? $0 : $2]++' >"$work/all"
-    cp "$work/all" "$manifest.new" && mv -f "$manifest.new" "$manifest" || fail "cannot write $manifest"
-fi
-
-# The running daemon becomes the new program in place: plugins stay connected, and no container waits.
-if [ -z "$dry$destdir" ] && [ "$was" != "$(sum "$prefix/bin/nri-runc")" ] && [ -n "$was" ]; then
-    if replaced=$("$prefix/bin/nri-runc" nri reexec 2>&1); then
-        case $replaced in re-executed*) echo "$replaced" ;; esac
-    else
-        echo "$replaced" >&2
-        echo "the daemon still runs the previous version: $prefix/bin/nri-runc nri restart, or systemctl restart nri-runc" >&2
-    fi
-fi
+record
+become "$was"
 
 if [ "$units" = yes ]; then
     cat <<'TEXT'

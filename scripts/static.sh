@@ -60,6 +60,9 @@ cross_compiler() {
     echo "$wrapper $archiver"
 }
 
+# Refuses a program that tests can fail, stall or kill (the feature `faults`).
+no_build_for_tests() { ! grep -q 'fault injected at' "$1" || fail "$1 was built for tests: build it without the feature faults"; }
+
 # build_static ARCH SOURCE BUILD PROGRAM [WORD...]: compiles PROGRAM of SOURCE into BUILD, in the profile
 # $profile (default: release), with more words for cargo. Paths of this machine do not get into it.
 build_static() {
@@ -80,4 +83,5 @@ build_static() {
     say "building $program for $arch"
     (cd "$source" && cargo build --profile "${profile:-release}" --locked --bin "$program" --target "$target" --target-dir "$build" \
         --config "target.$target.rustflags = [$flags]" "$@")
+    no_build_for_tests "$build/$target/${profile:-release}/$program"
 }

@@ -46,6 +46,22 @@ pub struct Error {
     origin: Option<Box<Origin>>,
     /// The error of the operating system behind it; 0 for none.
     os: i32,
+    /// What a request without an answer shows of the daemon.
+    daemon: DaemonSeen,
+}
+
+/// What a request to the daemon that got no answer shows of it, for callers that go on differently.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum DaemonSeen {
+    /// Nothing, or there was no request.
+    #[default]
+    Unknown,
+    /// No daemon listens.
+    Absent,
+    /// It exited during the request.
+    Exited,
+    /// It accepted the request and sent nothing, no heartbeat either.
+    Silent,
 }
 
 /// What is behind a failure; empty for none.
@@ -60,7 +76,14 @@ struct Origin {
 impl Error {
     /// A failure with nothing but its cause.
     pub fn new(cause: impl Into<String>) -> Self {
-        Self { doing: Vec::new(), cause: cause.into(), hint: None, origin: None, os: 0 }
+        Self {
+            doing: Vec::new(),
+            cause: cause.into(),
+            hint: None,
+            origin: None,
+            os: 0,
+            daemon: DaemonSeen::Unknown,
+        }
     }
 
     /// A file that is not the JSON which is expected: where, and never what stands there. The text
@@ -77,6 +100,18 @@ impl Error {
             self.hint = Some(hint.into());
         }
         self
+    }
+
+    /// Says what it shows of the daemon; the line itself stays as it is.
+    #[must_use]
+    pub(crate) fn seen(mut self, daemon: DaemonSeen) -> Self {
+        self.daemon = daemon;
+        self
+    }
+
+    /// What it shows of the daemon.
+    pub(crate) fn daemon(&self) -> DaemonSeen {
+        self.daemon
     }
 
     /// Names the plugin behind it, for the lists of failures; the line itself stays as it is.

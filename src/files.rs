@@ -449,11 +449,6 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     renamed
 }
 
-/// Whether nothing has this path, as the kernel says: a path that cannot be looked up may exist.
-pub(crate) fn is_missing(path: &Path) -> bool {
-    matches!(std::fs::symlink_metadata(path).if_there(), Ok(None))
-}
-
 /// Tries whether a directory takes a file as large as a record, and leaves nothing there.
 ///
 /// # Errors

@@ -42,6 +42,8 @@ mod glob;
 mod gojson;
 /// The doors to host paths and to side effects that tests can move or break.
 pub(crate) mod host;
+/// Small pages over HTTP, for probes and Prometheus.
+mod http;
 /// The journal of systemd, for both logs.
 mod journal;
 /// What a daemon that a wrapper started has printed last.

@@ -50,7 +50,6 @@ pub(crate) const OWN_FILE: usize = 64 << 20;
 /// A program that is compared with this one.
 pub(crate) const PROGRAM_FILE: usize = 256 << 20;
 
-/// At most `most` bytes of `text`, cut between characters, and then its length.
 /// At most `most` bytes of `text`, cut between characters, and then its length. One that was cut
 /// before keeps the length that it had: texts are cut where they enter, and again in a line.
 pub(crate) fn cut(text: &str, most: usize) -> std::borrow::Cow<'_, str> {

@@ -158,6 +158,8 @@ pub enum DaemonResponse {
     AdminPart(String),
     /// The daemon is about to exit and has done nothing about this: ask the next one.
     Ending,
+    /// The daemon could not read the request, for this reason, and has done nothing about it.
+    Unable(String),
 }
 
 /// What to do before becoming the real runtime.
@@ -192,6 +194,7 @@ const KIND_INCOMPATIBLE: u8 = 19;
 const KIND_ADMIN: u8 = 20;
 const KIND_ENDING: u8 = 21;
 const KIND_ADMIN_PART: u8 = 22;
+const KIND_UNABLE: u8 = 23;
 
 const TAG_PROTOCOL: u8 = 1;
 const TAG_VERSION: u8 = 2;
@@ -356,6 +359,7 @@ impl DaemonResponse {
                 .field(TAG_PROTOCOL, &protocol.to_le_bytes())
                 .field(TAG_VERSION, version.as_bytes())
                 .finish(),
+            Self::Unable(line) => Frame::new(KIND_UNABLE).field(TAG_TEXT, line.as_bytes()).finish(),
             Self::Admin(json) => Frame::new(KIND_ADMIN).field(TAG_TEXT, json.as_bytes()).finish(),
             Self::AdminPart(json) => {
                 Frame::new(KIND_ADMIN_PART).field(TAG_TEXT, json.as_bytes()).finish()
@@ -393,6 +397,7 @@ impl DaemonResponse {
             KIND_INCOMPATIBLE => Ok(Self::Incompatible { protocol, version }),
             KIND_ADMIN => Ok(Self::Admin(line)),
             KIND_ADMIN_PART => Ok(Self::AdminPart(line)),
+            KIND_UNABLE => Ok(Self::Unable(line)),
             other => Err(Error::new(format!("an answer of unknown kind {other}"))),
         }
     }
@@ -521,6 +526,7 @@ mod tests {
             DaemonResponse::Incompatible { protocol: 9, version: "v".into() },
             DaemonResponse::Admin("{}".into()),
             DaemonResponse::AdminPart("[1,".into()),
+            DaemonResponse::Unable("why".into()),
         ] {
             assert_eq!(DaemonResponse::decode(&answer.encode()[4..]).unwrap(), answer);
         }

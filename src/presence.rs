@@ -81,6 +81,12 @@ pub(crate) fn exists(path: &Path) -> io::Result<bool> {
     Ok(std::fs::metadata(path).if_there()?.is_some())
 }
 
+/// Whether nothing has this path, not even a link, by the kernel's word: what cannot be looked up may
+/// exist.
+pub(crate) fn is_absent(path: &Path) -> bool {
+    matches!(std::fs::symlink_metadata(path).if_there(), Ok(None))
+}
+
 /// Whether there is a folder at this path.
 ///
 /// # Errors
@@ -205,9 +211,11 @@ mod tests {
         assert!(exists(&file).unwrap() && !is_dir(&file).unwrap());
         for none in [temp.path().join("none"), file.join("none")] {
             assert!(!exists(&none).unwrap() && entries(&none).unwrap().is_empty());
+            assert!(is_absent(&none));
         }
         let link = temp.path().join("link");
         std::os::unix::fs::symlink("link", &link).unwrap();
+        assert!(!is_absent(&link) && !is_absent(&file));
         assert!(exists(&link).is_err() && is_dir(&link).is_err() && entries(&link).is_err());
         assert!(!exists(&temp.path().join("x".repeat(300))).unwrap());
     }

@@ -18,8 +18,28 @@ impl Place {
         let place = Self { temp: tempfile::tempdir().unwrap() };
         std::fs::create_dir_all(place.root().join("etc/other")).unwrap();
         place.write("etc/other/file", "somebody else's");
-        test_support::program::put(&place.temp.path().join("binary"), b"#!/bin/sh\n");
+        place.stub("binary", "echo nri-runc nri 1.0");
         place
+    }
+
+    /// A script in place of a program.
+    fn stub(&self, name: &str, script: &str) -> String {
+        let path = self.temp.path().join(name);
+        test_support::program::put(&path, format!("#!/bin/sh\n{script}\n").as_bytes());
+        path.display().to_string()
+    }
+
+    fn program(&self) -> PathBuf {
+        self.root().join("usr/local/bin/nri-runc")
+    }
+
+    /// What the installed program says of itself, and the one that it replaced.
+    fn versions(&self) -> [Option<String>; 2] {
+        let previous = self.program().with_file_name("nri-runc.previous");
+        [self.program(), previous].map(|path| {
+            let text = std::fs::read_to_string(path).ok()?;
+            Some(text.lines().nth(1)?.trim_start_matches("echo nri-runc nri ").to_owned())
+        })
     }
 
     fn root(&self) -> PathBuf {
@@ -165,7 +185,8 @@ fn hooks_go_where_they_are_wanted_and_one_that_was_edited_is_kept() {
     );
     assert!(place.run(&["--uninstall"]).status.success());
     assert_eq!(std::fs::read_to_string(place.root().join(edited)).unwrap(), "{}");
-    let relative = place.run(&["--binary", "/bin/sh", "--no-units", "--hooks-dir", "hooks"]);
+    let binary = place.temp.path().join("binary").display().to_string();
+    let relative = place.run(&["--binary", &binary, "--no-units", "--hooks-dir", "hooks"]);
     assert!(String::from_utf8_lossy(&relative.stderr).contains("absolute path"));
 }
 
@@ -188,6 +209,140 @@ fn an_edited_configuration_is_kept_and_said() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("kept (locally modified): "));
     let text = std::fs::read_to_string(place.root().join("etc/nri-runc/config.toml")).unwrap();
     assert_eq!(text, "autostart = false\n");
+}
+
+/// Files that are executable and are not nri-runc: text, another program, half of a program, one for
+/// another processor, one that fails, and one that says something else.
+#[test]
+fn a_file_that_does_not_answer_as_nri_runc_changes_nothing() {
+    let place = Place::new();
+    place.install(&[]);
+    let before = place.tree();
+    let built = std::fs::read(env!("CARGO_BIN_EXE_nri-runc")).unwrap();
+    let mut foreign = built[..4096].to_vec();
+    foreign[18] = 0xf3; // e_machine
+    let files: [(&str, &[u8]); 6] = [
+        ("text", b"nothing to execute\n"),
+        ("truncated", &built[..built.len() / 3]),
+        ("foreign", &foreign),
+        ("runtime", b"#!/bin/sh\necho 'runc version 1.1.5'\n"),
+        ("failing", b"#!/bin/sh\necho nri-runc nri 1.0; exit 3\n"),
+        ("empty", b""),
+    ];
+    for (name, bytes) in files {
+        let path = place.temp.path().join(name);
+        test_support::program::put(&path, bytes);
+        for more in [&[][..], &["--dry-run"]] {
+            let words = ["--binary", &path.display().to_string(), "--no-units"];
+            let output = place.run(&[&words[..], more].concat());
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{name}: {said}");
+            assert!(said.contains("does not answer as nri-runc on this machine"), "{name}: {said}");
+            assert!(said.contains("nothing was changed") && said.lines().count() == 1, "{said}");
+        }
+        assert_eq!(place.tree(), before, "{name}");
+    }
+}
+
+#[test]
+fn a_program_for_another_machine_goes_into_a_folder_unchecked() {
+    let place = Place::new();
+    let foreign = place.stub("foreign", "exit 126");
+    let words = ["--binary", &foreign, "--no-units", "--unchecked"];
+    let output = place.run(&words);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(place.program().exists());
+    #[expect(clippy::disallowed_methods, reason = "the script under test")]
+    let mut without_folder = std::process::Command::new("sh");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh");
+    let output = without_folder.arg(script).args(["--unchecked", "--dry-run"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("--unchecked requires --destdir"), "{said}");
+}
+
+#[test]
+fn the_program_before_stays_and_a_rollback_exchanges_the_two() {
+    let version = |text: &str| Some(text.to_owned());
+    let place = Place::new();
+    let before = place.tree();
+    place.install(&[]);
+    assert_eq!(place.versions(), [version("1.0"), None], "there was none before");
+    let newer = place.stub("newer", "echo nri-runc nri 2.0");
+    for _again in 0..2 {
+        assert!(place.run(&["--binary", &newer, "--no-units"]).status.success());
+        assert_eq!(place.versions(), [version("2.0"), version("1.0")]);
+    }
+    let dry = place.run(&["--rollback", "--dry-run"]);
+    assert!(dry.status.success());
+    assert_eq!(place.versions(), [version("2.0"), version("1.0")]);
+    for [is, other] in [["1.0", "2.0"], ["2.0", "1.0"], ["1.0", "2.0"]] {
+        let output = place.run(&["--rollback"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(said.contains(&format!("rolled back to nri-runc nri {is}")), "{said}");
+        assert_eq!(place.versions(), [version(is), version(other)]);
+    }
+    assert!(place.run(&["--uninstall"]).status.success());
+    assert_eq!(place.tree(), before);
+}
+
+#[test]
+fn a_rollback_to_nothing_or_to_a_broken_file_changes_nothing() {
+    let place = Place::new();
+    let refused = |why: &str| {
+        let before = place.tree();
+        let output = place.run(&["--rollback"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(why), "{said}");
+        assert_eq!(place.tree(), before);
+    };
+    refused("nri-runc is not installed");
+    place.install(&[]);
+    refused("there is no previous program");
+    let newer = place.stub("newer", "echo nri-runc nri 2.0");
+    assert!(place.run(&["--binary", &newer, "--no-units"]).status.success());
+    let previous = place.program().with_file_name("nri-runc.previous");
+    test_support::program::put(&previous, b"#!/bin/sh\nexit 1\n");
+    refused("does not answer as nri-runc");
+}
+
+/// A checkout and what was built of it: the pages are found, and named where there are none.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the script under test")]
+fn a_checkout_brings_what_was_built_and_names_what_was_not() {
+    let place = Place::new();
+    let checkout = place.temp.path().join("checkout");
+    std::fs::create_dir_all(&checkout).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh");
+    std::fs::copy(script, checkout.join("install.sh")).unwrap();
+    let install = || {
+        let mut command = std::process::Command::new("sh");
+        command.arg(checkout.join("install.sh")).arg("--no-units");
+        command.arg("--destdir").arg(place.root());
+        command.arg("--binary").arg(place.temp.path().join("binary"));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let said = install();
+    assert!(said.contains("left out    the sample plugin (make release WITH_SAMPLE=1"), "{said}");
+    assert!(said.contains("man pages and completions (make manual)"), "{said}");
+    for file in [
+        "man/nri-runc.8",
+        "completions/nri-runc.bash",
+        "completions/_nri-runc",
+        "completions/nri-runc.fish",
+    ] {
+        let path = checkout.join("target/manual").join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        nri_runc::testing::files::replace(&path, b"text").unwrap();
+    }
+    place.stub("resource-defaults", "");
+    let said = install();
+    assert!(!said.contains("left out"), "{said}");
+    for file in ["share/man/man8/nri-runc.8", "lib/nri-runc/plugins/resource-defaults"] {
+        assert!(place.root().join("usr/local").join(file).exists(), "{file}");
+    }
 }
 
 #[test]

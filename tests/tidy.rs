@@ -110,6 +110,7 @@ fn rooms_reach_only_what_they_may() {
         "glob",
         "gojson",
         "host",
+        "http",
         "last_words",
         "limits",
         "log",
@@ -342,7 +343,7 @@ const MAY_BLOCK: &[&str] = &[
     // The process's own files of the kernel, before it serves.
     "src/daemon/process/detach.rs",
     // Only tests ask for it.
-    "src/host.rs",
+    "src/host/faults.rs",
     // The runtime's log, as the runtime opens it.
     "src/wrapper/failure.rs",
 ];
@@ -466,6 +467,25 @@ fn every_dependency_is_used_and_has_its_reason_in_the_architecture() {
             assert!(has_reason(&name), "{name} has no reason in ARCHITECTURE.md");
         }
     }
+}
+
+/// What a program is built with: packages and `make install` build these two.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "cargo knows the features")]
+fn no_shipped_program_has_the_faults_of_tests() {
+    let tree = |edges: &str| {
+        let mut cargo = std::process::Command::new(env!("CARGO"));
+        cargo.args(["tree", "--locked", "--offline", "--edges", edges, "--prefix", "none"]);
+        cargo.args(["--package", "nri-runc", "--package", "nri-runc-sample"]);
+        let output = cargo.current_dir(root()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let has_faults = |edges: &str| tree(edges).contains("nri-runc feature \"faults\"");
+    assert!(!has_faults("normal,build,features"));
+    assert!(has_faults("normal,build,dev,features"), "tests have them");
+    let page = nri_runc::testing::config::markdown();
+    assert!(!page.contains("debug.fault") && page.contains("debug.host_root"));
 }
 
 /// One alternative of a licence expression is enough, all parts of it are needed.

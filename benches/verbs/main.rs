@@ -21,10 +21,14 @@ mod mover;
 mod plugin;
 mod report;
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::ptrace;
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use plugin::Plugins;
@@ -213,19 +217,31 @@ impl Place {
 }
 
 impl Place {
-    /// Peak memory in KiB of the wrapper in a whole `create`, read while it is held right before
-    /// exec: what `wait4` tells would include the process that started it.
+    /// Peak memory in KiB of the wrapper in a whole `create`, read at its own execve of the runtime: what
+    /// `wait4` tells would include the process that started it.
+    #[expect(unsafe_code, reason = "a command that is traced from its beginning")]
     fn peak_before_exec(&self) -> f64 {
-        let text = std::fs::read_to_string(self.path("config.toml")).unwrap();
-        self.write("config.toml", &format!("{text}[debug]\nfault = \"wrapper.exec:stall\"\n"));
         let bundle = self.path("bundle").display().to_string();
-        let mut child =
-            self.command(&self.binary, &["create", "--bundle", &bundle, "x"]).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(500));
+        let mut command = self.command(&self.binary, &["create", "--bundle", &bundle, "x"]);
+        let trace = || ptrace::traceme().map_err(std::io::Error::from);
+        // SAFETY: between fork and exec, one system call.
+        unsafe { command.pre_exec(trace) };
+        let mut child = command.spawn().unwrap();
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        let execve = nix::libc::SYS_execve.to_string();
+        // It has stopped at its beginning; from there before and after each system call.
+        waitpid(pid, None).unwrap();
+        loop {
+            ptrace::syscall(pid, None).unwrap();
+            waitpid(pid, None).unwrap();
+            let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap();
+            if call.split(' ').next() == Some(execve.as_str()) {
+                break;
+            }
+        }
         let peak = status_kib(child.id(), "VmHWM");
         child.kill().unwrap();
         child.wait().unwrap();
-        self.write("config.toml", &text);
         peak
     }
 }

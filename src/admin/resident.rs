@@ -13,11 +13,11 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::config::{self, Config, Loaded};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, DaemonSeen, Error, Result};
 use crate::files;
 use crate::host::Host;
-use crate::presence::IfThere;
-use crate::{daemon, procfs, runtime, wrapper};
+use crate::presence::{self, IfThere};
+use crate::{daemon, last_words, procfs, runtime, wrapper};
 
 use super::progress;
 use super::systemd::Unit;
@@ -192,7 +192,7 @@ impl RunningDaemon {
 /// # Errors
 /// Fails with its fault, and what mends it.
 pub(super) fn can_serve_in(run_dir: &Path) -> Result<()> {
-    let there = run_dir.ancestors().find(|path| !files::is_missing(path));
+    let there = run_dir.ancestors().find(|path| !presence::is_absent(path));
     if let Some(above) = there.filter(|path| *path != run_dir) {
         return files::try_write(above); // It is made with the first container.
     }
@@ -334,7 +334,15 @@ fn pid_of_next(config: &Config, was: Option<u32>) -> Result<Value> {
             Ok(status) if was.is_none_or(|was| status["pid"] != was) => {
                 return Ok(status["pid"].clone());
             }
-            Err(error) if Instant::now() > deadline => return Err(error),
+            Err(error) if Instant::now() > deadline => {
+                return Err(match error.daemon() {
+                    DaemonSeen::Absent | DaemonSeen::Exited => {
+                        let what = format!("the next daemon has exited{}", words_of_next(config));
+                        Error::new(what).hint("see its log, and: nri-runc nri check")
+                    }
+                    DaemonSeen::Silent | DaemonSeen::Unknown => error,
+                });
+            }
             Ok(_) if Instant::now() > deadline => {
                 return Err(
                     Error::new("the daemon did not start again").hint("see: nri-runc nri check")
@@ -362,12 +370,45 @@ pub(super) fn reexec(config: &Config) -> Result<Value> {
     if !wrapper::is_listening(config) {
         return Ok(json!({"reexecuted": false, "pid": null}));
     }
-    let answer =
-        wrapper::admin_within(config, &json!({"verb": "reexec"}).to_string(), REEXEC_WAIT)?;
+    let before = super::ask(config, &json!({"verb": "status"})).unwrap_or_default();
+    let request = json!({"verb": "reexec"}).to_string();
+    let answer = wrapper::admin_within(config, &request, REEXEC_WAIT)
+        .map_err(|error| without_answer(config, &before, error))?;
     let mut document: Value =
         serde_json::from_str(&answer).map_err(|error| Error::new(error.to_string()))?;
     document["reexecuted"] = true.into();
     Ok(document)
+}
+
+/// What became of a daemon whose connection ended on its way to the next program.
+fn without_answer(config: &Config, before: &Value, error: Error) -> Error {
+    if error.daemon() != DaemonSeen::Exited {
+        return error;
+    }
+    let deadline = Instant::now() + CHANGE_WAIT;
+    let now = loop {
+        match super::ask(config, &json!({"verb": "status"})) {
+            Ok(status) => break Some(status["pid"].clone()),
+            Err(_) if Instant::now() > deadline => break None,
+            Err(_) => std::thread::sleep(LOOK_PAUSE),
+        }
+    };
+    let next = match now {
+        // It serves, and another request had it change its program.
+        Some(pid) if pid == before["pid"] => return error,
+        Some(pid) => format!("another daemon runs, process {pid}"),
+        None => format!("no daemon runs{}", words_of_next(config)),
+    };
+    let path = before["program"]["path"].as_str().unwrap_or_default();
+    let what =
+        format!("the next program, {path}, exited when it took the daemon's place, and {next}");
+    Error::new(what)
+        .hint("put the program before back (install.sh --rollback), then: nri-runc nri restart")
+}
+
+/// What the daemon that was started last printed before it exited.
+fn words_of_next(config: &Config) -> String {
+    last_words::read(&config.run_dir).map(|words| format!(": {words}")).unwrap_or_default()
 }
 
 /// `reexec` for people.

@@ -35,7 +35,19 @@ pub(super) fn switch(config: &Config, off: bool) -> Result<Value> {
         "disabled": off,
         "disabled_by_configuration": config.disable,
         "lasts_over_reboot": off && !is_memory(&config.run_dir),
+        "bypassed": if off { bypassed(config) } else { Vec::new() },
     }))
+}
+
+/// What would refuse containers, and does not while plugins are disabled.
+fn bypassed(config: &Config) -> Vec<String> {
+    let found = config.protections_without_daemon().into_iter();
+    let mut found: Vec<String> = found.map(|protection| protection.what).collect();
+    let validator = &config.default_validator;
+    let required = validator.required_plugins.iter().filter(|_| validator.enable);
+    found
+        .extend(required.map(|name| format!("plugin {name} is required by the default validator")));
+    found
 }
 
 /// Whether a directory is gone after a reboot.
@@ -69,7 +81,14 @@ pub(super) fn show(document: &Value) -> String {
         } else {
             "until `nri-runc nri enable` or the next reboot (nri.disable = true persists)"
         };
-        return format!("disabled {until}: every command goes straight to the runtime");
+        let mut page = format!("disabled {until}: every command goes straight to the runtime");
+        let bypassed = document["bypassed"].as_array().into_iter().flatten();
+        let bypassed: Vec<&str> = bypassed.filter_map(Value::as_str).collect();
+        if !bypassed.is_empty() {
+            let list = bypassed.join("; ");
+            page.push_str(&format!("\ncontainers are created meanwhile although {list}"));
+        }
+        return page;
     }
     if document["disabled_by_configuration"] == true {
         return "still disabled: nri.disable is set in the configuration".to_owned();

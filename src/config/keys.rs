@@ -248,9 +248,9 @@ fn section<'c>(config: &'c mut Config, name: &str) -> &'c mut PluginSection {
 }
 
 macro_rules! keys {
-    ($($path:literal = $default:literal, $effect:ident, $meaning:literal, |$config:ident, $name:pat_param, $value:ident| $set:expr;)*) => {
+    ($($(#[$condition:meta])? $path:literal = $default:literal, $effect:ident, $meaning:literal, |$config:ident, $name:pat_param, $value:ident| $set:expr;)*) => {
         /// Every key there is.
-        pub(crate) static KEYS: &[Key] = &[$(Key {
+        pub(crate) static KEYS: &[Key] = &[$($(#[$condition])? Key {
             path: $path,
             default: $default,
             effect: Effect::$effect,
@@ -322,6 +322,7 @@ keys! {
     "log.format" = "\"text\"", Reload, "`text` or `json`.", |c, _, v| c.log_format = read_one_of(v, &["text", "json"])?;
     "debug.host_root" = "\"\"", Restart, "For tests: prefix of every host path that is read.", |c, _, v| c.debug_host_root = read_string(v)?;
     "debug.node_root" = "\"\"", Restart, "For tests: prefix of the host paths from which node capabilities are read.", |c, _, v| c.debug_node_root = read_string(v)?;
+    #[cfg(feature = "faults")]
     "debug.fault" = "\"\"", Restart, "For tests: `POINT:kill`, `POINT:fail`, `POINT:stall`, `POINT:panic`, or `@FILE` that contains one of these.", |c, _, v| c.debug_fault = read_string(v)?;
     "debug.state_version" = "", Restart, "For tests: the form of the state that a re-executed daemon leaves, as if another version had written it.", |c, _, v| c.debug_state_version = Some(read_number(v)?);
     "debug.protocol" = "", Call, "For tests: the version of the protocol between wrapper and daemon that this process speaks.", |c, _, v| c.debug_protocol = Some(read_number(v)?);
@@ -334,11 +335,14 @@ pub(super) fn nearest_key(dotted: &str) -> &'static str {
     nearest(dotted, KEYS.iter().map(|key| key.path))
 }
 
+/// The key that only builds for tests have.
+const OF_TESTS: &str = "debug.fault";
+
 /// The table as `docs/config.md` shows it.
 pub fn markdown() -> String {
     let mut page = String::from(include_str!("about.md"));
     page.push_str("\n## Keys\n\n| key | default | applied by | meaning |\n|---|---|---|---|\n");
-    for key in KEYS {
+    for key in KEYS.iter().filter(|key| key.path != OF_TESTS) {
         let default =
             if key.default.is_empty() { String::new() } else { format!("`{}`", key.default) };
         let effect = key.effect.name();

@@ -127,6 +127,8 @@ impl Beginning {
 /// Fails when another daemon runs, or its sockets cannot be made.
 pub(crate) fn run(mut loaded: Loaded, start: &Start) -> Result<()> {
     let host = loaded.config.host();
+    // A wrapper executes /proc/self/exe, after which `ps` and `top` would show `exe`.
+    let _stays = nix::sys::prctl::set_name(c"nri-runc");
     // Before anything is opened: a state that cannot be used closes every descriptor.
     let before = start.state_fd.map(|number| Predecessor::read(number, &loaded.config));
     detach::ignore_broken_pipes();

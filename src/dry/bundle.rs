@@ -74,6 +74,7 @@ impl DryRunBundle {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.doing(|| "starting the event loop")?;
         let mut facts = runtime.block_on(Sources::default().facts(host, &call, &told));
+        engine::doubt_sandbox(&mut facts, &told);
         facts.judge(Exemptions {
             namespaces: &config.exempt_namespaces,
             by_annotation: config.exempt_by_annotation,

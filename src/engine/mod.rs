@@ -312,16 +312,36 @@ pub fn facts(
 ) -> Facts {
     let mut facts = of_engine(engine, call, document, found);
     if facts.role == Role::Container {
-        class_names::fill_in(&mut facts, document);
-        // These have an NRI of their own, which says no profile where the pod asked for none.
-        let is_cri = matches!(facts.engine.kind, EngineKind::ContainerdCri | EngineKind::Crio);
-        let seccomp = &mut facts.container.seccomp;
-        if seccomp.is_none() && !is_cri && !document.has_seccomp {
-            // Which filter it is, only the engine knows; that there is none, the document shows.
-            *seccomp = Some(SeccompProfile::Unconfined);
-        }
+        complete_workload(&mut facts, document);
     }
     facts
+}
+
+/// Adds what a workload's document shows beside the engine's word.
+fn complete_workload(facts: &mut Facts, document: &Document<'_>) {
+    class_names::fill_in(facts, document);
+    // These have an NRI of their own, which says no profile where the pod asked for none.
+    let is_cri = matches!(facts.engine.kind, EngineKind::ContainerdCri | EngineKind::Crio);
+    let seccomp = &mut facts.container.seccomp;
+    if seccomp.is_none() && !is_cri && !document.has_seccomp {
+        // Which filter it is, only the engine knows; that there is none, the document shows.
+        *seccomp = Some(SeccompProfile::Unconfined);
+    }
+}
+
+/// Takes a sandbox of an engine that only annotations name for a workload, so that plugins are asked: a
+/// pod's author may have written them to keep plugins away.
+pub(crate) fn doubt_sandbox(facts: &mut Facts, document: &Document<'_>) {
+    if facts.role != Role::Sandbox || facts.engine.is_proven() {
+        return;
+    }
+    facts.role = Role::Container;
+    if facts.container.name.is_empty() {
+        facts.container.name.clone_from(&facts.container.id);
+    }
+    complete_workload(facts, document);
+    let what = "role: annotations alone say sandbox; plugins are asked as about a workload";
+    facts.contradictions.push(what.to_owned());
 }
 
 /// What on the host stands for something that the engine did not say.

@@ -47,10 +47,25 @@ pub(crate) struct Unusable {
     pub path: PathBuf,
     /// Why, in one line.
     pub why: String,
-    /// It is a plugin, but its configuration cannot be read; or that cannot be known now.
-    pub is_plugin: bool,
-    /// It is the plugins' folder: each of them may still be there.
-    pub is_folder: bool,
+    /// What it is.
+    pub kind: UnusableKind,
+}
+
+/// What a file is that cannot be started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UnusableKind {
+    /// The plugins' folder: each of them may still be there.
+    Folder,
+    /// A plugin whose configuration cannot be read; or that cannot be known now.
+    Plugin,
+    /// A plugin by its name.
+    NotExecutable,
+    /// An executable with another name than a plugin's.
+    Misnamed,
+    /// A link of a plugin's name to nothing.
+    Dangling,
+    /// Neither executable nor of a plugin's name, such as a page of documentation.
+    NoPlugin,
 }
 
 impl std::fmt::Display for Unusable {
@@ -65,19 +80,19 @@ pub(crate) fn discover(dir: &Path, config_dir: &Path) -> (Vec<PluginFile>, Vec<U
     let (mut found, mut problems) = (Vec::new(), Vec::new());
     let mut entries = presence::entries(dir).unwrap_or_else(|error| {
         let (path, why) = (dir.to_owned(), in_our_words(&error));
-        problems.push(Unusable { path, why, is_plugin: false, is_folder: true });
+        problems.push(Unusable { path, why, kind: UnusableKind::Folder });
         Vec::new()
     });
     entries.sort_by_key(std::fs::DirEntry::file_name);
     for entry in entries {
         let path = entry.path();
-        let mut is_plugin = false;
-        match inspect(&path, config_dir, &mut is_plugin) {
+        let mut kind = UnusableKind::NoPlugin;
+        match inspect(&path, config_dir, &mut kind) {
             Ok(Some(file)) => found.push(file),
             Ok(None) => {}
             Err(error) => {
                 let why = error.to_string();
-                problems.push(Unusable { path, why, is_plugin, is_folder: false });
+                problems.push(Unusable { path, why, kind });
             }
         }
     }
@@ -104,20 +119,28 @@ pub(crate) fn identities(dir: &Path) -> io::Result<BTreeSet<String>> {
     Ok(found)
 }
 
-fn inspect(path: &Path, config_dir: &Path, is_plugin: &mut bool) -> Result<Option<PluginFile>> {
+/// The plugin in this file, `None` for a folder. `kind` is what it is after a failure.
+fn inspect(path: &Path, config_dir: &Path, kind: &mut UnusableKind) -> Result<Option<PluginFile>> {
     let identity = identity_of(path);
     let meta = std::fs::metadata(path).inspect_err(|error| {
         let is_gone = error.raw_os_error().is_some_and(presence::is_absence);
-        *is_plugin = identity.is_ok() && !is_gone;
+        if identity.is_ok() {
+            *kind = if is_gone { UnusableKind::Dangling } else { UnusableKind::Plugin };
+        }
     })?;
     if meta.is_dir() {
         return Ok(None);
     }
     if meta.permissions().mode() & 0o111 == 0 {
+        if identity.is_err() {
+            return Err(Error::new("it is neither executable nor named NN-name"));
+        }
+        *kind = UnusableKind::NotExecutable;
         return Err(Error::new("it is not executable"));
     }
+    *kind = UnusableKind::Misnamed;
     let identity = identity?;
-    *is_plugin = true;
+    *kind = UnusableKind::Plugin;
     Ok(Some(PluginFile {
         path: path.to_owned(),
         config: config_text(config_dir, &identity.index, &identity.name)?,
@@ -196,16 +219,29 @@ mod tests {
     #[test]
     fn what_is_no_plugin_is_skipped_with_a_line_each() {
         let temp = tempfile::tempdir().unwrap();
-        for (name, mode) in [("1-x", 0o755), ("100-x", 0o755), ("nodash", 0o755), ("10-off", 0o644)]
-        {
+        let files = [
+            ("1-x", 0o755),
+            ("100-x", 0o755),
+            ("nodash", 0o755),
+            ("10-off", 0o644),
+            ("README", 0o644),
+        ];
+        for (name, mode) in files {
             place(temp.path(), name, mode);
         }
         place(temp.path(), "10-a b", 0o755);
         std::os::unix::fs::symlink("/nowhere", temp.path().join("10-lost")).unwrap();
         std::fs::create_dir(temp.path().join("10-dir")).unwrap();
         let (found, problems) = discover(temp.path(), temp.path());
-        assert_eq!((found.len(), problems.len()), (0, 6), "{problems:?}");
-        assert!(problems.iter().all(|problem| !problem.is_plugin), "{problems:?}");
+        assert!(found.is_empty(), "{found:?}");
+        let kind = |name: &str| problems.iter().find(|one| one.path.ends_with(name)).unwrap().kind;
+        for name in ["1-x", "100-x", "nodash", "10-a b"] {
+            assert_eq!(kind(name), UnusableKind::Misnamed, "{name}");
+        }
+        assert_eq!(kind("10-off"), UnusableKind::NotExecutable);
+        assert_eq!(kind("README"), UnusableKind::NoPlugin);
+        assert_eq!(kind("10-lost"), UnusableKind::Dangling);
+        assert_eq!(problems.len(), 7, "{problems:?}");
     }
 
     #[test]
@@ -216,7 +252,8 @@ mod tests {
         std::fs::set_permissions(temp.path().join("a.conf"), PermissionsExt::from_mode(0o755))
             .unwrap();
         let (found, problems) = discover(temp.path(), temp.path());
-        let told = problems.iter().find(|problem| problem.is_plugin).map(ToString::to_string);
+        let told = problems.iter().find(|problem| problem.kind == UnusableKind::Plugin);
+        let told = told.map(ToString::to_string);
         assert!(found.is_empty() && told.is_some_and(|line| line.contains("a.conf")));
     }
 
@@ -248,12 +285,13 @@ mod tests {
             std::os::unix::fs::symlink(name, temp.path().join(name)).unwrap();
         }
         let (found, problems) = discover(temp.path(), temp.path());
-        let plugins = problems.iter().filter(|problem| problem.is_plugin);
+        let plugins = problems.iter().filter(|problem| problem.kind == UnusableKind::Plugin);
         let plugins: Vec<_> = plugins.map(|problem| problem.path.clone()).collect();
         assert_eq!((found.len(), problems.len()), (0, 3), "{problems:?}");
         assert_eq!(plugins, [temp.path().join("10-a")], "the others have no plugin's name");
         let (found, problems) = discover(&temp.path().join("folder"), temp.path());
-        assert!(found.is_empty() && problems.len() == 1 && problems[0].is_folder);
+        assert!(found.is_empty() && problems.len() == 1);
+        assert_eq!(problems[0].kind, UnusableKind::Folder);
     }
 
     #[test]

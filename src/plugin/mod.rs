@@ -33,7 +33,7 @@ pub mod stub;
 mod turns;
 mod unread;
 
-pub(crate) use discover::{PluginFile, Unusable, discover, identities};
+pub(crate) use discover::{PluginFile, Unusable, UnusableKind, discover, identities};
 pub use event::{ALL_EVENTS, Event};
 pub(crate) use handover::SavedPlugin;
 pub(crate) use identity::PluginIdentity;

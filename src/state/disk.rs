@@ -433,7 +433,7 @@ fn escaped(id: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Store;
+    use super::super::{Store, Wire};
     use super::*;
 
     fn container(id: &str) -> Container {
@@ -699,6 +699,29 @@ mod tests {
         store.forget(&container("a").key);
         assert_eq!(store.gone().next().map(|c| c.state), Some(Lifecycle::Removed));
         assert_eq!(Store::open(temp.path(), "boot").unwrap().0.containers().count(), 0);
+    }
+
+    #[test]
+    fn what_is_remembered_of_a_removed_container_is_what_is_explained() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
+        let whole = |id: &str| Container {
+            message: Wire(vec![1; 4096].into()),
+            overlay: serde_json::from_str(r#"{"cpu": {"shares": 7}}"#).unwrap(),
+            refused: vec!["why".to_owned()],
+            ..container(id)
+        };
+        store.put(whole("a")).unwrap();
+        store.forget(&whole("a").key);
+        // One that may return under its ID needs all of it.
+        store.keep(&whole("b")).unwrap();
+        store.put(whole("b")).unwrap();
+        store.forget(&whole("b").key);
+        let gone: Vec<_> = store.gone().cloned().collect();
+        assert_eq!((gone[0].message.0.len(), gone[1].message.0.len()), (0, 4096));
+        assert!(gone[0].overlay.is_empty() && !gone[1].overlay.is_empty());
+        assert_eq!(gone[0].refused, ["why"]);
+        assert_eq!((&gone[0].name, &gone[0].changes), (&whole("a").name, &whole("a").changes));
     }
 
     #[test]

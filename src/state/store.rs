@@ -6,13 +6,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use serde_json::Map;
+
 use crate::error::{Context, Result};
 use crate::files;
 use crate::presence;
 
 use super::disk::{self, LoadedRecords, RecordFolders};
 use super::index::Index;
-use super::{Container, ContainerKey, Lifecycle, Pod};
+use super::{Container, ContainerKey, Lifecycle, Pod, Wire};
 
 /// How many removed or refused containers `explain` still answers for (D27).
 const REMEMBERED: usize = 1000;
@@ -325,6 +327,9 @@ impl Store {
     pub fn remember(&mut self, mut container: Container) {
         container.state = Lifecycle::Removed;
         container.in_flight = None;
+        if !self.kept.contains(&container.key) {
+            drop_unexplained(&mut container);
+        }
         if self.gone.len() >= REMEMBERED {
             self.gone.pop_front();
         }
@@ -384,7 +389,8 @@ impl Store {
 
     /// Forgets a pod; `explain` shows it for a while.
     pub fn forget_pod(&mut self, id: &str) {
-        let Some(pod) = self.pods.remove(id) else { return };
+        let Some(mut pod) = self.pods.remove(id) else { return };
+        (pod.message, pod.limits) = (Wire::default(), BTreeMap::new());
         self.unwritten_pods.remove(id);
         self.folders.remove_pod(id);
         if self.gone_pods.len() >= REMEMBERED {
@@ -418,6 +424,20 @@ impl Store {
     pub fn pristine(&self, name: &str) -> Result<Vec<u8>> {
         self.folders.pristine(name)
     }
+}
+
+/// Drops what only a container needs that lives, or may return under its ID: most of a record.
+fn drop_unexplained(container: &mut Container) {
+    (container.message, container.process_values) = (Wire::default(), None);
+    (container.engine_resources, container.at_creation) = (Map::new(), Map::new());
+    (container.variables, container.global_flags) = (Vec::new(), Vec::new());
+    (container.pid_file, container.patched) = (None, None);
+    container.deferred = Vec::new();
+    if container.repeated.is_empty() {
+        container.overlay = Map::new();
+    }
+    container.changes.shrink_to_fit();
+    container.skipped.shrink_to_fit();
 }
 
 /// Writes a container's mark and its record. The mark comes first: no record that is found later

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::config::Config;
-use crate::error::{Error, Result};
+use crate::error::{DaemonSeen, Error, Result};
 use crate::link::{DaemonResponse, WrapperRequest};
 
-use super::connection::{ENDED, SILENT, check_peer, dial, receive, send_whole};
+use super::connection::{check_peer, dial, exited, receive, send_whole};
 use super::request::link_protocol;
 
 /// How long a daemon may take to become another program: it finishes its requests first.
@@ -55,7 +55,7 @@ pub(super) fn replace_daemon(config: &Config, protocol: u32, deadline: Instant) 
     match ask_in(config, protocol, "{\"verb\":\"reexec\"}", wait) {
         Ok(_) => Ok(()),
         // Another wrapper asked first: the program that goes on does not know this connection.
-        Err(error) if error.why() == ENDED => Ok(()),
+        Err(error) if error.daemon() == DaemonSeen::Exited => Ok(()),
         Err(error) => Err(error),
     }
 }
@@ -76,8 +76,7 @@ fn ask(config: &Config, json: &str, wait: Duration) -> Result<(String, UnixStrea
 
 /// Whether a request failed because the daemon has ended, or had by then.
 pub(crate) fn has_ended(error: &Error) -> bool {
-    let why = error.why();
-    why == ENDED || why.starts_with("the daemon is not running")
+    matches!(error.daemon(), DaemonSeen::Exited | DaemonSeen::Absent)
 }
 
 /// The protocol of a daemon that does not understand this program's, and that one.
@@ -106,6 +105,7 @@ fn ask_in(
     let stream = match dial(&socket) {
         Err(Errno::ENOENT | Errno::ECONNREFUSED) => {
             let error = Error::new(format!("the daemon is not running at {}", socket.display()));
+            let error = error.seen(DaemonSeen::Absent);
             return Err(error.hint(if config.autostart {
                 "the first container starts it; to start it now: nri-runc nri restart"
             } else {
@@ -121,7 +121,7 @@ fn ask_in(
         ..WrapperRequest::default()
     };
     send_whole(&stream, &question.encode(), &[]).map_err(|error| match error.is_hangup() {
-        true => Error::new(ENDED),
+        true => exited(),
         false => error.doing(format!("asking the daemon at {}", socket.display())),
     })?;
     let mut parts = String::new();
@@ -132,10 +132,11 @@ fn ask_in(
         }
         DaemonResponse::Refuse(line) => Err(Error::new(line)),
         DaemonResponse::Incompatible { protocol, .. } => Ok((Reply::Speaks(protocol), stream)),
-        DaemonResponse::Ending => Err(Error::new(ENDED)),
-        DaemonResponse::Heartbeat | DaemonResponse::Proceed(_) | DaemonResponse::AdminPart(_) => {
-            Err(Error::new("the daemon sent an unexpected response"))
-        }
+        DaemonResponse::Ending => Err(exited()),
+        DaemonResponse::Heartbeat
+        | DaemonResponse::Proceed(_)
+        | DaemonResponse::AdminPart(_)
+        | DaemonResponse::Unable(_) => Err(Error::new("the daemon sent an unexpected response")),
     }
 }
 
@@ -149,9 +150,11 @@ fn receive_whole(
     loop {
         // Nothing is read ahead: what follows is the caller's.
         let answer = receive(stream, config, Instant::now() + wait, 1);
-        let answer = answer.map_err(|error| match error.why() == SILENT {
-            true => error.hint("to replace a daemon that hangs: nri-runc nri restart"),
-            false => error,
+        let answer = answer.map_err(|error| match error.daemon() {
+            DaemonSeen::Silent => {
+                error.hint("to replace a daemon that hangs: nri-runc nri restart")
+            }
+            DaemonSeen::Unknown | DaemonSeen::Absent | DaemonSeen::Exited => error,
         });
         let answer = answer?;
         let DaemonResponse::AdminPart(part) = answer else { return Ok(answer) };

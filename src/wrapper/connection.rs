@@ -18,7 +18,7 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike};
 
 use crate::config::Config;
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, DaemonSeen, Error, Result};
 use crate::link::{self, DaemonResponse, WrapperRequest};
 use crate::presence::IfThere;
 
@@ -29,9 +29,14 @@ pub(super) const SILENCE: Duration = Duration::from_secs(3);
 /// machine that may have no processor to spare.
 const REEXEC_WAIT: Duration = Duration::from_secs(30);
 
-const TOO_LONG: &str = "the daemon took too long";
-pub(super) const SILENT: &str = "the daemon stopped responding";
-pub(super) const ENDED: &str = "the daemon exited during the request";
+/// The daemon that was asked has exited.
+pub(super) fn exited() -> Error {
+    Error::new("the daemon exited during the request").seen(DaemonSeen::Exited)
+}
+
+fn took_too_long() -> Error {
+    Error::new("the daemon took too long")
+}
 
 pub(super) fn connect(socket: &Path) -> Result<UnixStream> {
     check_peer(socket, dial(socket))
@@ -99,17 +104,22 @@ pub(super) fn receive(
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Error::new(TOO_LONG));
+            return Err(took_too_long());
         }
         stream.set_read_timeout(Some(left.min(SILENCE)))?;
         // If too little time was left for a heartbeat, the daemon was slow, not unresponsive.
-        let silence = if left < SILENCE { TOO_LONG } else { SILENT };
-        let frame = match read_answer(&mut reader, silence) {
-            Err(error) if error.why() == SILENT && is_becoming_another(config) => continue,
+        let frame = match read_answer(&mut reader) {
+            Err(error) if error.daemon() == DaemonSeen::Silent && left < SILENCE => {
+                return Err(took_too_long());
+            }
+            Err(error) if error.daemon() == DaemonSeen::Silent && is_becoming_another(config) => {
+                continue;
+            }
             frame => frame?,
         };
         match DaemonResponse::decode(&frame)? {
             DaemonResponse::Heartbeat => {}
+            DaemonResponse::Unable(why) => return Err(Error::new(why)),
             answer @ (DaemonResponse::Proceed(_) | DaemonResponse::Refuse(_)) => return Ok(answer),
             answer @ (DaemonResponse::Incompatible { .. }
             | DaemonResponse::Admin(_)
@@ -132,15 +142,15 @@ fn is_becoming_another(config: &Config) -> bool {
     since.is_some_and(|nanos| Duration::from_nanos(nanos) < REEXEC_WAIT)
 }
 
-fn read_answer(reader: &mut BufReader<&UnixStream>, silence: &str) -> Result<Vec<u8>> {
+fn read_answer(reader: &mut BufReader<&UnixStream>) -> Result<Vec<u8>> {
     match reader.fill_buf() {
-        Ok([]) => Err(Error::new(ENDED)),
+        Ok([]) => Err(exited()),
         Ok(_) => link::read_frame(reader),
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-            Err(Error::new(silence))
+            Err(Error::new("the daemon stopped responding").seen(DaemonSeen::Silent))
         }
         // The daemon was killed before it had read the whole request.
-        Err(error) if error.kind() == ErrorKind::ConnectionReset => Err(Error::new(ENDED)),
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => Err(exited()),
         Err(error) => Err(error.into()),
     }
 }

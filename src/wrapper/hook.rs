@@ -129,7 +129,8 @@ fn notify_daemon(config: &Config, stage: Stage, state: &OciState) -> Result<()> 
             DaemonResponse::Heartbeat
             | DaemonResponse::Admin(_)
             | DaemonResponse::AdminPart(_)
-            | DaemonResponse::Ending,
+            | DaemonResponse::Ending
+            | DaemonResponse::Unable(_),
         ) => "the daemon sent an unexpected response".to_owned(),
         Err(error) => error.to_string(),
     };

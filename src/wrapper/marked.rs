@@ -51,7 +51,7 @@ pub(super) fn mark_of(config: &Config, call: &CommandLine, runtime: &Path) -> Re
 pub(super) fn remove_stale(config: &Config, call: &CommandLine, runtime: &Path) {
     let Some(id) = call.id.as_deref().filter(|id| !argv::is_never_an_id(id)) else { return };
     let root = root_of(call, runtime);
-    if matches!(presence::exists(&Path::new(&root).join(id)), Ok(false)) {
+    if presence::is_absent(&Path::new(&root).join(id)) {
         let place = mark::place(&config.run_dir, &root, &id.to_string_lossy());
         let _usually_there_is_none = std::fs::remove_file(place);
     }

@@ -164,7 +164,10 @@ impl DaemonSession {
                 Err(NoVerdict::Away(why))
             }
             DaemonResponse::Ending => Err(NoVerdict::Ending),
-            DaemonResponse::Heartbeat | DaemonResponse::Admin(_) | DaemonResponse::AdminPart(_) => {
+            DaemonResponse::Heartbeat
+            | DaemonResponse::Admin(_)
+            | DaemonResponse::AdminPart(_)
+            | DaemonResponse::Unable(_) => {
                 Err(NoVerdict::Away("the daemon sent an unexpected response".to_owned()))
             }
         }

@@ -127,6 +127,13 @@ fn no_new_privs_of_the_first_caller_refuses_the_daemon() {
 }
 
 #[test]
+fn the_daemon_has_the_programs_name_in_ps_and_top() {
+    let host = TestHost::new("on_daemon_failure = \"fail\"");
+    succeeds(&host.create("c1"));
+    assert_eq!(daemon_file(&host, "comm"), "nri-runc\n");
+}
+
+#[test]
 fn signals_that_the_first_caller_ignores_are_not_ignored_by_the_daemon() {
     let host = TestHost::new("on_daemon_failure = \"fail\"");
     succeeds(&create_after(&host, "exec env --ignore-signal=CHLD --ignore-signal=HUP"));

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 use test_support::{BUNDLE, TestHost};
 
-use super::{Script, succeeds};
+use super::{Script, sets, succeeds};
 
 const REQUIRED: &str = "[plugin.policy]\nrequired = true\n";
 const UID: &str = "11111111-2222-4333-8444-555555555555";
@@ -105,6 +105,27 @@ fn without_a_daemon_a_forged_sandbox_of_crio_is_not_exempt() {
         assert!(!host.create_from(&member(&host), "c1").status.success());
         assert_eq!(host.read("fake/argv"), "");
     }
+}
+
+#[test]
+fn a_sandbox_by_annotation_alone_is_asked_about_like_a_workload() {
+    let mut host = TestHost::new("");
+    host.start_daemon();
+    let told = host.plugin("10", "env", sets("HELLO", "there"));
+    let annotations = json!({
+        "io.kubernetes.cri.container-type": "sandbox",
+        "io.kubernetes.cri.sandbox-name": "web",
+        "io.kubernetes.cri.sandbox-namespace": "tenant",
+    });
+    succeeds(&host.create_from(&bundle(&host, "unknown", &annotations, "/kubepods/c1"), "c1"));
+    assert!(host.read("fake/seen.json").contains("HELLO=there"));
+    let asked = told.lock().unwrap().clone();
+    assert!(asked.iter().any(|line| line.starts_with("CreateContainer")), "{asked:?}");
+    assert!(host.admin(&["explain", "c1"])["skipped"].to_string().contains("annotations alone"));
+    // The engine's own word: the shim's folder of containerd's CRI plugin.
+    let path = "io.containerd.runtime.v2.task/k8s.io/c2";
+    succeeds(&host.create_from(&bundle(&host, path, &annotations, "/kubepods/c2"), "c2"));
+    assert!(!host.read("fake/seen.json").contains("HELLO=there"));
 }
 
 #[test]

@@ -17,6 +17,11 @@ fn nobody_knows_of_it(host: &TestHost) {
     wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
 }
 
+/// Where containerd's CRI plugin puts the bundle of this container.
+fn task(id: &str) -> String {
+    format!("io.containerd.runtime.v2.task/k8s.io/{id}")
+}
+
 /// A bundle as a Kubernetes engine writes it, of the pod `web`.
 fn member(host: &TestHost, folder: &str, kind: &str) {
     let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
@@ -26,8 +31,8 @@ fn member(host: &TestHost, folder: &str, kind: &str) {
         "io.kubernetes.cri.sandbox-name": "web",
         "io.kubernetes.cri.container-name": folder,
     });
-    std::fs::create_dir_all(host.path(folder)).unwrap();
-    host.write(&format!("{folder}/config.json"), &document.to_string());
+    std::fs::create_dir_all(host.path(&task(folder))).unwrap();
+    host.write(&format!("{}/config.json", task(folder)), &document.to_string());
 }
 
 #[test]
@@ -36,7 +41,7 @@ fn a_pod_whose_pause_dies_alone_ends_with_its_last_container() {
     let told = host.plugin("10", "witness", Script::default());
     for (folder, kind) in [("pause", "sandbox"), ("app", "container"), ("helper", "container")] {
         member(&host, folder, kind);
-        succeeds(&host.create_from(folder, folder));
+        succeeds(&host.create_from(&task(folder), folder));
         succeeds(&host.verb(&["start", folder]));
         wait_until("the start is settled", || {
             let is_pause = folder == "pause" && heard(&told, "RunPodSandbox web");
@@ -70,7 +75,7 @@ fn a_pod_whose_pause_goes_last_ends_with_it() {
     member(&host, "pause", "sandbox");
     member(&host, "app", "container");
     for folder in ["pause", "app"] {
-        succeeds(&host.create_from(folder, folder));
+        succeeds(&host.create_from(&task(folder), folder));
         succeeds(&host.verb(&["start", folder]));
     }
     wait_until("the start is told", || heard(&told, "PostStartContainer app"));

@@ -235,25 +235,34 @@ fn a_node_whose_protection_is_mistyped_is_not_ready() {
     assert!(why.contains("plugin.a.requird"), "{why}");
 }
 
+/// Connections that send half a request, more than are served at once.
+const SLOW: usize = 200;
+/// What of them may be open in the daemon, the daemon's other descriptors aside.
+const SERVED: usize = 16;
+
 #[test]
-fn clients_that_say_nothing_hold_up_no_container_and_are_bounded() {
+fn slow_clients_keep_no_probe_away_and_the_oldest_is_closed() {
     let host = started(LISTENS);
     let at = address(&host);
-    let silent: Vec<TcpStream> = (0..16).map(|_| TcpStream::connect(&at).unwrap()).collect();
-    wait_until("a further client is closed", || {
-        let mut further = TcpStream::connect(&at).unwrap();
-        further.set_read_timeout(Some(std::time::Duration::from_millis(200))).unwrap();
-        matches!(further.read(&mut [0; 1]), Ok(0))
-    });
-    succeeds(&host.create("c1"));
-    drop(silent);
-    wait_until("there is room again", || {
+    let pid = host.admin(&["status"])["pid"].as_u64().unwrap();
+    let count = |what: &str| std::fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
+    let (sockets, threads) = (count("fd"), count("task"));
+    let slow = |_number| {
         let mut stream = TcpStream::connect(&at).unwrap();
-        let _may_be_closed = stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n");
-        let mut response = String::new();
-        let _may_be_closed = stream.read_to_string(&mut response);
-        response.ends_with("ok\n")
-    });
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: ").unwrap();
+        stream
+    };
+    let mut silent: Vec<TcpStream> = (0..SLOW).map(slow).collect();
+    assert_eq!(get(&at, "/healthz"), (200, "ok\n".to_owned()), "a probe is answered");
+    wait_until("the further ones are closed", || count("fd") <= sockets + SERVED + 1);
+    assert_eq!(count("task"), threads);
+    let mut oldest = silent.remove(0);
+    assert!(matches!(oldest.read(&mut [0; 1]), Ok(0) | Err(_)), "it was closed");
+    let newest = silent.pop().unwrap();
+    newest.set_nonblocking(true).unwrap();
+    let waits = (&newest).read(&mut [0; 1]).unwrap_err();
+    assert_eq!(waits.kind(), std::io::ErrorKind::WouldBlock, "the newest is served");
+    succeeds(&host.create("c1"));
 }
 
 #[test]

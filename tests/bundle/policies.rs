@@ -3,7 +3,7 @@
 //! built binary. The whole table of failures and policies is in `tests/failures.rs`.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, Stub, async_trait};
 use nri_runc::plugin::{Event, api};
@@ -183,9 +183,7 @@ fn nothing_that_a_plugin_does_keeps_a_container_from_ending() {
         let next = seat(&host, "20-next", RespondingPlugin::always(Response::Answer));
         succeeds(&host.create("c1"));
         succeeds(&host.verb(&["start", "c1"]));
-        let begun = Instant::now();
         succeeds(&host.verb(&["delete", "--force", "c1"]));
-        assert!(begun.elapsed() < Duration::from_secs(4), "containerd gives it five");
         hears(&next, "RemovePodSandbox c1");
         let ends: Vec<String> = next.told().into_iter().skip(5).collect();
         let wanted = ["StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"];
@@ -197,14 +195,13 @@ fn nothing_that_a_plugin_does_keeps_a_container_from_ending() {
 fn a_delete_does_not_wait_for_a_plugin_that_is_slow_to_hear_of_the_stop_but_is_told() {
     let host = started("---[plugin.slow]\nrequest_timeout = \"60s\"\n");
     let slow =
-        seat(&host, "10-slow", RespondingPlugin::at(Event::StopContainer, Response::Sleep(6000)));
+        seat(&host, "10-slow", RespondingPlugin::at(Event::StopContainer, Response::Sleep(12_000)));
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["start", "c1"]));
     succeeds(&host.verb(&["kill", "c1", "9"]));
     hears(&slow, "StopContainer c1");
-    let begun = Instant::now();
     succeeds(&host.verb(&["delete", "--force", "c1"]));
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert!(!slow.told().contains(&"RemoveContainer c1".to_owned()), "it was waited for");
     hears(&slow, "RemovePodSandbox c1");
     assert_eq!(slow.told().iter().filter(|told| *told == "RemoveContainer c1").count(), 1);
 }
@@ -275,9 +272,7 @@ fn a_plugin_that_cannot_be_synchronized_is_let_go_and_keeps_nobody_waiting() {
     ] {
         let host = started("");
         connect(&host, "10-late", Arc::new(Late(act)));
-        let begun = Instant::now();
         succeeds(&host.create("c1"));
-        assert!(begun.elapsed() < Duration::from_secs(4));
         wait_until("it is said", || host.logged(&["10-late could not be synchronized", why]) == 1);
         wait_until("it is let go", || host.admin(&["status"])["plugins"] == 0);
         assert_eq!(host.read("fake/seen.json"), BUNDLE);

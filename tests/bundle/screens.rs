@@ -374,6 +374,24 @@ fn the_kill_switch_shows_and_is_in_the_log() {
 }
 
 #[test]
+fn the_kill_switch_names_the_protection_that_it_bypasses() {
+    let host = TestHost::new(
+        "---[plugin.policy]\nrequired = true\n[plugin.other]\non_failure = \"refuse\"\n\
+         [nri.default_validator]\nenable = true\nrequired_plugins = [\"guard\"]\n",
+    );
+    let said = page(&host, &["disable"]);
+    for what in [
+        "although plugin other has on_failure",
+        "plugin policy is required",
+        "plugin guard is required by the default validator",
+    ] {
+        assert!(said.contains(what), "{said}");
+    }
+    assert_eq!(host.admin(&["disable"])["bypassed"].as_array().unwrap().len(), 4);
+    assert_eq!(host.admin(&["enable"])["bypassed"], serde_json::json!([]));
+}
+
+#[test]
 fn the_kill_switch_is_in_the_log_also_without_a_daemon() {
     let host = TestHost::new("---[log]\ntarget = \"file\"");
     succeeds(&host.call(&["nri", "disable"]));

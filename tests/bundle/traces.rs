@@ -21,7 +21,19 @@ fn refusals(host: &TestHost, id: &str) -> String {
     host.admin(&["explain", id])["refused"].to_string()
 }
 
-/// A bundle as containerd's CRI makes it.
+/// Where containerd's CRI makes the bundle of `id`.
+fn task(id: &str) -> String {
+    format!("io.containerd.runtime.v2.task/k8s.io/{id}")
+}
+
+/// A bundle as containerd's CRI makes it, of `id`.
+fn cri_task(host: &TestHost, id: &str, kind: &str, name: &str) {
+    cri(host, kind, name);
+    std::fs::create_dir_all(host.path(&task(id))).unwrap();
+    host.write(&format!("{}/config.json", task(id)), &host.read("bundle/config.json"));
+}
+
+/// The same in the usual place.
 fn cri(host: &TestHost, kind: &str, name: &str) {
     let annotations = json!({
         "io.kubernetes.cri.container-type": kind,
@@ -94,8 +106,8 @@ fn a_refused_pod_shows_under_its_id_and_its_name() {
     let host = started("");
     let strict = RespondingPlugin::at(Event::RunPodSandbox, Response::Refuse("no room"));
     let _strict = seat(&host, "10-strict", strict);
-    cri(&host, "sandbox", "");
-    succeeds(&host.create("box"));
+    cri_task(&host, "box", "sandbox", "");
+    succeeds(&host.create_from(&task("box"), "box"));
     assert!(!host.verb(&["start", "box"]).status.success());
     for name in ["box", "bo", "shop/web"] {
         let explained = host.admin(&["explain", name]);
@@ -119,11 +131,11 @@ fn a_refused_pod_shows_under_its_id_and_its_name() {
 fn a_plugin_that_missed_a_pod_shows_in_the_pod_and_in_its_containers() {
     let host = started("---[plugin.slow]\nstrikes = 0\n");
     let _slow = seat(&host, "10-slow", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
-    cri(&host, "sandbox", "");
-    succeeds(&host.create("box"));
+    cri_task(&host, "box", "sandbox", "");
+    succeeds(&host.create_from(&task("box"), "box"));
     succeeds(&host.verb(&["start", "box"]));
-    cri(&host, "container", "app");
-    succeeds(&host.create("c1"));
+    cri_task(&host, "c1", "container", "app");
+    succeeds(&host.create_from(&task("c1"), "c1"));
     let missed = json!([{"plugin": "10-slow", "reason": "did not answer RunPodSandbox in time"}]);
     let pod = host.admin(&["explain", "box"]);
     assert_eq!(pod["skipped"], missed, "{pod}");

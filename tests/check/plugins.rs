@@ -264,8 +264,17 @@ const INSTALLED: &[Fault] = &[
         seed: |world| install(world, "a", ""),
         row: "pre-installed plugins",
         says: "not of the form NN-name",
-        next: "make it executable (chmod +x), and name it NN-name",
+        next: "name it NN-name, with two digits (10-name), or move it out of the folder",
         mend: Mend::By(uninstall),
+        ..FAULT
+    },
+    Fault {
+        name: "a page of documentation",
+        seed: |world| world.host.write("plugins/README.md", "Plugins go here.\n"),
+        row: "pre-installed plugins",
+        says: "README.md was skipped: it is neither executable nor named NN-name",
+        next: "move it out of the folder",
+        mend: Mend::By(|world| std::fs::remove_file(world.path("plugins/README.md")).unwrap()),
         ..FAULT
     },
     Fault {

@@ -186,8 +186,9 @@ fn an_exit_is_told_once_and_soon(engine: &Engine, told: &Arc<Mutex<Vec<String>>>
     engine.wait_until("the process ends", || !alive());
     let ended = Instant::now();
     engine.wait_until("the stop is told", || heard(told, "StopContainer short"));
-    // The plugin is told within 100 ms; the margin is for a busy machine.
-    assert!(ended.elapsed() < Duration::from_secs(1), "{:?}", ended.elapsed());
+    // The plugin is told within 100 ms where nothing else runs; a daemon that only looks from time to
+    // time would take its minute.
+    assert!(ended.elapsed() < Duration::from_secs(30), "{:?}", ended.elapsed());
 }
 
 #[tokio::test]

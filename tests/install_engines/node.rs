@@ -443,6 +443,77 @@ fn probes_tell_a_node_that_is_ready_from_one_that_is_not() {
     assert!(is_ready, "{}", ask(&address, "/readyz"));
 }
 
+/// Connections of clients that never finish their request.
+const SLOW: usize = 200;
+/// Descriptors that they may cost, for sixteen connections, and memory: a head without a limit would
+/// take 300 KiB of each.
+const MOST_DESCRIPTORS: usize = 17;
+const MOST_KIB: u64 = 20 << 10;
+
+#[test]
+fn probes_are_answered_beside_slow_clients_of_bounded_cost() {
+    let node = DockerNode::new();
+    node.write("fails", "");
+    let mut running = node.start("--listen 127.0.0.1:0");
+    let line = running.says("probes are answered at ");
+    let address = line.rsplit(' ').next().unwrap().to_owned();
+    running.says("systemd says no");
+    let proc = PathBuf::from(format!("/proc/{}", running.child.id()));
+    let count = |what: &str| std::fs::read_dir(proc.join(what)).unwrap().count();
+    let peak = || -> u64 {
+        let status = std::fs::read_to_string(proc.join("status")).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    let (descriptors, threads, before) = (count("fd"), count("task"), peak());
+    let head = format!("GET /healthz HTTP/1.1\r\nX: {}", "x".repeat(300 << 10));
+    let slow = |_number| {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let _as_much_as_it_takes = stream.write(head.as_bytes());
+        stream
+    };
+    let _clients: Vec<TcpStream> = (0..SLOW).map(slow).collect();
+    assert!(ask(&address, "/healthz").starts_with("HTTP/1.1 200"));
+    let is_bounded = (0..600).any(|_try| {
+        std::thread::sleep(Duration::from_millis(50));
+        count("fd") <= descriptors + MOST_DESCRIPTORS
+    });
+    assert!(is_bounded, "{} descriptors, {descriptors} before", count("fd"));
+    assert_eq!(count("task"), threads);
+    assert!(peak() < before + MOST_KIB, "{} KiB, {before} KiB before", peak());
+}
+
+#[test]
+fn the_manifests_listen_at_the_pods_own_address() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/kubernetes");
+    let (mut folders, mut listens) = (vec![folder], 0);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap().flatten() {
+            if entry.path().is_dir() {
+                folders.push(entry.path());
+                continue;
+            }
+            let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+            for line in text.lines().filter(|line| line.trim().starts_with("- --listen=")) {
+                assert!(line.contains("$(POD_IP)"), "{}: {line}", entry.path().display());
+                listens += 1;
+            }
+        }
+    }
+    assert_eq!(listens, 8, "the chart, the base, and the overlays with arguments of their own");
+}
+
+#[test]
+fn an_address_without_a_port_is_refused() {
+    let node = DockerNode::new();
+    for wrong in ["10.0.0.7", "fd00::7", ":9748"] {
+        let output = node.once(&format!("--listen {wrong}"));
+        assert_eq!(output.status.code(), Some(2), "{wrong}");
+        assert!(stderr(&output).contains("expected ADDRESS:PORT"), "{}", stderr(&output));
+    }
+}
+
 #[test]
 fn a_running_daemon_goes_on_as_the_new_program_and_ends_with_the_rest() {
     let node = DockerNode::new();

@@ -54,6 +54,36 @@ fn another_runtime_than_that_is_noted_once() {
     assert_eq!(install(&place, &[]), Ok(None), "it is registered");
 }
 
+/// A Podman whose files name no runtime, with these runtimes.
+fn podman(programs: &[&str]) -> Place {
+    let place = host();
+    for name in programs {
+        let path = format!("usr/bin/{name}");
+        place.write(&path, "");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(place.path(&path), mode).unwrap();
+    }
+    std::fs::create_dir_all(place.path("etc/containers")).unwrap();
+    place
+}
+
+#[test]
+fn the_runtime_that_podman_has_built_in_is_noted_with_how_to_keep_it() {
+    let notes = |place: &Place| {
+        let said = nri(place, &["install", "podman", "--binary", super::PROGRAM]);
+        let notes = said["notes"].as_array().unwrap().iter().filter_map(|note| note.as_str());
+        notes.filter(|note| note.contains("default runtime")).map(str::to_owned).collect()
+    };
+    let both = podman(&["podman", "crun", "runc"]);
+    let said: Vec<String> = notes(&both);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("is crun: to keep using it, set runtime = \"crun\""), "{said:?}");
+    assert!(notes(&both).is_empty(), "it is registered");
+    for alone in ["crun", "runc"] {
+        assert!(notes(&podman(&["podman", alone])).is_empty(), "both take {alone}");
+    }
+}
+
 #[test]
 fn what_cannot_be_set_is_no_reason_to_refuse() {
     // The engine's own is not there, a name has a runtime of its own, CRI-O does not run.

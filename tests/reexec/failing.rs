@@ -90,7 +90,8 @@ fn a_program_that_dies_when_it_takes_over_is_an_ordinary_restart() {
     let script =
         "case $* in *--probe-state) echo '{\"version\":\"x\",\"states\":[1]}' ;; *) exit 3 ;; esac";
     install_script(&installed.host, script);
-    assert!(!installed.reexec().status.success());
+    let what = "exited when it took the daemon's place, and no daemon runs";
+    fails(&installed.reexec(), &["the next program", what, "install.sh --rollback"]);
     installed.start_again();
     let told = installed.host.plugin("10", "a", Script::default());
     assert!(heard(&told, "Synchronize c1"));

@@ -6,11 +6,12 @@ use std::process::{Command, Output, Stdio};
 
 use test_support::{Script, Started, TestHost, heard, skip, succeeds, wait_until};
 
-/// Puts the program under test, with some more bytes, or a script, into a file.
+/// Puts the program under test, with some more bytes, or a script that has but a version, into a file.
 fn program(host: &TestHost, name: &str, more: Option<&[u8]>) {
     let built = std::fs::read(env!("CARGO_BIN_EXE_nri-runc")).unwrap();
-    let bytes =
-        more.map_or_else(|| b"#!/bin/sh\nexit 1\n".to_vec(), |more| [&built, more].concat());
+    let script =
+        b"#!/bin/sh\n[ \"$*\" != 'nri --version' ] || { echo nri-runc nri 9.9; exit; }\nexit 1\n";
+    let bytes = more.map_or_else(|| script.to_vec(), |more| [&built, more].concat());
     test_support::program::put(&host.path(name), &bytes);
 }
 
@@ -74,6 +75,7 @@ fn install_sh_has_the_running_daemon_become_what_it_installed() {
     succeeds(&output);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.contains("the daemon still runs the previous version"), "{text}");
+    assert!(text.contains("to go back: install.sh --rollback"), "{text}");
     succeeds(&host.create("c1"));
     assert!(heard(&told, "CreateContainer c1"), "it was never disconnected");
 }

@@ -80,9 +80,7 @@ fn wrappers_and_operators_wait_for_a_program_that_takes_longer_than_a_heartbeat(
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
     host.write("run/reexec", &Duration::from(now).as_nanos().to_string());
     kill(Pid::from_raw(i32::try_from(installed.pid()).unwrap()), Signal::SIGKILL).unwrap();
-    let begun = std::time::Instant::now();
     succeeds(&host.create("c2"));
-    assert!(begun.elapsed() < Duration::from_secs(20));
 }
 
 #[test]

@@ -23,8 +23,8 @@ use crate::wrapper;
 /// How long a program may take for a trial.
 const TRIAL_WAIT: Duration = Duration::from_secs(5);
 
-/// The daemon itself.
-pub(super) fn row(loaded: &Loaded, running: &Daemon) -> Value {
+/// The daemon itself. `can_serve`: whether one could serve in the run directory.
+pub(super) fn row(loaded: &Loaded, running: &Daemon, can_serve: Result<()>) -> Value {
     let config = &loaded.config;
     let socket = config.daemon_socket();
     if let Some(problem) = &running.problem {
@@ -46,7 +46,7 @@ pub(super) fn row(loaded: &Loaded, running: &Daemon) -> Value {
     if !config.autostart {
         return finding("daemon", false, "not running; autostart is off", "start the service");
     }
-    match resident::can_serve_in(&config.run_dir).and_then(|()| trial(loaded)) {
+    match can_serve.and_then(|()| trial(loaded)) {
         Ok(()) => finding("daemon", true, "not running; the first container starts it", ""),
         Err(error) => {
             let detail = format!("not running, and none can start: {}", error.why());

@@ -79,11 +79,12 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     let running = Daemon::ask(config);
     progress::step("checking the configuration");
     let mut findings = configuration(loaded, &running);
-    findings.extend(run_dir::rows(config, &running));
+    let can_serve = super::resident::can_serve_in(&config.run_dir);
+    findings.extend(run_dir::rows(config, &running, &can_serve));
     progress::step("checking the engines");
     let engines = install::check_engines(config, running.status["pid"].as_i64());
     findings.extend(node::runtimes(config, &engines.findings));
-    findings.push(daemon::row(loaded, &running));
+    findings.push(daemon::row(loaded, &running, can_serve));
     findings.extend(daemon::programs(&engines.programs));
     findings.push(without_daemon(config));
     let outdated = running.status().map(super::resident::outdated).unwrap_or_default();

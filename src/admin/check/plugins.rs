@@ -14,7 +14,7 @@ use crate::clock;
 use crate::config::Config;
 use crate::files;
 use crate::plugin::socket::{name_for_install, obstacle};
-use crate::plugin::{PluginFile, discover};
+use crate::plugin::{PluginFile, Unusable, UnusableKind, discover};
 use crate::text::age;
 
 /// A plugin may take so long to be synchronized after the daemon has started, in seconds.
@@ -100,14 +100,7 @@ pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Value> {
     let detail = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     let mut rows = vec![finding("pre-installed plugins", true, detail, "")];
     rows.extend(folder(&config.plugin_path));
-    rows.extend(problems.iter().map(|problem| {
-        let hint = if problem.is_plugin {
-            "make its configuration file readable UTF-8 text"
-        } else {
-            "make it executable (chmod +x), and name it NN-name"
-        };
-        finding("pre-installed plugins", false, problem.to_string(), hint)
-    }));
+    rows.extend(problems.iter().map(skipped));
     let is_used = running.status["pass_through"] != true && !running.plugins.is_null();
     if is_used {
         rows.extend(names.iter().filter_map(|id| launched(id, running)));
@@ -118,6 +111,26 @@ pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Value> {
         rows.extend(absent(running));
     }
     rows
+}
+
+/// A file that cannot be started, or the folder of all. What is no plugin in any respect does no harm.
+fn skipped(problem: &Unusable) -> Value {
+    let hint = match problem.kind {
+        UnusableKind::Folder => "make the folder readable, or set nri.plugin_path",
+        UnusableKind::Plugin => "make its configuration file readable UTF-8 text",
+        UnusableKind::NotExecutable => {
+            "make it executable (chmod +x), or move it out of the folder"
+        }
+        UnusableKind::Misnamed => {
+            "name it NN-name, with two digits (10-name), or move it out of the folder"
+        }
+        UnusableKind::Dangling => "restore what the link names, or remove the link",
+        UnusableKind::NoPlugin => {
+            let hint = "move it out of the folder";
+            return warning("pre-installed plugins", problem.to_string(), hint);
+        }
+    };
+    finding("pre-installed plugins", false, problem.to_string(), hint)
 }
 
 /// A folder of plugins that the configuration names and that is not there. Any other fault of it is

@@ -12,7 +12,6 @@ use nix::unistd::{AccessFlags, access};
 use serde_json::Value;
 
 use super::{Daemon, finding, warning};
-use crate::admin::resident;
 use crate::admin::resident::holder;
 use crate::config::Config;
 use crate::error::{Context, Error, Result, quoted};
@@ -33,9 +32,9 @@ const ROOM_FILES: u64 = 64;
 const LOCK_WAIT: Duration = Duration::from_millis(1500);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// The rows about it.
-pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Value> {
-    let mut rows = vec![directory(config)];
+/// The rows about it. `can_serve`: whether a daemon could serve there.
+pub(super) fn rows(config: &Config, running: &Daemon, can_serve: &Result<()>) -> Vec<Value> {
+    let mut rows = vec![directory(config, can_serve)];
     rows.extend(locked(config, running));
     let bypassed = "ran without plugins, because the daemon was away";
     rows.extend(notes(config, BYPASSED_DIR, "bypassed", bypassed));
@@ -45,9 +44,9 @@ pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Value> {
     rows
 }
 
-fn directory(config: &Config) -> Value {
+fn directory(config: &Config, can_serve: &Result<()>) -> Value {
     let dir = &config.run_dir;
-    if let Err(error) = usable(config) {
+    if let Err(error) = usable(config, can_serve) {
         let otherwise = format!("make {} usable, or set run_dir to another folder", dir.display());
         let hint = Some(error.next_step()).filter(|hint| !hint.is_empty()).unwrap_or(&otherwise);
         let lost = format!("a command that bypasses the daemon is {}", noted_elsewhere(config));
@@ -73,13 +72,12 @@ fn noted_elsewhere(config: &Config) -> &'static str {
 }
 
 /// Does with the run directory what the wrapper and the daemon do.
-fn usable(config: &Config) -> Result<()> {
-    let dir = &config.run_dir;
+fn usable(config: &Config, can_serve: &Result<()>) -> Result<()> {
     UnixAddr::new(&config.daemon_socket()).map_err(|_long| {
         Error::new(format!("{} is too long for a socket", config.daemon_socket().display()))
             .hint("set a shorter run_dir")
     })?;
-    resident::can_serve_in(dir)?;
+    can_serve.clone()?;
     parts_are_usable(config)
 }
 

@@ -16,6 +16,8 @@ const DROP_IN: &str = "/etc/containers/containers.conf.d/50-nri-runc.conf";
 /// The files that set root's storage; a later file overrides an earlier one.
 pub(super) const STORAGE: [&str; 2] =
     ["/usr/share/containers/storage.conf", "/etc/containers/storage.conf"];
+/// Where Podman looks for a runtime that no file names, links to one another left out.
+const BUILT_IN_FOLDERS: [&str; 4] = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
 const JSON: [&str; 2] = ["engine", "runtime_supports_json"];
 
 /// What root's Podman reads.
@@ -25,6 +27,13 @@ pub(super) fn sources() -> Vec<EngineFile> {
         EngineFile::File(MAIN.to_owned()),
         EngineFile::Folder(FOLDER.to_owned(), ".conf".to_owned()),
     ]
+}
+
+/// The runtime that Podman takes where no file names one, and nri-runc would not: crun before runc.
+pub(super) fn built_in_runtime(has_program: impl Fn(&str) -> bool) -> Option<String> {
+    let has =
+        |name: &str| BUILT_IN_FOLDERS.iter().any(|folder| has_program(&format!("{folder}/{name}")));
+    (has("crun") && has("runc")).then(|| "crun".to_owned())
 }
 
 /// What would have to be written.

@@ -159,7 +159,7 @@ impl Root {
     }
 
     /// Whether nothing is there, as the kernel says: what cannot be looked up may be there.
-    pub(super) fn is_missing(&self, path: &str) -> bool {
+    pub(super) fn is_absent(&self, path: &str) -> bool {
         let opened = self.open(path, OFlag::O_PATH);
         opened.is_err_and(|error| error.kind() == ErrorKind::NotFound)
     }

@@ -60,14 +60,14 @@ fn recorded(engine: Engine, root: &Root, config: &Config) -> Vec<Value> {
 /// Whether the process of a record is gone. A pod has no processes of its node.
 fn has_ended(root: &Root, record: &Value) -> bool {
     let process = record["init_pid"].as_u64().map(|pid| format!("/proc/{pid}"));
-    process.is_some_and(|process| root.has("/proc/1") && root.is_missing(&process))
+    process.is_some_and(|process| root.has("/proc/1") && root.is_absent(&process))
 }
 
 /// Whether Docker has removed a container although the runtime failed: it never calls us for it again.
 fn is_given_up(root: &Root, ledger: &Ledger, record: &Value) -> bool {
     let home = dockers_containers(root, ledger);
     let id = record["key"]["id"].as_str().unwrap_or_default();
-    has_ended(root, record) && root.has(&home) && root.is_missing(&format!("{home}/{id}"))
+    has_ended(root, record) && root.has(&home) && root.is_absent(&format!("{home}/{id}"))
 }
 
 /// Whether a record has no container any more: without its bundle no engine calls us for it, and its
@@ -78,11 +78,11 @@ fn is_lost(root: &Root, record: &Value) -> bool {
     else {
         return false;
     };
-    let is_missing = |path: &str| {
+    let is_absent = |path: &str| {
         let mut above = std::path::Path::new(path).ancestors().skip(1).take(2);
-        root.is_missing(path) && above.any(|above| above.to_str().is_some_and(|dir| root.has(dir)))
+        root.is_absent(path) && above.any(|above| above.to_str().is_some_and(|dir| root.has(dir)))
     };
-    is_missing(bundle) && (has_ended(root, record) || is_missing(&format!("{of_runtime}/{id}")))
+    is_absent(bundle) && (has_ended(root, record) || is_absent(&format!("{of_runtime}/{id}")))
 }
 
 /// containerd notes the program beside each bundle.

@@ -1,23 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `/healthz` and `/readyz` for kubelet's probes: alive as long as it answers, ready once the node is.
-//! Whoever reaches it reads one line and changes nothing.
+//! A client reads one line and changes nothing; `src/http.rs` limits connections.
 
-use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::service::service_fn;
 use hyper::{Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use tokio::task::LocalSet;
 
 use super::log;
 use crate::error::{Context, Result};
-
-/// How long a probe's connection may last.
-const CONNECTION: Duration = Duration::from_secs(10);
+use crate::http::Connections;
 
 /// The pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -46,7 +42,7 @@ impl Health {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             std::thread::Builder::new()
                 .name("probes".to_owned())
-                .spawn(move || runtime.block_on(accept(listener, &shown)))?;
+                .spawn(move || LocalSet::new().block_on(&runtime, accept(listener, &shown)))?;
         }
         Ok(Self { unready })
     }
@@ -64,23 +60,29 @@ impl Health {
 
 async fn accept(listener: TcpListener, unready: &Unready) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
+    let connections = Connections::default();
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
         let unready = Arc::clone(unready);
-        tokio::spawn(async move {
-            let answer = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
-                let response = respond(request.uri().path(), &unready);
-                async move { Ok::<_, Infallible>(response) }
-            });
-            let mut http = hyper::server::conn::http1::Builder::new();
-            http.keep_alive(false);
-            let served = http.serve_connection(TokioIo::new(stream), answer);
-            let _ended_or_too_slow = tokio::time::timeout(CONNECTION, served).await;
-        });
+        connections.serve(stream, move |request| respond(request.uri().path(), &unready)).await;
     }
+}
+
+/// An address with a port. Of IPv6, the brackets may be missing: a pod's own address has none where
+/// Kubernetes puts it in.
+///
+/// # Errors
+/// Fails where the text is anything else.
+pub(super) fn address(text: &str) -> std::result::Result<SocketAddr, String> {
+    let without_brackets = || {
+        let (ip, port) = text.rsplit_once(':')?;
+        Some(SocketAddr::new(ip.parse().ok()?, port.parse().ok()?))
+    };
+    let address = text.parse().ok().or_else(without_brackets);
+    address.ok_or_else(|| "expected ADDRESS:PORT".to_owned())
 }
 
 fn respond(path: &str, unready: &Unready) -> Response<Full<Bytes>> {
@@ -98,6 +100,23 @@ fn respond(path: &str, unready: &Unready) -> Response<Full<Bytes>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_of_a_pod_needs_no_brackets_and_always_a_port() {
+        for (text, wanted) in [
+            ("10.0.0.7:9748", "10.0.0.7:9748"),
+            ("[fd00::7]:9748", "[fd00::7]:9748"),
+            ("fd00::7:9748", "[fd00::7]:9748"),
+            ("::1:80", "[::1]:80"),
+        ] {
+            assert_eq!(address(text), Ok(wanted.parse().unwrap()), "{text}");
+        }
+        for wrong in
+            ["", ":9748", "10.0.0.7", "fd00::", "fd00::7", "10.0.0.7:", "pod:9748", "1:99999"]
+        {
+            assert!(address(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn ready_is_the_node_and_healthy_is_the_process() {

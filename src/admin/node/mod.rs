@@ -59,7 +59,7 @@ pub(super) struct NodeOptions {
     #[arg(long, value_name = "KEY=VALUE", default_value = "nri-runc.dev/ready=true")]
     label: String,
     /// Serve /healthz and /readyz at this address.
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = health::address)]
     listen: Option<SocketAddr>,
     /// Undo everything on SIGTERM, once no container uses nri-runc.
     #[arg(long)]

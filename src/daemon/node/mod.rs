@@ -90,6 +90,7 @@ impl Node {
         let before = self.registry.rules();
         self.registry.apply(&config);
         *self.config.borrow_mut() = Rc::new(config);
+        self.watches.reloaded.notify_one();
         let (store, now) = (self.records.read(), self.registry.rules());
         let mut shown_more = self.registry.connected();
         shown_more.retain(|connected| {

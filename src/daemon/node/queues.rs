@@ -203,6 +203,8 @@ pub(crate) struct Watches {
     pub(crate) init_watches: InitWatches,
     pub(crate) crio: CrioWatch,
     pub(crate) pod_cgroups: PodCgroups,
+    /// A reload has put another configuration in force.
+    pub(crate) reloaded: Notify,
     /// Folders in which an engine keeps those of its containers.
     pub(crate) kept_homes: RefCell<HashSet<PathBuf>>,
 }

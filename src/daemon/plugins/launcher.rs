@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the pre-installed plugins running: checks their folders every second, starts plugins that
-//! appeared, stops removed ones, starts changed ones anew (D14) and those that exited, with a pause
+//! Keeps the pre-installed plugins running: checks their folders every second, or waits until there
+//! is one, starts plugins that appeared, stops removed ones, starts changed ones anew (D14) and those that exited, with a pause
 //! that grows until the plugin runs steadily. The process of a changed one runs beside the old one,
 //! which is ended once the new one has its place (D41). It decides nothing about containers.
 
@@ -13,17 +13,22 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::limits;
-use crate::plugin::{self, PluginFile, Unusable};
+use crate::plugin::{self, PluginFile, Unusable, UnusableKind};
+use crate::presence;
 
 use crate::daemon::node::Node;
 use crate::daemon::plugins::launched_run::LaunchedRun;
-use crate::daemon::plugins::resumed;
+use crate::daemon::plugins::{resumed, socket};
 use crate::daemon::registry::process_name;
 use crate::daemon::registry::roster::LaunchRecord;
 
 /// How often the folders are checked. A change is acted upon when two checks see the same: a file
 /// that is being copied must not be executed.
 const FOLDER_CHECK: Duration = Duration::from_secs(1);
+
+/// How often it is checked whether there is a folder, beside the watch over its path: a link on the way
+/// may lead to a place that is not watched.
+const ABSENT_CHECK: Duration = Duration::from_secs(60);
 
 /// The pause before an exited plugin is started again: the first and the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -60,12 +65,29 @@ pub(crate) async fn keep_running(node: Rc<Node>) {
             }
             done = Some(seen.clone());
         }
+        until_there_is_a_folder(&node).await;
         loop {
             tokio::time::sleep(FOLDER_CHECK).await;
             let before = std::mem::replace(&mut seen, look());
             if seen == before {
                 break;
             }
+        }
+    }
+}
+
+/// Waits while there is no folder of plugins, until something happens near its path or a reload may
+/// have named another.
+async fn until_there_is_a_folder(node: &Node) {
+    let path = node.config().plugin_path.clone();
+    while matches!(presence::exists(&path), Ok(false)) {
+        let watched = socket::watch_near(node, &path);
+        // Looked at again under the watch: no event in between is missed.
+        let (Some(mut watched), Ok(false)) = (watched, presence::exists(&path)) else { return };
+        tokio::select! {
+            _whatever = watched.next() => tokio::time::sleep(FOLDER_CHECK).await,
+            () = node.watches.reloaded.notified() => return,
+            () = tokio::time::sleep(ABSENT_CHECK) => {}
         }
     }
 }
@@ -115,7 +137,14 @@ fn follow(node: &Rc<Node>, wanted: &mut WantedPlugins, seen: &(Vec<PluginFile>, 
 /// Whether a plugin goes on: its file is there, or that cannot be known, or its configuration cannot
 /// be read.
 fn stays(id: &str, (found, unusable): &(Vec<PluginFile>, Vec<Unusable>)) -> bool {
-    let may_be_it = |file: &Unusable| file.is_folder || file.is_plugin && file.path.ends_with(id);
+    let may_be_it = |file: &Unusable| match file.kind {
+        UnusableKind::Folder => true,
+        UnusableKind::Plugin => file.path.ends_with(id),
+        UnusableKind::NotExecutable
+        | UnusableKind::Misnamed
+        | UnusableKind::Dangling
+        | UnusableKind::NoPlugin => false,
+    };
     found.iter().any(|file| file.id() == id) || unusable.iter().any(may_be_it)
 }
 

@@ -264,7 +264,7 @@ async fn keep_socket(node: Rc<Node>) {
 }
 
 /// Watches the folder of the path, else the nearest one above it.
-fn watch_near(node: &Node, path: &Path) -> Option<WatchedFolder> {
+pub(super) fn watch_near(node: &Node, path: &Path) -> Option<WatchedFolder> {
     path.ancestors().skip(1).find_map(|folder| node.watches.folders.watch(folder))
 }
 

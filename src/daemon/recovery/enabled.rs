@@ -20,8 +20,9 @@ use crate::daemon::recovery::{bypassed, catch_up, rediscover};
 use crate::daemon::runtime::state_dir;
 use crate::error::Result;
 use crate::files;
+use crate::limits;
 use crate::plugin::Event;
-use crate::presence::{Backoff, IfThere};
+use crate::presence::{self, Backoff, IfThere};
 use crate::state::{Container, Lifecycle, PodState, Skipped};
 
 const WHY: &str = "created while plugins were disabled";
@@ -33,10 +34,10 @@ pub(crate) fn catch_up(node: &Rc<Node>) {
     if config.is_disabled() {
         return log_failure("noting that plugins are disabled", files::replace(&file, b""));
     }
-    if files::is_missing(&file) {
+    if presence::is_absent(&file) {
         return;
     }
-    let reason = std::fs::read_to_string(&file).or_absent().unwrap_or_default();
+    let reason = files::read_own_text(&file, limits::SETTINGS_FILE).or_absent().unwrap_or_default();
     let why = match reason.as_str() {
         "" => WHY.to_owned(),
         reason => Skipped::bypassed(Verb::Create.name(), reason).reason,
@@ -122,7 +123,7 @@ async fn compare_in_turn(node: &Rc<Node>, record: &Container, lane: &Lane) -> Re
                 late_start::started(node, key).await;
             }
             catch_up::catch_up(node, key).await?;
-            if state_dir::is_gone(&node.host, key) {
+            if presence::is_absent(&state_dir::folder(&node.host, key)) {
                 removal::deleted(node, key).await;
             } else if !was_ready && is_ready(node, &now.pod) {
                 announce_pod(node, &now.pod).await;

@@ -18,7 +18,7 @@ use crate::daemon::node::Node;
 use crate::daemon::pods::life;
 use crate::daemon::runtime::{exit_status, state_dir};
 use crate::error::{Error, Result};
-use crate::files;
+use crate::presence;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
 /// So many records are looked at before other tasks have their turn: two system calls each.
@@ -75,8 +75,8 @@ async fn look(node: &Rc<Node>, seen: &mut SeenGone) {
 /// Whether neither the engine nor the runtime has files of the container, and no process of it lives. A
 /// deleted one that its engine keeps is watched.
 fn is_gone(node: &Rc<Node>, record: &Container) -> bool {
-    state_dir::is_gone(&node.host, &record.key)
-        && files::is_missing(&node.host.path(&record.bundle))
+    presence::is_absent(&state_dir::folder(&node.host, &record.key))
+        && presence::is_absent(&node.host.path(&record.bundle))
         && !is_alive(node, record)
         && !(record.is_deleted && until_removed::is_kept(node, record).unwrap_or(true))
 }
@@ -118,7 +118,7 @@ pub(crate) async fn forget(node: &Rc<Node>, wanted: &str, is_forced: bool) -> Re
     let (pod, members) = find(node, wanted)?;
     if let Some(path) = pod.as_ref().and_then(|id| node.records.read().pod(id)?.lives_with.clone())
         && !is_forced
-        && !files::is_missing(&node.host.path(&path))
+        && !presence::is_absent(&node.host.path(&path))
     {
         return Err(Error::new(format!("the engine still has the pod {wanted}: {path}"))
             .hint("remove it there, or drop the record with --force"));
@@ -203,7 +203,7 @@ fn require_gone(node: &Node, record: &Container, is_forced: bool) -> Result<()> 
         return Err(Error::new(format!("a command of the runtime works on {id}"))
             .hint("try again once it has ended"));
     }
-    if is_forced || state_dir::is_gone(&node.host, &record.key) {
+    if is_forced || presence::is_absent(&state_dir::folder(&node.host, &record.key)) {
         return Ok(());
     }
     Err(Error::new(format!("the runtime still has {id}, in {root}")).hint(format!(

@@ -53,6 +53,7 @@ pub(crate) async fn describe(
     };
     let engine_spec = spec.for_engine();
     let mut facts = node.caches.sources.facts(&node.host, &engine_call, &engine_spec).await;
+    engine::doubt_sandbox(&mut facts, &engine_spec);
     for missing in &facts.missing {
         node.report.note_missing(facts.engine.name(), missing, &call.key.id);
     }

@@ -39,11 +39,6 @@ pub(crate) fn exists(host: &Host, key: &ContainerKey) -> io::Result<bool> {
     presence::is_dir(&folder(host, key))
 }
 
-/// Whether the runtime certainly does not know the container: a folder that cannot be read may exist.
-pub(crate) fn is_gone(host: &Host, key: &ContainerKey) -> bool {
-    matches!(exists(host, key), Ok(false))
-}
-
 /// Whether the container was created and not started yet.
 ///
 /// # Errors

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nix::cmsg_space;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use nix::sys::socket::{MsgFlags, recvmsg};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 
@@ -39,7 +39,7 @@ pub(crate) async fn read(stream: &mut UnixStream) -> Result<ReceivedQuestion> {
 }
 
 async fn read_request(stream: &mut UnixStream) -> Result<ReceivedQuestion> {
-    let (first, fds) = loop {
+    let (first, fds, is_cut_off) = loop {
         stream.readable().await?;
         match stream.try_io(Interest::READABLE, || receive(stream)) {
             Ok(received) => break received,
@@ -64,6 +64,10 @@ async fn read_request(stream: &mut UnixStream) -> Result<ReceivedQuestion> {
     stream.read_exact(&mut rest[have..]).await?;
     let question = WrapperRequest::decode(&rest)?;
     // Another version may attach unknown descriptors; its response names this daemon's version.
+    if is_cut_off && question.descriptors.len() != fds.len() {
+        // The kernel had no number for the rest of them.
+        return Err(nix::errno::Errno::EMFILE.into());
+    }
     if question.protocol <= PROTOCOL && question.descriptors.len() != fds.len() {
         let (announced, received) = (question.descriptors.len(), fds.len());
         return Err(Error::new(format!("{announced} descriptors announced, {received} received")));
@@ -81,22 +85,33 @@ fn length_of(bytes: &[u8]) -> Result<usize> {
     }
 }
 
-/// The first bytes with their descriptors, which are owned (and so closed) in any case.
-fn receive(stream: &UnixStream) -> std::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+/// The first bytes with their descriptors, which are owned (and so closed) in any case, and whether
+/// descriptors are missing.
+fn receive(stream: &UnixStream) -> std::io::Result<(Vec<u8>, Vec<OwnedFd>, bool)> {
     let mut buffer = vec![0_u8; 16 << 10];
     let mut control = cmsg_space!([i32; DESCRIPTORS]);
     let mut slices = [IoSliceMut::new(&mut buffer)];
     let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
     let message = recvmsg::<()>(stream.as_raw_fd(), &mut slices, Some(&mut control), flags)?;
-    let mut fds = Vec::new();
-    for received in message.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(numbers) = received {
-            fds.extend(numbers.into_iter().map(own));
-        }
-    }
-    let length = message.bytes;
+    let (length, is_cut_off) = (message.bytes, message.flags.contains(MsgFlags::MSG_CTRUNC));
     buffer.truncate(length);
-    Ok((buffer, fds))
+    Ok((buffer, installed(&control), is_cut_off))
+}
+
+/// The descriptors that the kernel has installed, read from its one control message: nix shows none
+/// where some are missing, and these would stay open for ever.
+fn installed(control: &[u8]) -> Vec<OwnedFd> {
+    const LENGTH: usize = size_of::<usize>();
+    const NUMBER: usize = size_of::<i32>();
+    const HEADER: usize = LENGTH + 2 * NUMBER;
+    let number = |bytes: &[u8]| bytes.try_into().map_or(-1, i32::from_ne_bytes);
+    let field = |at: usize| control.get(at..at + NUMBER).map_or(-1, number);
+    let length = control.first_chunk::<LENGTH>().map_or(0, |bytes| usize::from_ne_bytes(*bytes));
+    let kind = (field(LENGTH), field(LENGTH + NUMBER));
+    let numbers = control.get(HEADER..length).unwrap_or_default();
+    let is_rights = kind == (nix::libc::SOL_SOCKET, nix::libc::SCM_RIGHTS);
+    let numbers = numbers.chunks_exact(NUMBER).filter(|_| is_rights);
+    numbers.map(|bytes| own(number(bytes))).collect()
 }
 
 #[expect(unsafe_code, reason = "descriptors arrive as numbers")]

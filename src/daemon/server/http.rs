@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Metrics and health over HTTP, for Prometheus and for probes: `/metrics`, `/healthz`, `/readyz`.
 //!
-//! Whoever can reach the listener may read and change nothing. A client that is slow or says
-//! nothing is closed, and never many at once, so that it costs no container anything.
+//! Whoever can reach the listener may read and change nothing, and costs no container anything: `src/http.rs`
+//! limits connections.
 
-use std::cell::Cell;
-use std::convert::Infallible;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -15,11 +13,8 @@ use std::time::Duration;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::CONTENT_TYPE;
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
@@ -30,16 +25,8 @@ use crate::daemon::process::handover;
 use crate::daemon::process::sockets::asynchronous;
 use crate::daemon::server::holdings;
 use crate::error::{Context, Error, Result};
+use crate::http::Connections;
 use crate::plugin::socket::{self, SocketFile};
-
-/// How long a connection may last: one request, one page.
-const CONNECTION: Duration = Duration::from_secs(10);
-
-/// Connections that are served at once; further ones are closed.
-const MOST_CONNECTIONS: usize = 16;
-
-/// The largest request head, in bytes.
-const REQUEST_HEAD: usize = 16 << 10;
 
 /// Mode of the socket: what it shows is root's.
 const SOCKET_MODE: u32 = 0o600;
@@ -170,13 +157,17 @@ pub(crate) async fn open(at: Option<&MetricsListener>) -> Result<Option<OpenList
 /// Serves connections. Never ends.
 async fn accept(node: &Rc<Node>, listener: OpenListener) {
     let connections = Connections::default();
+    let answer = || {
+        let node = Rc::clone(node);
+        move |request: &Request<Incoming>| respond(&node, request)
+    };
     match listener {
         OpenListener::Tcp(listener) => {
             let address = listener.local_addr().map(|address| address.to_string());
             info!("metrics are served at http://{}/metrics", address.unwrap_or_default());
             loop {
                 match listener.accept().await {
-                    Ok((stream, _)) => connections.serve(node, stream),
+                    Ok((stream, _)) => connections.serve(stream, answer()).await,
                     Err(error) => pause(&error).await,
                 }
             }
@@ -185,7 +176,7 @@ async fn accept(node: &Rc<Node>, listener: OpenListener) {
             info!("metrics are served at {}", path.display());
             loop {
                 match listener.accept().await {
-                    Ok((stream, _)) => connections.serve(node, stream),
+                    Ok((stream, _)) => connections.serve(stream, answer()).await,
                     Err(error) => pause(&error).await,
                 }
             }
@@ -214,34 +205,6 @@ async fn bind(path: &Path) -> Result<UnixListener> {
 async fn pause(error: &std::io::Error) {
     warn!("the metrics listener: {}", crate::error::in_our_words(error));
     tokio::time::sleep(ACCEPT_PAUSE).await;
-}
-
-/// The connections that are served now.
-#[derive(Default)]
-struct Connections(Rc<Cell<usize>>);
-
-impl Connections {
-    fn serve<S>(&self, node: &Rc<Node>, stream: S)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + 'static,
-    {
-        if self.0.get() >= MOST_CONNECTIONS {
-            return; // Dropping the stream closes it.
-        }
-        self.0.set(self.0.get() + 1);
-        let (open, node) = (Rc::clone(&self.0), Rc::clone(node));
-        tokio::task::spawn_local(async move {
-            let answer = service_fn(|request| {
-                let response = respond(&node, &request);
-                async move { Ok::<_, Infallible>(response) }
-            });
-            let mut http = hyper::server::conn::http1::Builder::new();
-            http.keep_alive(false).max_buf_size(REQUEST_HEAD);
-            let served = http.serve_connection(TokioIo::new(stream), answer);
-            let _ended_or_too_slow = tokio::time::timeout(CONNECTION, served).await;
-            open.set(open.get().saturating_sub(1));
-        });
-    }
 }
 
 fn respond(node: &Node, request: &Request<Incoming>) -> Response<Full<Bytes>> {

@@ -11,7 +11,7 @@ use tracing::{debug, warn};
 use crate::argv::Verb;
 use crate::daemon::node::Node;
 use crate::daemon::process::requests::ReexecRequest;
-use crate::daemon::request::VerbRequest;
+use crate::daemon::request::{ReceivedQuestion, VerbRequest};
 use crate::daemon::server::drain::{Drain, OpenConnection};
 use crate::daemon::server::{admin, frames, hook, recording, verb};
 use crate::error::{Error, Result};
@@ -58,7 +58,7 @@ async fn dispatch(
         warn!("user {} may not use this daemon", peer.uid());
         return Err(Error::new("the peer is another user"));
     }
-    let asked = frames::read(stream).await?;
+    let Some(asked) = read(stream).await? else { return Ok(()) };
     let version = env!("CARGO_PKG_VERSION").to_owned();
     let protocol = node.config().debug_protocol.unwrap_or(PROTOCOL);
     if !is_understood(protocol, asked.question.protocol) {
@@ -109,6 +109,21 @@ async fn dispatch(
     match call.question().hook {
         Some(hook) => hook::serve(node, stream, call, hook).await,
         None => verb::serve(node, stream, call).await,
+    }
+}
+
+/// Reads the request; `None` where the daemon lacks something for it, which the wrapper is told: it would
+/// take the daemon for dead.
+async fn read(stream: &mut UnixStream) -> Result<Option<ReceivedQuestion>> {
+    match frames::read(stream).await {
+        Ok(asked) => Ok(Some(asked)),
+        Err(error) if error.is_shortage() => {
+            let line = format!("the daemon could not read the request: {error}");
+            warn!("{line}");
+            frames::send(stream, &DaemonResponse::Unable(line)).await?;
+            Ok(None)
+        }
+        Err(error) => Err(error),
     }
 }
 

@@ -4,19 +4,17 @@
 //! * Host paths: everything we read below `/proc`, `/sys/fs/cgroup`, an engine's state and so on
 //!   goes through [`Host::path`], so that a test can lay a tree of files elsewhere.
 //! * Side effects: each thing we do to a disk, a cgroup or another process passes a named
-//!   [`Point`], where a test can make it fail, stall, or kill us.
+//!   [`Point`], where a test can make it fail, stall, or kill us. Only a build with the feature
+//!   `faults` can: the programs of packages have none of it.
 //!
 //! It never decides anything, and costs one comparison when nothing is set.
 
-use std::io::Write;
+#[cfg(feature = "faults")]
+mod faults;
+
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use crate::error::{Error, Result};
-use crate::presence::IfThere;
-
-/// How long a stalled side effect takes: longer than every limit of ours.
-const STALL_TIME: Duration = Duration::from_secs(600);
+use crate::error::Result;
 
 /// The side effects, in one table: variant, name in `[debug] fault`, what is about to happen.
 macro_rules! points {
@@ -90,35 +88,17 @@ points! {
     DaemonTakeoverShutdown "daemon.takeover-shutdown" "Daemon: they are answered, Shutdown is about to be sent."
 }
 
-/// What happens at a point that a test has set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
-    Kill,
-    Fail,
-    Stall,
-    Panic,
-}
-
 /// The doors, as the configuration set them.
 #[derive(Debug, Clone)]
 pub struct Host {
     root: PathBuf,
-    faults: Faults,
-}
-
-#[derive(Debug, Clone)]
-enum Faults {
-    /// The only kind in production.
-    None,
-    /// At one point, each time.
-    At(String, Fault),
-    /// What this file says, once.
-    File(PathBuf),
+    #[cfg(feature = "faults")]
+    faults: faults::Faults,
 }
 
 impl Default for Host {
     fn default() -> Self {
-        Self { root: PathBuf::from("/"), faults: Faults::None }
+        Self::new("", "")
     }
 }
 
@@ -127,18 +107,13 @@ impl Host {
     /// (or `:fail`, `:stall`, `:panic`); both empty in production. `@FILE` names a file: while it is there,
     /// it says which fault strikes next and how many passings are let go before
     /// (`daemon.pod:kill:1`), once; `trace` in it has each passing written to `FILE.trace`.
+    #[cfg_attr(not(feature = "faults"), expect(unused_variables, reason = "no test"))]
     pub fn new(root: &str, fault: &str) -> Self {
-        let root = if root.is_empty() { PathBuf::from("/") } else { PathBuf::from(root) };
-        let faults = match fault.strip_prefix('@') {
-            Some(file) => Faults::File(PathBuf::from(file)),
-            None => match fault.split_once(':') {
-                Some((name, kind)) => {
-                    kind_of(kind).map_or(Faults::None, |kind| Faults::At(name.to_owned(), kind))
-                }
-                None => Faults::None,
-            },
-        };
-        Self { root, faults }
+        Self {
+            root: if root.is_empty() { PathBuf::from("/") } else { PathBuf::from(root) },
+            #[cfg(feature = "faults")]
+            faults: faults::Faults::read(fault),
+        }
     }
 
     /// Where the absolute host path `path` is to be found. One that lies below the root already,
@@ -155,62 +130,19 @@ impl Host {
     ///
     /// # Errors
     /// Only when a test asked for a failure here.
+    #[cfg(feature = "faults")]
     pub fn point(&self, point: Point) -> Result<()> {
-        let name = point.name();
-        let fault = match &self.faults {
-            Faults::None => return Ok(()),
-            Faults::At(at, fault) => (at == name).then_some(*fault),
-            Faults::File(file) => armed(file, name),
-        };
-        match fault {
-            None => {}
-            Some(Fault::Fail) => return Err(Error::new(format!("fault injected at {name}"))),
-            Some(Fault::Stall) => std::thread::sleep(STALL_TIME),
-            Some(Fault::Panic) => panicking(name),
-            Some(Fault::Kill) => nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL)?,
-        }
+        self.faults.strike(point.name())
+    }
+
+    /// Called right before the side effect `point`, where only a build for tests does anything.
+    ///
+    /// # Errors
+    /// Never; a build for tests has failures here.
+    #[cfg(not(feature = "faults"))]
+    #[inline]
+    pub fn point(&self, _point: Point) -> Result<()> {
         Ok(())
-    }
-}
-
-#[expect(clippy::panic, reason = "a test asked for it")]
-fn panicking(name: &str) {
-    panic!("fault injected at {name}");
-}
-
-fn kind_of(word: &str) -> Option<Fault> {
-    match word {
-        "kill" => Some(Fault::Kill),
-        "fail" => Some(Fault::Fail),
-        "stall" => Some(Fault::Stall),
-        "panic" => Some(Fault::Panic),
-        _ => None,
-    }
-}
-
-/// What a file of faults says of this passing; what strikes is struck off.
-fn armed(file: &Path, name: &str) -> Option<Fault> {
-    let text = crate::files::read_kernel(file).or_absent()?;
-    if text.trim() == "trace" {
-        let mut trace = file.as_os_str().to_owned();
-        trace.push(".trace");
-        let opened = std::fs::OpenOptions::new().append(true).create(true).open(trace);
-        let _only_a_test =
-            opened.and_then(|mut trace| trace.write_all(format!("{name}\n").as_bytes()));
-        return None;
-    }
-    let mut words = text.trim().split(':');
-    if words.next() != Some(name) {
-        return None;
-    }
-    let (word, passings) = (words.next().unwrap_or_default(), words.next());
-    match passings.and_then(|passings| passings.parse::<u32>().ok()).unwrap_or(0) {
-        0 => std::fs::remove_file(file).ok().and_then(|()| kind_of(word)),
-        left => {
-            let text = format!("{name}:{word}:{}", left - 1);
-            let _only_a_test = crate::files::replace(file, text.as_bytes());
-            None
-        }
     }
 }
 
@@ -226,6 +158,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(feature = "faults")]
     fn a_fault_strikes_only_at_its_point() {
         let host = Host::new("", "daemon.document:fail");
         assert!(host.point(Point::DaemonRecord).is_ok());
@@ -240,6 +173,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(feature = "faults")]
     fn a_fault_from_a_file_strikes_once_at_the_passing_it_names() {
         let temp = tempfile::tempdir().unwrap();
         let file = temp.path().join("fault");

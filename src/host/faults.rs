@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What tests let happen at a [`Point`](super::Point): a failure, a stall, a panic, SIGKILL. Only builds
+//! with the feature `faults` have it, which the tests' own crate asks for.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::presence::IfThere;
+
+/// How long a stalled side effect takes: longer than every limit of ours.
+const STALL_TIME: Duration = Duration::from_secs(600);
+
+/// What happens at a point that a test has set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    Kill,
+    Fail,
+    Stall,
+    Panic,
+}
+
+/// What `[debug] fault` sets.
+#[derive(Debug, Clone, Default)]
+pub(super) enum Faults {
+    /// Nothing.
+    #[default]
+    None,
+    /// At one point, each time.
+    At(String, Fault),
+    /// What this file says, once.
+    File(PathBuf),
+}
+
+impl Faults {
+    /// Reads `POINT:kill`, `:fail`, `:stall` or `:panic`, or `@FILE`.
+    pub(super) fn read(fault: &str) -> Self {
+        match fault.strip_prefix('@') {
+            Some(file) => Self::File(PathBuf::from(file)),
+            None => match fault.split_once(':') {
+                Some((name, kind)) => {
+                    kind_of(kind).map_or(Self::None, |kind| Self::At(name.to_owned(), kind))
+                }
+                None => Self::None,
+            },
+        }
+    }
+
+    /// Lets happen what is set for the point of this name.
+    ///
+    /// # Errors
+    /// Fails where a failure is set.
+    pub(super) fn strike(&self, name: &str) -> Result<()> {
+        let fault = match self {
+            Self::None => return Ok(()),
+            Self::At(at, fault) => (at == name).then_some(*fault),
+            Self::File(file) => armed(file, name),
+        };
+        match fault {
+            None => {}
+            Some(Fault::Fail) => return Err(Error::new(format!("fault injected at {name}"))),
+            Some(Fault::Stall) => std::thread::sleep(STALL_TIME),
+            Some(Fault::Panic) => panicking(name),
+            Some(Fault::Kill) => nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL)?,
+        }
+        Ok(())
+    }
+}
+
+#[expect(clippy::panic, reason = "a test asked for it")]
+fn panicking(name: &str) {
+    panic!("fault injected at {name}");
+}
+
+fn kind_of(word: &str) -> Option<Fault> {
+    match word {
+        "kill" => Some(Fault::Kill),
+        "fail" => Some(Fault::Fail),
+        "stall" => Some(Fault::Stall),
+        "panic" => Some(Fault::Panic),
+        _ => None,
+    }
+}
+
+/// What a file of faults says of this passing; what strikes is struck off.
+fn armed(file: &Path, name: &str) -> Option<Fault> {
+    let text = crate::files::read_kernel(file).or_absent()?;
+    if text.trim() == "trace" {
+        let mut trace = file.as_os_str().to_owned();
+        trace.push(".trace");
+        let opened = std::fs::OpenOptions::new().append(true).create(true).open(trace);
+        let _only_a_test =
+            opened.and_then(|mut trace| trace.write_all(format!("{name}\n").as_bytes()));
+        return None;
+    }
+    let mut words = text.trim().split(':');
+    if words.next() != Some(name) {
+        return None;
+    }
+    let (word, passings) = (words.next().unwrap_or_default(), words.next());
+    match passings.and_then(|passings| passings.parse::<u32>().ok()).unwrap_or(0) {
+        0 => std::fs::remove_file(file).ok().and_then(|()| kind_of(word)),
+        left => {
+            let text = format!("{name}:{word}:{}", left - 1);
+            let _only_a_test = crate::files::replace(file, text.as_bytes());
+            None
+        }
+    }
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Small pages over HTTP, for probes and for Prometheus. A connection is one request, with a limit for
+//! its head and one for its time; where too many are open, the oldest is closed. So a client that is
+//! slow or sends nothing costs one place, and keeps no other client away.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinHandle;
+
+/// How long a connection may last: one request, one page.
+const CONNECTION: Duration = Duration::from_secs(10);
+
+/// Connections that are served at once.
+const MOST_CONNECTIONS: usize = 16;
+
+/// The largest request head, in bytes.
+const REQUEST_HEAD: usize = 16 << 10;
+
+/// The connections that are served now, the oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Connections(RefCell<VecDeque<JoinHandle<()>>>);
+
+impl Connections {
+    /// Serves a connection in a task of its own: `answer` makes the page of a request.
+    pub(crate) async fn serve<S, A>(&self, stream: S, answer: A)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + 'static,
+        A: Fn(&Request<Incoming>) -> Response<Full<Bytes>> + 'static,
+    {
+        let task = tokio::task::spawn_local(async move {
+            let service = service_fn(|request| {
+                let response = answer(&request);
+                async move { Ok::<_, Infallible>(response) }
+            });
+            let mut http = hyper::server::conn::http1::Builder::new();
+            http.keep_alive(false).max_buf_size(REQUEST_HEAD);
+            let served = http.serve_connection(TokioIo::new(stream), service);
+            let _ended_or_too_slow = tokio::time::timeout(CONNECTION, served).await;
+        });
+        self.make_room();
+        self.0.borrow_mut().push_back(task);
+        // A request that has arrived is answered before the next connections can displace it.
+        tokio::task::yield_now().await;
+    }
+
+    fn make_room(&self) {
+        let mut open = self.0.borrow_mut();
+        open.retain(|task| !task.is_finished());
+        while open.len() >= MOST_CONNECTIONS {
+            let Some(oldest) = open.pop_front() else { return };
+            oldest.abort();
+        }
+    }
+}

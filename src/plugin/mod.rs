@@ -2,19 +2,14 @@
 //! One NRI plugin: its bytes (`mux`), its handshake and calls (`session`), starting it
 //! (`launch`), and what a missing reply means (`policy`). It knows neither bundles nor engines.
 
-/// The generated messages and services.
-pub mod api;
 mod backpressure;
 mod caller;
 mod calls;
 mod child;
 mod discover;
-mod event;
 mod frame;
 mod handover;
 pub(crate) mod identity;
-/// Messages as JSON.
-pub(crate) mod json;
 mod launch;
 mod meter;
 pub(crate) mod mux;
@@ -33,8 +28,12 @@ pub mod stub;
 mod turns;
 mod unread;
 
+/// The messages and services of NRI.
+pub use nri_api as api;
+pub use nri_api::event::{ALL_EVENTS, Event};
+pub(crate) use nri_api::json;
+
 pub(crate) use discover::{PluginFile, Unusable, UnusableKind, discover, identities};
-pub use event::{ALL_EVENTS, Event};
 pub(crate) use handover::SavedPlugin;
 pub(crate) use identity::PluginIdentity;
 pub(crate) use launch::Launched;

@@ -22,12 +22,12 @@ use crate::config::PluginSettings;
 
 use super::caller::PluginCaller;
 use super::child::PluginProcess;
-use super::event::ALL_BITS;
 use super::handover::SavedProcess;
 use super::identity::PluginIdentity;
 use super::mux::{self, Connection, Trunk};
 use super::turns::Turns;
 use super::{CallMeter, Event, Outcome, Policy, api};
+use nri_api::event::ALL_BITS;
 
 /// How long a plugin may take to answer Shutdown.
 const SHUTDOWN_WAIT: Duration = Duration::from_millis(500);

@@ -31,34 +31,6 @@ pub fn resources(resources: api::LinuxResources) -> api::ContainerAdjustment {
     api::ContainerAdjustment { linux: Some(linux).into(), ..api::ContainerAdjustment::default() }
 }
 
-impl From<api::ContainerAdjustment> for api::CreateContainerResponse {
-    fn from(adjust: api::ContainerAdjustment) -> Self {
-        Self { adjust: Some(adjust).into(), ..Self::default() }
-    }
-}
-
-/// A value that is there: `Some(7).map(Into::into).into()` is what a message's field takes.
-macro_rules! present {
-    ($($message:ident from $value:ty),*) => {$(
-        impl From<$value> for api::$message {
-            fn from(value: $value) -> Self {
-                Self { value, ..Self::default() }
-            }
-        }
-    )*};
-}
-
-present!(
-    OptionalString from String,
-    OptionalInt from i64,
-    OptionalInt32 from i32,
-    OptionalUInt32 from u32,
-    OptionalInt64 from i64,
-    OptionalUInt64 from u64,
-    OptionalBool from bool,
-    OptionalFileMode from u32
-);
-
 #[cfg(test)]
 mod tests {
     use super::*;

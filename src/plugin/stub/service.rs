@@ -5,10 +5,10 @@
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use nri_api::event::{ALL_EVENTS, Event};
 use ttrpc::r#async::TtrpcContext;
 
 use super::super::api;
-use super::super::event::{ALL_EVENTS, Event};
 use super::{HandlerError, PluginHandler, RuntimeHandle, async_trait};
 
 /// After Shutdown the runtime closes the connection; if it does not, the plugin does.

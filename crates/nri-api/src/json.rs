@@ -51,7 +51,7 @@ fn without_null_entry((key, value): (&String, &Value), of: &MessageDescriptor) -
 ///
 /// # Errors
 /// As [`read`], and on what is no list.
-pub(crate) fn read_list<M: MessageFull>(value: &Value) -> Result<Vec<M>, String> {
+pub fn read_list<M: MessageFull>(value: &Value) -> Result<Vec<M>, String> {
     if value.is_null() {
         return Ok(Vec::new());
     }
@@ -67,14 +67,14 @@ pub fn show(message: &dyn MessageDyn) -> Value {
 }
 
 /// Shows a list of messages.
-pub(crate) fn show_list<M: MessageFull>(messages: &[M]) -> Value {
+pub fn show_list<M: MessageFull>(messages: &[M]) -> Value {
     Value::Array(messages.iter().map(|message| show(message)).collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::api;
     use super::*;
+    use crate as api;
     use serde_json::json;
 
     #[test]

@@ -41,7 +41,7 @@ pub const ALL_EVENTS: [Event; 14] = [
 ];
 
 /// Every valid bit of a subscription.
-pub(super) const ALL_BITS: i32 = (1 << 14) - 1;
+pub const ALL_BITS: i32 = (1 << 14) - 1;
 
 impl Event {
     /// The protocol's name.
@@ -70,7 +70,7 @@ impl Event {
     }
 
     /// Its number on the wire.
-    pub(super) fn number(self) -> i32 {
+    pub fn number(self) -> i32 {
         i32::from(self as u8)
     }
 }

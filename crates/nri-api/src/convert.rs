@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Conversions that spare a plugin the nesting of messages. Nothing here checks a value.
+
+use crate::{ContainerAdjustment, CreateContainerResponse};
+
+impl From<ContainerAdjustment> for CreateContainerResponse {
+    fn from(adjust: ContainerAdjustment) -> Self {
+        Self { adjust: Some(adjust).into(), ..Self::default() }
+    }
+}
+
+/// A value that is there: `Some(7).map(Into::into).into()` is what a message's field takes.
+macro_rules! present {
+    ($($message:ident from $value:ty),*) => {$(
+        impl From<$value> for crate::$message {
+            fn from(value: $value) -> Self {
+                Self { value, ..Self::default() }
+            }
+        }
+    )*};
+}
+
+present!(
+    OptionalString from String,
+    OptionalInt from i64,
+    OptionalInt32 from i32,
+    OptionalUInt32 from u32,
+    OptionalInt64 from i64,
+    OptionalUInt64 from u64,
+    OptionalBool from bool,
+    OptionalFileMode from u32
+);

@@ -10,6 +10,9 @@ pub(crate) const NRI_VERSION: usize = 64;
 /// The plugins that one pod may require with its annotations. More than any node has; a list that is
 /// cut would let the pod pass without the rest, so the pod is refused.
 pub(crate) const REQUIRED_PLUGINS: usize = 64;
+/// The plugins that take part at once: each event waits for all of them. The reference's own benchmark
+/// has ten; one that is pre-installed or configured is never refused for the number of others.
+pub(crate) const PLUGINS: usize = 128;
 /// Claims of one container that its engine contradicts: each is a line of the log and of the record.
 pub(crate) const CONTRADICTIONS: usize = 8;
 /// Foreign text inside one of our lines, in bytes: a refusal, a parser's complaint.

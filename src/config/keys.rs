@@ -277,7 +277,7 @@ keys! {
     "nri.plugin_config_path" = "\"/etc/nri/conf.d\"", Reload, "Directory of their configuration files: `NN-name.conf` or `name.conf`.", |c, _, v| c.plugin_config_path = read_path(v)?;
     "nri.plugin_registration_timeout" = "\"5s\"", Reload, "Time limit for a plugin to register; also the time that creates wait for expected plugins after the daemon has started.", |c, _, v| c.registration_timeout = read_duration(v)?;
     "nri.plugin_request_timeout" = "\"2s\"", Reload, "Time limit for a plugin to respond to a request.", |c, _, v| c.request_timeout = read_duration(v)?;
-    "nri.disable_connections" = "false", Reload, "Do not open the plugin socket: only pre-installed plugins run.", |c, _, v| c.disable_connections = read_bool(v)?;
+    "nri.disable_connections" = "false", Reload, "Do not open the plugin socket: only pre-installed plugins connect. A plugin that is connected when this is set stays until it disconnects.", |c, _, v| c.disable_connections = read_bool(v)?;
     "nri.wait_for" = "[]", Reload, "Plugins (`NN-name`) that creates wait for after the daemon has started or a reload has added them, at most for the registration time-out.", |c, _, v| c.wait_for = read_strings(v)?;
     "nri.socket_mode" = "\"0600\"", Reload, "Mode of the plugin socket. Whoever can connect can be a plugin, and so root on this node ([rules.md](rules.md#who-may-reach-the-socket)).", |c, _, v| c.socket_mode = read_mode(v)?;
     "nri.socket_gid" = "", Reload, "Group of the plugin socket; its members can be plugins, and so root, if `nri.allowed_uids` has them.", |c, _, v| c.socket_gid = Some(read_number(v)?);

@@ -143,7 +143,7 @@ fn a_file_that_is_removed_ends_both_the_old_process_and_the_one_that_does_not_wo
 
 #[test]
 fn a_launched_plugin_that_another_process_replaced_comes_back_when_that_one_leaves() {
-    let host = host("");
+    let host = host("[plugin.greeter]\ndisplace = \"any\"");
     let pid = process(&host, "greeter", 0);
     let other = works("other");
     let other = other.connect_as(&host, "10-greeter");

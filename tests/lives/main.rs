@@ -89,9 +89,12 @@ impl Stage {
 
     /// Writes the document, as an engine does before every create.
     fn create_words(&self, id: &str, document: &str) -> Vec<String> {
-        let bundle = self.host.path(id).join("bundle");
+        // A member of a pod lies where containerd's CRI plugin puts it.
+        let is_cri = document.contains("io.kubernetes.cri.");
+        let folder = if is_cri { "io.containerd.runtime.v2.task/k8s.io" } else { "bundles" };
+        let bundle = self.host.path(folder).join(id);
         std::fs::create_dir_all(bundle.join("rootfs")).unwrap();
-        self.host.write(&format!("{id}/bundle/config.json"), document);
+        self.host.write(&format!("{folder}/{id}/config.json"), document);
         ["create", "--bundle", &bundle.display().to_string(), id].map(ToOwned::to_owned).to_vec()
     }
 

@@ -212,6 +212,13 @@ pub(super) async fn admit(
     }
     plugin.count_calls(node.report.metrics.call_meter());
     let takeover = match Takeover::begin(node, &plugin, launched) {
+        Ok(None) if !launched && !config.names_plugin(&id) && is_full(node) => Err(format!(
+            "{} plugins take part already: end some of them, or give this one a section [plugin.NAME]",
+            limits::PLUGINS
+        )),
+        begun => begun,
+    };
+    let takeover = match takeover {
         Ok(takeover) => takeover,
         Err(why) => {
             refusals::report(node, ConnectionLine::Contested, &id, &why);
@@ -249,6 +256,10 @@ pub(super) async fn admit(
     let who = (id.as_str(), launched);
     refusals::report_plugin(node, ConnectionLine::Connected, who, (&line, &known));
     stay(node, &connected).await;
+}
+
+fn is_full(node: &Node) -> bool {
+    node.registry.connected().len() >= limits::PLUGINS
 }
 
 /// Notes what rules hide from a plugin that connects, for `explain`. A crash may lose it: the plugin

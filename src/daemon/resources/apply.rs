@@ -375,7 +375,11 @@ pub(crate) fn rewrite_ignored(node: &Node, key: &ContainerKey) {
     let written = match route(node, &record) {
         // The runtime holds the other values with which it made the container.
         Ok(Route::Runtime(scope)) => rewrite_beside(node, &record, scope.as_ref()),
-        _ => rewrite(node, &record, &ignored(&record, &record.overlay), None),
+        _ => match ignored(&record, &record.overlay) {
+            none if none.is_empty() => Ok(()),
+            some => written_directly(node, &record)
+                .and_then(|cgroups| rewrite_in(node, &record, &cgroups, &some)),
+        },
     };
     if let Err(update_error) = written {
         warn!("{}: values that plugins own could not be restored: {update_error}", key.id);
@@ -390,7 +394,7 @@ pub(crate) async fn reapply(node: &Rc<Node>, key: &ContainerKey) -> Result<(), U
         tokio::time::timeout(UPDATE_WAIT, writing).await.map_err(|_late| UpdateError::Busy)?;
     let record = living(node, key)?;
     classes::enter_again(node, &record);
-    if rewrite(node, &record, &record.overlay, None).is_ok() {
+    if restore_directly(node, &record, None).await.is_ok() {
         return Ok(());
     }
     // Without the engine's own values: the recorded ones are from before the bypassing update.
@@ -413,29 +417,39 @@ pub(crate) fn has_taken(node: &Node, record: &Container, after: &Block) -> bool 
     writes.iter().all(|write| cgroup::may_read_as(&cgroups, write))
 }
 
-/// After an update that failed on its way: writes the plugins' values again. If the runtime has to
-/// do it, this does not wait for it; the task ends when it has.
+/// After an update that failed on its way: has the plugins' values written again; the task ends when
+/// they are.
 pub(crate) fn restore(
     node: &Rc<Node>,
     record: &Container,
     tried: &Block,
 ) -> Option<JoinHandle<()>> {
-    let key = record.key.clone();
-    if let Ok(Route::Runtime(_)) = route(node, record) {
-        if record.overlay.is_empty() {
-            return None;
-        }
-        let node = Rc::clone(node);
-        return Some(tokio::task::spawn_local(async move {
-            if let Err(update_error) = reapply(&node, &key).await {
-                warn!("{}: after a failed update: {update_error}", key.id);
+    if record.overlay.is_empty() {
+        return None;
+    }
+    let through_runtime = matches!(route(node, record), Ok(Route::Runtime(_)));
+    let (node, record, tried) = (Rc::clone(node), record.clone(), tried.clone());
+    Some(tokio::task::spawn_local(async move {
+        if !through_runtime {
+            // The cgroup may be gone with its container.
+            if let Err(update_error) = restore_directly(&node, &record, Some(&tried)).await {
+                debug!("{}: after a failed update: {update_error}", record.key.id);
             }
-        }));
-    }
-    if let Err(update_error) = rewrite(node, record, &record.overlay, Some(tried)) {
-        debug!("{}: after a failed update: {update_error}", key.id);
-    }
-    None
+        } else if let Err(update_error) = reapply(&node, &record.key).await {
+            warn!("{}: after a failed update: {update_error}", record.key.id);
+        }
+    }))
+}
+
+/// Writes all values that plugins own to the cgroup files; `tried` is an update that failed.
+async fn restore_directly(
+    node: &Node,
+    record: &Container,
+    tried: Option<&Block>,
+) -> Result<(), UpdateError> {
+    let cgroups = written_directly(node, record)?;
+    let writes = rewrites(node, record, &cgroups, (&record.overlay, tried))?;
+    rewritten(carry_out(&cgroups, writes).await)
 }
 
 /// Writes again what is written beside the runtime in a scope of systemd (D48): each `update` of
@@ -447,39 +461,46 @@ fn rewrite_beside(
 ) -> Result<(), UpdateError> {
     let Some(scope) = scope else { return Ok(()) };
     let beside = split(record, &record.overlay, Some(scope)).direct;
-    rewrite_in(node, record, scope, (&beside, None))
+    rewrite_in(node, record, scope, &beside)
 }
 
-/// Writes a part of the values in force again; `tried` is an update that failed.
-fn rewrite(
-    node: &Node,
-    record: &Container,
-    part: &Block,
-    tried: Option<&Block>,
-) -> Result<(), UpdateError> {
-    if part.is_empty() {
-        return Ok(());
-    }
-    let Route::Direct(cgroups) = route(node, record)? else {
-        return Err(UpdateError::refused("the runtime manages its cgroups"));
-    };
-    rewrite_in(node, record, &cgroups, (part, tried))
-}
-
+/// Writes again the values of `part`, none of which the kernel takes long for.
 fn rewrite_in(
     node: &Node,
     record: &Container,
     cgroups: &Cgroups,
-    (part, tried): (&Block, Option<&Block>),
+    part: &Block,
 ) -> Result<(), UpdateError> {
+    let writes = rewrites(node, record, cgroups, (part, None))?;
+    rewritten(cgroup::carry_out(cgroups, &writes))
+}
+
+/// What has to be written so that `part` is in force again; `tried` is an update that failed.
+fn rewrites(
+    node: &Node,
+    record: &Container,
+    cgroups: &Cgroups,
+    (part, tried): (&Block, Option<&Block>),
+) -> Result<Vec<cgroup::Write>, UpdateError> {
     if part.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let writes = plan(record, part, tried, cgroups).map_err(UpdateError::from)?;
-    let fault = |error: crate::error::Error| UpdateError::refused(error);
-    node.host.point(Point::DaemonCgroup).map_err(fault)?;
-    let written = cgroup::carry_out(cgroups, &writes);
-    written
-        .map(|_| ())
-        .map_err(|failed| UpdateError::refused_field(RefusedField::Path(failed.field), failed.why))
+    node.host.point(Point::DaemonCgroup).map_err(UpdateError::refused)?;
+    Ok(writes)
+}
+
+/// The cgroups of a container whose values are written directly.
+fn written_directly(node: &Node, record: &Container) -> Result<Cgroups, UpdateError> {
+    match route(node, record)? {
+        Route::Direct(cgroups) => Ok(cgroups),
+        Route::Runtime(_) => Err(UpdateError::refused("the runtime manages its cgroups")),
+    }
+}
+
+fn rewritten(written: Result<Vec<AppliedWrite>, WriteError>) -> Result<(), UpdateError> {
+    let refused = |failed: WriteError| {
+        UpdateError::refused_field(RefusedField::Path(failed.field), failed.why)
+    };
+    written.map(|_writes| ()).map_err(refused)
 }

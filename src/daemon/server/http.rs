@@ -4,11 +4,12 @@
 //! Whoever can reach the listener may read and change nothing, and costs no container anything: `src/http.rs`
 //! limits connections.
 
+use std::cell::RefCell;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -30,6 +31,9 @@ use crate::plugin::socket::{self, SocketFile};
 
 /// Mode of the socket: what it shows is root's.
 const SOCKET_MODE: u32 = 0o600;
+
+/// How old a page of metrics may be: however often it is asked for, the loop makes few.
+const PAGE_AGE: Duration = Duration::from_millis(100);
 
 /// The pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -157,9 +161,10 @@ pub(crate) async fn open(at: Option<&MetricsListener>) -> Result<Option<OpenList
 /// Serves connections. Never ends.
 async fn accept(node: &Rc<Node>, listener: OpenListener) {
     let connections = Connections::default();
+    let metrics = Rc::new(RefCell::new(None));
     let answer = || {
-        let node = Rc::clone(node);
-        move |request: &Request<Incoming>| respond(&node, request)
+        let (node, metrics) = (Rc::clone(node), Rc::clone(&metrics));
+        move |request: &Request<Incoming>| respond(&node, &metrics, request)
     };
     match listener {
         OpenListener::Tcp(listener) => {
@@ -207,12 +212,27 @@ async fn pause(error: &std::io::Error) {
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
-fn respond(node: &Node, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+/// The page of metrics that was made last, and when.
+type MetricsPage = RefCell<Option<(Instant, Bytes)>>;
+
+fn metrics_page(node: &Node, last: &MetricsPage) -> Bytes {
+    let mut last = last.borrow_mut();
+    match last.as_ref().filter(|(made, _)| made.elapsed() < PAGE_AGE) {
+        Some((_, page)) => page.clone(),
+        None => last.insert((Instant::now(), holdings::metrics_text(node).into())).1.clone(),
+    }
+}
+
+fn respond(
+    node: &Node,
+    metrics: &MetricsPage,
+    request: &Request<Incoming>,
+) -> Response<Full<Bytes>> {
     if request.method() != Method::GET && request.method() != Method::HEAD {
         return page(StatusCode::METHOD_NOT_ALLOWED, PLAIN_TEXT, "only GET\n".to_owned());
     }
     match request.uri().path() {
-        "/metrics" => page(StatusCode::OK, OPEN_METRICS, holdings::metrics_text(node)),
+        "/metrics" => page(StatusCode::OK, OPEN_METRICS, metrics_page(node, metrics)),
         "/healthz" => page(StatusCode::OK, PLAIN_TEXT, "ok\n".to_owned()),
         "/readyz" => match holdings::unready(node).as_slice() {
             [] => page(StatusCode::OK, PLAIN_TEXT, "ok\n".to_owned()),
@@ -227,8 +247,8 @@ fn respond(node: &Node, request: &Request<Incoming>) -> Response<Full<Bytes>> {
     }
 }
 
-fn page(status: StatusCode, kind: &'static str, text: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(text)));
+fn page(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(text.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
     response

@@ -4,7 +4,7 @@
 # asks for it, and the executable itself does so: `nri-runc nri install ENGINE`.
 set -eu
 
-prefix=/usr/local destdir='' binary='' dry='' uninstall='' rollback='' unchecked='' units=auto hooks='' engines='' default='' nri=''
+prefix=/usr/local destdir='' binary='' dry='' uninstall='' rollback='' prefix_named='' unchecked='' units=auto hooks='' engines='' default='' nri=''
 usage() {
     cat <<'TEXT'
 usage: install.sh [--binary FILE] [--prefix DIR] [--destdir DIR]
@@ -29,7 +29,7 @@ fail() { printf 'install.sh: %s\n' "$*" >&2; exit 1; }
 while [ $# -gt 0 ]; do
     case $1 in
     --binary) [ $# -gt 1 ] || fail "--binary requires a file"; binary=$2; shift ;;
-    --prefix) [ $# -gt 1 ] || fail "--prefix requires a directory"; prefix=$2; shift ;;
+    --prefix) [ $# -gt 1 ] || fail "--prefix requires a directory"; prefix=$2 prefix_named=1; shift ;;
     --destdir) [ $# -gt 1 ] || fail "--destdir requires a directory"; destdir=$2; shift ;;
     --units) units=yes ;;
     --no-units) units=no ;;
@@ -121,14 +121,16 @@ become() {
     echo "$replaced" >&2
     case $replaced in
     *"took the daemon's place"*) ;;
-    *) echo "the daemon still runs the previous version: $program nri restart, or systemctl restart nri-runc" >&2 ;;
+    *) echo "the daemon still runs the program before: $program nri restart, or systemctl restart nri-runc" >&2 ;;
     esac
     [ -n "$rollback" ] || [ ! -e "$program.previous" ] || echo "to go back: install.sh --rollback" >&2
 }
 
 if [ -n "$rollback" ]; then
     [ -e "$manifest" ] || fail "nri-runc is not installed (no $manifest)"
-    program=$(awk '$1 != "dir" && $2 ~ /\/bin\/nri-runc$/ { print $2 }' "$manifest")
+    # The newest line comes first; --prefix names another one.
+    program=$(awk '$1 != "dir" && $2 ~ /\/bin\/nri-runc$/ { print $2; exit }' "$manifest")
+    [ -z "$prefix_named" ] || program=$prefix/bin/nri-runc
     [ -f "$destdir$program.previous" ] || fail "there is no previous program: no $program.previous"
     before=$(version_of "$destdir$program.previous")
     [ -n "$before" ] || fail "$program.previous does not answer as nri-runc on this machine: $(why); nothing was changed"

@@ -120,7 +120,7 @@ pub(crate) fn read_at(dir: impl AsFd, name: &str) -> Result<Original> {
 /// The same where `name` may be a link, as it may to a runtime. Nothing may be put in its place.
 ///
 /// # Errors
-/// Fails when it, or what it leads to, is missing, no regular file, too large or unreadable.
+/// Fails when it, or what it leads to, is missing, not a regular file, too large or unreadable.
 pub(crate) fn read_through_link_at(dir: impl AsFd, name: &str) -> Result<Original> {
     let stat = nix::sys::stat::fstatat(&dir, name, AtFlags::AT_SYMLINK_NOFOLLOW);
     if !stat.is_ok_and(|stat| stat.st_mode & nix::libc::S_IFMT == nix::libc::S_IFLNK) {
@@ -328,14 +328,14 @@ pub(crate) fn regular(fd: OwnedFd) -> io::Result<File> {
 }
 
 fn not_regular() -> io::Error {
-    io::Error::other("it is no regular file")
+    io::Error::other("it is not a regular file")
 }
 
 /// Opens the regular file at `path` to read it. Links are followed: operators put them in `/etc`, and
 /// the kernel has them.
 ///
 /// # Errors
-/// Fails when it is missing, unreadable or no regular file.
+/// Fails when it is missing, unreadable or not a regular file.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     opened(AT_FDCWD, path, OFlag::empty())
 }
@@ -351,7 +351,7 @@ pub(crate) fn open_own(path: &Path) -> io::Result<File> {
 /// Opens a file of ours that is only locked, and makes it, 0600.
 ///
 /// # Errors
-/// Fails when it cannot be made, is a link or no regular file.
+/// Fails when it cannot be made, is a link or not a regular file.
 pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
     // For both: a FIFO that is opened for one direction has no peer.
     let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
@@ -388,6 +388,12 @@ pub(crate) fn read_kernel(path: &Path) -> io::Result<String> {
 /// As [`open_own`], and when it is larger.
 pub(crate) fn read_own(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     read_whole(&open_own(path)?, limit)
+}
+
+/// The number in a small file of the run directory; `None` without one.
+pub(crate) fn read_count(path: &Path) -> Option<usize> {
+    let text = read_own_text(path, limits::LINE).or_absent()?;
+    Some(text.trim().parse().unwrap_or(1))
 }
 
 /// The same for text.
@@ -632,7 +638,9 @@ mod tests {
     fn a_fifo_does_not_hang_the_reader() {
         let (temp, dir) = place();
         nix::unistd::mkfifo(&temp.path().join("config.json"), Mode::S_IRWXU).unwrap();
-        assert!(read_at(&dir, "config.json").unwrap_err().to_string().contains("no regular file"));
+        assert!(
+            read_at(&dir, "config.json").unwrap_err().to_string().contains("not a regular file")
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Small pages over HTTP, for probes and for Prometheus. A connection is one request, with a limit for
 //! its head and one for its time; where too many are open, the oldest is closed. So a client that is
-//! slow or sends nothing costs one place, and keeps no other client away.
+//! slow or sends nothing occupies one slot, and keeps no other client away.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

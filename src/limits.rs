@@ -60,8 +60,9 @@ pub(crate) fn cut(text: &str, most: usize) -> std::borrow::Cow<'_, str> {
         return text.into();
     }
     let before = text.rsplit_once("… (").and_then(|(_, end)| end.strip_suffix(" bytes)"));
-    let before = before.filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
-    let length = before.map_or_else(|| text.len().to_string(), str::to_owned);
+    let before = before.and_then(|number| number.parse::<usize>().ok());
+    // A smaller number is the text's own.
+    let length = before.unwrap_or_default().max(text.len());
     format!("{}… ({length} bytes)", split(text, most).0).into()
 }
 
@@ -122,8 +123,19 @@ mod tests {
     fn a_long_text_is_cut_between_characters() {
         assert_eq!(cut("äöü", 6), "äöü");
         assert_eq!(cut("äöü", 5), "äö… (6 bytes)");
-        let once = cut("0123456789", 4).into_owned();
-        assert_eq!(cut(&format!("10-a: {once}"), 9), "10-a: 012… (10 bytes)");
+        let once = cut(&"0123456789".repeat(100), 40).into_owned();
+        assert_eq!(cut(&format!("10-a: {once}"), 9), "10-a: 012… (1000 bytes)");
+    }
+
+    #[test]
+    fn a_text_that_states_a_length_is_cut_all_the_same() {
+        let text = |number: &str| format!("{}… ({number} bytes)", "a".repeat(100));
+        for number in ["", "7", &"9".repeat(1000), "-1", "x"] {
+            let text = text(number);
+            let wanted = format!("aaaa… ({} bytes)", text.len());
+            assert_eq!(cut(&text, 4), wanted, "{number}");
+        }
+        assert_eq!(cut(&text("2000"), 4), "aaaa… (2000 bytes)");
         assert_eq!(cut("", 0), "");
     }
 }

@@ -127,7 +127,11 @@ impl DefaultValidator {
         let mut present = BTreeSet::new();
         for plugin in &request.plugins {
             present.insert(format!("{}-{}", plugin.index, plugin.name));
-            present.insert(plugin.name.clone());
+            // A name like `10-policy` is meant with its index, whatever others call themselves.
+            if !matches!(plugin.name.as_bytes(), [a, b, b'-', ..] if a.is_ascii_digit() && b.is_ascii_digit())
+            {
+                present.insert(plugin.name.clone());
+            }
         }
         let name = Some(request.container.name.as_str());
         let missing = self.absent_plugins(&request.pod, name, |name| present.contains(name))?;

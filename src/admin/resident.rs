@@ -403,7 +403,7 @@ fn without_answer(config: &Config, before: &Value, error: Error) -> Error {
     let what =
         format!("the next program, {path}, exited when it took the daemon's place, and {next}");
     Error::new(what)
-        .hint("put the program before back (install.sh --rollback), then: nri-runc nri restart")
+        .hint("restore the previous program (install.sh --rollback), then: nri-runc nri restart")
 }
 
 /// What the daemon that was started last printed before it exited.

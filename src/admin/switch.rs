@@ -86,7 +86,7 @@ pub(super) fn show(document: &Value) -> String {
         let bypassed: Vec<&str> = bypassed.filter_map(Value::as_str).collect();
         if !bypassed.is_empty() {
             let list = bypassed.join("; ");
-            page.push_str(&format!("\ncontainers are created meanwhile although {list}"));
+            page.push_str(&format!("\nnot enforced while disabled: {list}"));
         }
         return page;
     }

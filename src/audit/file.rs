@@ -28,7 +28,7 @@ struct OpenFile {
     file: File,
     inode: (u64, u64),
     size: u64,
-    /// How much of it is about connections, since it was opened.
+    /// How much of the share of connections is used.
     about_connections: u64,
 }
 
@@ -82,7 +82,13 @@ impl RotatedFile {
         let inode = there.map(|there| (there.dev(), there.ino()));
         let open = match self.open.take().filter(|open| Some(open.inode) == inode) {
             Some(open) => open,
-            None => open(&self.path)?,
+            None => {
+                let mut open = open(&self.path)?;
+                // What is there counts as shared: a restart grants no second quarter.
+                let left = self.max_size.saturating_sub(open.size) / SHARE;
+                open.about_connections = (self.max_size / SHARE).saturating_sub(left);
+                open
+            }
         };
         Ok(self.open.insert(open))
     }

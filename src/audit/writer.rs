@@ -39,7 +39,7 @@ pub(crate) struct AuditLog {
 pub(crate) struct AuditCounts {
     written: AtomicU64,
     lost: AtomicU64,
-    /// Lost lines that no line tells of yet.
+    /// Lost lines that are not reported yet.
     untold: AtomicU64,
     queued_bytes: AtomicUsize,
     failure: Mutex<Option<String>>,
@@ -249,7 +249,7 @@ struct Writer {
     settings: Settings,
     counts: Arc<AuditCounts>,
     is_failing: bool,
-    /// Lines about connections that had no room, and that no line tells of yet.
+    /// Lines about connections that had no room, not reported yet.
     beyond_share: u64,
 }
 
@@ -334,7 +334,9 @@ impl Writer {
             return;
         }
         let count = std::mem::take(&mut self.beyond_share);
-        let reason = format!("{count} lines about connections were beyond their share of the file");
+        let reason = format!(
+            "{count} lines about connections were dropped: they had reached their share of the file"
+        );
         let bytes = self.settings.message(&mut AuditEntry::new(AuditAction::Lost).because(&reason));
         if self.write(&bytes, Share::All) == Written::Yes {
             self.counts.written.fetch_add(1, Relaxed);

@@ -491,7 +491,7 @@ mod tests {
         let file = folder.join("10-a.toml");
         nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let error = load_below(temp.path()).config.protection_error.unwrap_or_default();
-        assert!(error.ends_with("10-a.toml: it is no regular file"), "{error}");
+        assert!(error.ends_with("10-a.toml: it is not a regular file"), "{error}");
         crate::files::replace(&file, &vec![b' '; crate::limits::SETTINGS_FILE + 1]).unwrap();
         let error = load_below(temp.path()).config.protection_error.unwrap_or_default();
         assert!(error.ends_with("10-a.toml: it has more than 4194304 bytes"), "{error}");

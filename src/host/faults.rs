@@ -83,7 +83,7 @@ fn kind_of(word: &str) -> Option<Fault> {
     }
 }
 
-/// What a file of faults says of this passing; what strikes is struck off.
+/// Returns the fault that the file lists for this point, and removes it there.
 fn armed(file: &Path, name: &str) -> Option<Fault> {
     let text = crate::files::read_kernel(file).or_absent()?;
     if text.trim() == "trace" {

@@ -274,7 +274,7 @@ mod tests {
         let found: Vec<_> = found.iter().map(|file| file.config.as_str()).collect();
         let problems: Vec<_> = problems.iter().map(|problem| problem.why.as_str()).collect();
         assert_eq!((found, problems.len()), (vec!["text"], 2), "{problems:?}");
-        assert!(problems[0].ends_with("it is no regular file"), "{problems:?}");
+        assert!(problems[0].ends_with("it is not a regular file"), "{problems:?}");
         assert!(problems[1].ends_with("it has more than 4194304 bytes"), "{problems:?}");
     }
 

@@ -43,10 +43,48 @@ impl<T> Outcome<T> {
 pub(super) fn from_status<T>(status: &ttrpc::Status) -> Outcome<T> {
     let message = status.message();
     let words = limits::cut(message, limits::QUOTED).into_owned();
-    // ttrpc-rust's synchronous server answers with code 3 and this text instead of code 12.
-    if status.code() == Code::UNIMPLEMENTED || message.ends_with("does not exist") {
+    if status.code() == Code::UNIMPLEMENTED || is_unknown_method(status) {
         Outcome::Unimplemented(words)
     } else {
         Outcome::Refused(words)
+    }
+}
+
+/// ttrpc-rust's synchronous server answers with code 3 and this text instead of code 12. A refusal may
+/// end with these words too: only the method's own path before them counts.
+fn is_unknown_method(status: &ttrpc::Status) -> bool {
+    let path = status.message().strip_suffix(" does not exist");
+    let method = path.and_then(|path| path.strip_prefix("/nri.pkg.api.v1alpha1.Plugin/"));
+    let is_name = |method: &str| method.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    status.code() == Code::INVALID_ARGUMENT && method.is_some_and(is_name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(code: Code, message: &str) -> ttrpc::Status {
+        ttrpc::get_status(code, message)
+    }
+
+    #[test]
+    fn a_method_that_a_plugin_lacks_is_known_by_code_or_path() {
+        let method = "/nri.pkg.api.v1alpha1.Plugin/UpdatePodSandbox does not exist";
+        for lacking in [status(Code::UNIMPLEMENTED, "no"), status(Code::INVALID_ARGUMENT, method)] {
+            assert!(matches!(from_status::<()>(&lacking), Outcome::Unimplemented(_)));
+        }
+    }
+
+    #[test]
+    fn a_refusal_stays_one_whatever_its_last_words_are() {
+        let method = "/nri.pkg.api.v1alpha1.Plugin/UpdatePodSandbox does not exist";
+        for refusal in [
+            status(Code::UNKNOWN, "RDT class gold does not exist"),
+            status(Code::INVALID_ARGUMENT, "class gold does not exist"),
+            status(Code::INVALID_ARGUMENT, "/nri.pkg.api.v1alpha1.Plugin/a b does not exist"),
+            status(Code::UNKNOWN, method),
+        ] {
+            assert!(matches!(from_status::<()>(&refusal), Outcome::Refused(_)), "{refusal:?}");
+        }
     }
 }

@@ -154,8 +154,8 @@ fn read_spec(path: &Path, priority: i32) -> Result<CdiSpec, String> {
         let is_number = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit());
         let place = place.filter(|place| place.split(" column ").all(is_number));
         match place {
-            Some(place) => format!("it is no CDI spec (line {place})"),
-            None => "it is no CDI spec".to_owned(),
+            Some(place) => format!("it is not a CDI spec (line {place})"),
+            None => "it is not a CDI spec".to_owned(),
         }
     })?;
     // The innermost cause says what is wrong; what is around it, what the crate did.

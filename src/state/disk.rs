@@ -608,7 +608,10 @@ mod tests {
         names.into_iter().for_each(fifo);
         let (mut store, problems) = Store::open(temp.path(), "boot").unwrap();
         assert_eq!((store.containers().count(), store.set_aside().len()), (1, 3), "{problems:?}");
-        assert!(problems.iter().all(|line| line.contains("it is no regular file")), "{problems:?}");
+        assert!(
+            problems.iter().all(|line| line.contains("it is not a regular file")),
+            "{problems:?}"
+        );
         assert!(!store.is_stamped());
         store.stamp().unwrap();
         assert!(Store::open(temp.path(), "boot").unwrap().0.is_stamped());

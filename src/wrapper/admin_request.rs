@@ -60,7 +60,8 @@ pub(super) fn replace_daemon(config: &Config, protocol: u32, deadline: Instant) 
     }
 }
 
-/// Asks in the daemon's version of the protocol: admin verbs have the same form in every version.
+/// Asks in the daemon's version of the protocol: admin verbs have the same form in every version, but for
+/// answers above 1 MiB, which come in parts from 0.1.0 on.
 fn ask(config: &Config, json: &str, wait: Duration) -> Result<(String, UnixStream)> {
     let own = link_protocol(config);
     match ask_in(config, own, json, wait)? {

@@ -107,8 +107,7 @@ pub(super) fn write_record(
 fn count_dropped(dir: &Path, count: usize) {
     if count > 0 {
         let file = dir.join(DROPPED_NOTES);
-        let known = std::fs::read_to_string(&file).or_absent().unwrap_or_default();
-        let count = known.trim().parse::<usize>().unwrap_or(0).saturating_add(count);
+        let count = files::read_count(&file).unwrap_or(0).saturating_add(count);
         let _best_effort = files::replace(&file, count.to_string().as_bytes());
     }
 }

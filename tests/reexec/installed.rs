@@ -74,7 +74,7 @@ fn install_sh_has_the_running_daemon_become_what_it_installed() {
     let output = install(&host, "broken");
     succeeds(&output);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("the daemon still runs the previous version"), "{text}");
+    assert!(text.contains("the daemon still runs the program before"), "{text}");
     assert!(text.contains("to go back: install.sh --rollback"), "{text}");
     succeeds(&host.create("c1"));
     assert!(heard(&told, "CreateContainer c1"), "it was never disconnected");

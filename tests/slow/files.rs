@@ -202,7 +202,7 @@ fn only_a_lock(place: &mut Place, other: fn(&Path)) {
     let mut daemon = second.spawn_kept(&["nri", "daemon"], None, "second.err");
     wait_until("it has exited", || daemon.try_wait().unwrap().is_some());
     let said = second.read("second.err");
-    let reasons = ["it is no regular file", "it is a symbolic link", "it is a folder"];
+    let reasons = ["it is not a regular file", "it is a symbolic link", "it is a folder"];
     assert!(reasons.iter().any(|why| said.contains(&format!("daemon.lock: {why}"))), "{said}");
     place.beat();
 }

@@ -22,7 +22,7 @@ const INSTALLED: &str = "pre-installed plugins";
 pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Value> {
     let mut rows = Vec::new();
     if !config.disable_connections {
-        rows.extend(config.socket_path.parent().and_then(socket_folder));
+        rows.extend(socket_folder(config));
         rows.extend(widened(config));
         rows.extend(mounted(running));
         rows.extend(programs(config));
@@ -33,14 +33,16 @@ pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Value> {
 }
 
 /// The folder of the socket: who writes there can put another socket in its place.
-fn socket_folder(folder: &Path) -> Option<Value> {
+fn socket_folder(config: &Config) -> Option<Value> {
+    let folder = config.socket_path.parent()?;
     let there = folder.metadata().ok()?;
     if let Some((what, hint)) = written_by_others(folder, &there, "700") {
         let detail = format!("{what}: they can put another socket in the place of nri-runc's");
         return Some(finding(SOCKET, false, detail, &hint));
     }
-    // A folder that is the socket's alone; /run is everybody's.
+    // A folder that is the socket's alone; /run is everybody's. Whoever may use the socket has to enter.
     let is_own = folder.file_name().is_some_and(|name| name == "nri");
+    let is_own = is_own && config.socket_mode & 0o077 == 0;
     let mode = there.mode() & 0o7777;
     (is_own && mode & 0o077 != 0).then(|| {
         let shown = folder.display();
@@ -117,12 +119,11 @@ fn mounted(running: &Daemon) -> Option<Value> {
     }
     let count = running.socket_mounts["count"].as_u64().and_then(|count| count.try_into().ok());
     let detail = format!(
-        "{} can be any plugin, since the socket is mounted there: {}",
+        "{} can connect as a plugin, since the socket is mounted there: {}",
         counted(count.unwrap_or(named.len()), "container"),
         first_of(&named)
     );
-    let hint =
-        "remove the mount from the pod, or say in [plugin.\"*\"] from which processes may connect";
+    let hint = "remove the mount from the pod, or set `from` in [plugin.\"*\"]";
     Some(warning(SOCKET, crate::error::quoted(&detail), hint))
 }
 
@@ -134,7 +135,7 @@ fn programs(config: &Config) -> Option<Value> {
     });
     let names: Vec<String> = named.map(|(name, _)| format!("plugin.{name}.from")).collect();
     let detail = format!(
-        "{}: exe: keeps out mistakes, not a process of a user that may connect (docs/rules.md)",
+        "{}: exe: prevents mistakes only; another process of an allowed user can get around it (docs/rules.md)",
         first_of(&names)
     );
     (!names.is_empty()).then(|| finding("plugin origins", true, detail, ""))
@@ -148,9 +149,10 @@ fn refused(running: &Daemon) -> Vec<Value> {
         |row: &&Value| row["at"].as_i64().is_some_and(|at| now.saturating_sub(at) < RECENT_NANOS);
     let rows = all.filter(is_recent).filter_map(|row| {
         let hint = match row["why"].as_str()? {
-            "user" => "stop its process, or add the user to nri.allowed_uids",
+            "user" => "run it as root; allow its user only if that user may be root on this node (nri.allowed_uids)",
             "from" => "start it where [plugin.NAME] from says, or change from",
             "pre-installed" => "stop that process, or remove the file",
+            "full" => "end plugins that are not needed, or name it in a section [plugin.NAME]",
             "crowded" => "stop the process that connects so often, or take the socket from its pod",
             _ => return None,
         };

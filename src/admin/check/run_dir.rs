@@ -171,8 +171,7 @@ fn notes(config: &Config, folder: &str, check: &str, what: &str) -> Option<Value
     let last: Value = serde_json::from_slice(&last).unwrap_or_default();
     let text = |key: &str| quoted(last[key].as_str().unwrap_or_default());
     let ago = age(last["at"].as_i64().unwrap_or_default(), SystemTime::now());
-    let dropped = std::fs::read_to_string(config.run_dir.join(folder).join(DROPPED_NOTES));
-    let dropped = dropped.or_absent().and_then(|count| count.trim().parse::<usize>().ok());
+    let dropped = files::read_count(&config.run_dir.join(folder).join(DROPPED_NOTES));
     let detail = format!(
         "{} {what}; the last, {ago} ago: {} {}: {}",
         counted(notes.len() + dropped.unwrap_or(0), "command"),

@@ -23,7 +23,7 @@ const PLUGINS: u32 = 100;
 /// What the lines are about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ConnectionLine {
-    /// The kernel gave none, for want of descriptors.
+    /// accept(2) failed, mostly because the daemon has no free descriptor.
     Unaccepted,
     /// The user may not connect (`nri.allowed_uids`).
     User,
@@ -33,6 +33,8 @@ pub(crate) enum ConnectionLine {
     File,
     /// Two processes fight for one name.
     Contested,
+    /// As many plugins take part as can.
+    Full,
     /// It did not register, or broke the protocol.
     Unfinished,
     /// Its slot was given to another connection.
@@ -54,6 +56,7 @@ impl ConnectionLine {
             Self::Origin => "from",
             Self::File => "pre-installed",
             Self::Contested => "contested",
+            Self::Full => "full",
             Self::Unfinished => "unfinished",
             Self::Crowded => "crowded",
             Self::Unsynchronized => "unsynchronized",
@@ -70,13 +73,14 @@ impl ConnectionLine {
             Self::Origin => "were refused (plugin.NAME.from)",
             Self::File => "were refused, since their names are those of pre-installed plugins",
             Self::Contested => "were refused, since another process has the name",
+            Self::Full => "were refused, since as many plugins take part as can",
             Self::Unfinished => "ended before they were registered",
             Self::Crowded => "were closed before they were registered, to make room for others",
             Self::Unsynchronized => "could not be synchronized",
             Self::Connected => "were synchronized",
             Self::Disconnected => "of plugins ended",
         };
-        format!("{count} more connections {what} within a minute; see: nri-runc nri status")
+        format!("{count} more connections {what} within a minute; see: nri-runc nri check")
     }
 
     fn is_refusal(self) -> bool {

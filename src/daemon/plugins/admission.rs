@@ -57,7 +57,7 @@ pub(crate) async fn accept(node: Rc<Node>, listener: UnixListener) {
         for _at_once in 0..ACCEPTED_AT_ONCE {
             match next {
                 None => break,
-                Some(Ok((stream, _))) => seat(&node, &slots, &mut cgroups, stream),
+                Some(Ok((stream, _))) => assign_slot(&node, &slots, &mut cgroups, stream),
                 Some(Err(error)) => {
                     let line = format!("the plugin socket: {}", in_our_words(&error));
                     refusals::report(&node, ConnectionLine::Unaccepted, "", &line);
@@ -73,7 +73,12 @@ pub(crate) async fn accept(node: Rc<Node>, listener: UnixListener) {
 }
 
 /// Gives a connection a slot, if its user may connect.
-fn seat(node: &Rc<Node>, slots: &Slots, cgroups: &mut BTreeMap<i32, String>, stream: UnixStream) {
+fn assign_slot(
+    node: &Rc<Node>,
+    slots: &Slots,
+    cgroups: &mut BTreeMap<i32, String>,
+    stream: UnixStream,
+) {
     let peer = stream.peer_cred();
     // A user that is not known is none that may connect.
     let uid = peer.as_ref().map_or(u32::MAX, tokio::net::unix::UCred::uid);
@@ -89,9 +94,9 @@ fn seat(node: &Rc<Node>, slots: &Slots, cgroups: &mut BTreeMap<i32, String>, str
     tokio::task::spawn_local(register(Rc::clone(node), stream, slot));
 }
 
-/// Shakes hands with the process that connected, and lets it take part if it may.
+/// Performs the handshake with a process that connected, and admits it if it may take part.
 async fn register(node: Rc<Node>, stream: UnixStream, slot: Taken) {
-    // Nothing is spent on one that lost its slot at once.
+    // A connection that has lost its slot already is skipped.
     if slot.is_lost() {
         return report_crowded(&node, slot.pid());
     }
@@ -172,8 +177,8 @@ pub(crate) fn disconnect_unfit(node: &Node, before: &Config) {
         let Err((kind, why)) = peer.check(&config, &node.registry.pre_installed, identity) else {
             continue;
         };
-        let was_given_away = before.plugin(identity.0, identity.1).displace == Displace::Any;
-        if kind != NotAdmitted::File || was_given_away {
+        let allowed_others = before.plugin(identity.0, identity.1).displace == Displace::Any;
+        if kind != NotAdmitted::File || allowed_others {
             warn!(
                 plugin = plugin.id(),
                 "{} is disconnected by the new configuration: {why}",
@@ -211,17 +216,22 @@ pub(super) async fn admit(
         counted_connections.reserve(&id);
     }
     plugin.count_calls(node.report.metrics.call_meter());
-    let takeover = match Takeover::begin(node, &plugin, launched) {
-        Ok(None) if !launched && !config.names_plugin(&id) && is_full(node) => Err(format!(
-            "{} plugins take part already: end some of them, or give this one a section [plugin.NAME]",
-            limits::PLUGINS
-        )),
+    let begun = Takeover::begin(node, &plugin, launched);
+    let begun = begun.map_err(|why| (ConnectionLine::Contested, why));
+    let takeover = match begun {
+        Ok(None) if !launched && !config.names_plugin(&id) && is_full(node) => {
+            let most = limits::PLUGINS;
+            let why = format!(
+                "{id} was refused: {most} plugins take part already; end some of them, or give this one a section [plugin.NAME]"
+            );
+            Err((ConnectionLine::Full, why))
+        }
         begun => begun,
     };
     let takeover = match takeover {
         Ok(takeover) => takeover,
-        Err(why) => {
-            refusals::report(node, ConnectionLine::Contested, &id, &why);
+        Err((kind, why)) => {
+            refusals::report(node, kind, &id, &why);
             plugin.disconnect(&why);
             return node.registry.note_failed(&id);
         }

@@ -49,9 +49,12 @@ pub(super) fn report(node: &Rc<Node>, kind: ConnectionLine, id: &str, line: &str
         // That one is counted as a takeover.
         metrics.count_refused_connection();
     }
-    if !has_line(node, kind, line) {
-        return;
+    if has_line(node, kind, line) {
+        log_refusal(node, kind, id, line);
     }
+}
+
+fn log_refusal(node: &Node, kind: ConnectionLine, id: &str, line: &str) {
     match kind {
         ConnectionLine::Origin | ConnectionLine::File => error!(plugin = id, "{line}"),
         ConnectionLine::Unsynchronized => node.report.note_failure(line, id),
@@ -59,6 +62,7 @@ pub(super) fn report(node: &Rc<Node>, kind: ConnectionLine, id: &str, line: &str
         ConnectionLine::Unfinished => info!("{line}"),
         ConnectionLine::Unaccepted
         | ConnectionLine::User
+        | ConnectionLine::Full
         | ConnectionLine::Crowded
         | ConnectionLine::Connected
         | ConnectionLine::Disconnected => warn!("{line}"),
@@ -79,8 +83,9 @@ pub(super) fn report_plugin(
 ) {
     let is_new = kind == ConnectionLine::Connected;
     let action = if is_new { AuditAction::Connected } else { AuditAction::Disconnected };
-    // The daemon itself starts launched ones, with pauses.
-    if is_launched || has_line(node, kind, line) {
+    // The daemon itself starts launched ones, with pauses; those that are configured are few.
+    let is_known = is_launched || node.config().names_plugin(id);
+    if is_known || has_line(node, kind, line) {
         info!(plugin = id, "{line}");
         node.audit_plugin(action, id, reason);
     }
@@ -95,9 +100,28 @@ fn has_line(node: &Rc<Node>, kind: ConnectionLine, line: &str) -> bool {
             let node = Rc::clone(node);
             tokio::task::spawn_local(async move {
                 tokio::time::sleep(WINDOW).await;
-                if let Some(line) = node.report.connections.take_held_back(kind) {
-                    warn!("{line}");
-                    node.audit_plugin(AuditAction::Rejected, "", &line);
+                let Some(line) = node.report.connections.take_held_back(kind) else { return };
+                match kind {
+                    ConnectionLine::Connected => {
+                        info!("{line}");
+                        node.audit_plugin(AuditAction::Connected, "", &line);
+                    }
+                    ConnectionLine::Disconnected => {
+                        info!("{line}");
+                        node.audit_plugin(AuditAction::Disconnected, "", &line);
+                    }
+                    ConnectionLine::Contested => {
+                        warn!("{line}");
+                        node.audit_plugin(AuditAction::Rejected, "", &line);
+                    }
+                    ConnectionLine::Unaccepted
+                    | ConnectionLine::User
+                    | ConnectionLine::Origin
+                    | ConnectionLine::File
+                    | ConnectionLine::Full
+                    | ConnectionLine::Unfinished
+                    | ConnectionLine::Crowded
+                    | ConnectionLine::Unsynchronized => log_refusal(&node, kind, "", &line),
                 }
             });
             false

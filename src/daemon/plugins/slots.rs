@@ -15,6 +15,9 @@ use tokio::sync::Notify;
 /// Connections that may be registering at once (D11).
 pub(super) const MOST: usize = 64;
 
+/// Levels of a cgroup that are compared: a container may nest cgroups below its own.
+const LEVELS: usize = 12;
+
 /// The slots that are taken, the oldest connection first.
 #[derive(Clone, Default)]
 pub(super) struct Slots(Rc<RefCell<VecDeque<Rc<Slot>>>>);
@@ -38,7 +41,8 @@ impl Slots {
     /// closed.
     pub(super) fn take(&self, uid: u32, cgroup: &str, pid: i32) -> Taken {
         let mut peer = vec![uid.to_string()];
-        peer.extend(cgroup.split('/').filter(|part| !part.is_empty()).map(ToOwned::to_owned));
+        let levels = cgroup.split('/').filter(|part| !part.is_empty()).take(LEVELS);
+        peer.extend(levels.map(ToOwned::to_owned));
         // No cgroup has this name.
         peer.push(format!("/{pid}"));
         let slot = Rc::new(Slot { peer, pid, is_lost: Cell::new(false), lost: Notify::new() });

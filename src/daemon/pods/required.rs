@@ -122,10 +122,10 @@ impl<'n> Requirement<'n> {
         if missing.is_empty() {
             return Ok(());
         }
-        if let Some(other) = missing.iter().find_map(|name| stand_in(name)) {
-            let names = missing.join(", ");
+        let replaced = missing.iter().find_map(|name| Some((name, stand_in(name)?)));
+        if let Some((name, other)) = replaced {
             let why = format!(
-                "the required plugin {names} is pre-installed and not connected; {other}, which is connected, was not started from its file"
+                "the required plugin {name} is pre-installed and not connected; {other}, which is connected, was not started from its file"
             );
             return Err(Error::new(why).hint(self.hint()));
         }

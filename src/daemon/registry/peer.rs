@@ -67,7 +67,7 @@ impl PluginPeer {
         })?;
         let id = format!("{index}-{name}");
         if settings.displace == Displace::Never && pre_installed.owns(&id) {
-            let why = its_files_name(&config.plugin_path.join(&id), name, self.pid);
+            let why = name_belongs_to_file(&config.plugin_path.join(&id), name, self.pid);
             return Err((NotAdmitted::File, why));
         }
         Ok(())
@@ -104,7 +104,7 @@ pub(crate) fn allow_user(config: &Config, uid: u32) -> Result<(), String> {
     }
 }
 
-fn its_files_name(file: &Path, name: &str, pid: i32) -> String {
+fn name_belongs_to_file(file: &Path, name: &str, pid: i32) -> String {
     format!(
         "{} has this name, so only the process that nri-runc starts from it is this plugin: stop process {pid}, remove the file, or set displace = \"any\" in [plugin.{name}]",
         file.display()

@@ -63,7 +63,9 @@ impl PreInstalled {
             let known = self.0.borrow();
             known.owned.as_ref().is_some_and(|owned| owned.iter().any(|id| bare_name(id) == name))
         };
-        id == name || bare_name(id) == name && (self.owns(id) || !is_a_files_name())
+        // `NN-name` is meant with its index: another plugin may call itself so behind its own.
+        let is_bare = bare_name(name) == name;
+        id == name || is_bare && bare_name(id) == name && (self.owns(id) || !is_a_files_name())
     }
 }
 

@@ -13,6 +13,9 @@ use tokio::time::Instant;
 pub(crate) const MOST: usize = 3;
 pub(crate) const WINDOW: Duration = Duration::from_secs(60);
 
+/// Places that are kept.
+const PLACES: usize = 1024;
+
 /// Pods that are kept for one place.
 const DISPLACED: usize = 16;
 
@@ -34,6 +37,7 @@ impl Takeovers {
     /// Notes a takeover of the place of `id` from a process in the pod `displaced`.
     pub(crate) fn note(&self, id: &str, displaced: Option<String>, now: Instant) {
         let mut places = self.0.borrow_mut();
+        drop_over(&mut places, now);
         let history = places.entry(id.to_owned()).or_default();
         history.at.push_back(now);
         history.drop_old(now);
@@ -57,6 +61,7 @@ impl Takeovers {
     /// many times a second.
     pub(crate) fn note_refusal(&self, id: &str, now: Instant) -> bool {
         let mut places = self.0.borrow_mut();
+        drop_over(&mut places, now);
         let history = places.entry(id.to_owned()).or_default();
         let is_news = history.logged.is_none_or(|at| now.saturating_duration_since(at) >= WINDOW);
         if is_news {
@@ -88,6 +93,22 @@ impl Takeovers {
         if history.at.is_empty() {
             places.remove(id);
         }
+    }
+}
+
+/// Drops what is over, where there is much: whoever connects chooses the names.
+fn drop_over(places: &mut BTreeMap<String, History>, now: Instant) {
+    if places.len() >= PLACES {
+        places.retain(|_, history| {
+            history.drop_old(now);
+            let is_logged =
+                history.logged.is_some_and(|at| now.saturating_duration_since(at) < WINDOW);
+            !history.at.is_empty() || is_logged
+        });
+    }
+    // All of it is of the last minute: that many places are no fight for one of them.
+    if places.len() >= PLACES {
+        places.pop_first();
     }
 }
 

@@ -61,7 +61,7 @@ fn init_cgroups(node: &Node, record: &Container) -> io::Result<Option<String>> {
     let (host, key) = (&node.host, &record.key);
     let (pid, start) = match record.init_pid {
         Some(pid) => (Some(pid), record.init_start),
-        // `run` tells of it late.
+        // `run` reports the PID late.
         None => (state_dir::init_pid(host, key, None, None)?, state_dir::init_start(host, key)?),
     };
     let (Some(pid), Some(start)) = (pid, start) else { return Ok(None) };

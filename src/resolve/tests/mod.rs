@@ -201,7 +201,7 @@ fn what_is_no_regular_spec_file_is_named_and_not_waited_for() {
     let _socket = std::os::unix::net::UnixListener::bind(at("socket.json")).unwrap();
     tree.put("/etc/cdi/large.json", &" ".repeat(limits::SETTINGS_FILE + 1));
     let broken = ["fifo.yaml", "link.json", "socket.json", "zero.json"];
-    let broken = broken.map(|name| format!("/etc/cdi/{name} is broken: it is no regular file"));
+    let broken = broken.map(|name| format!("/etc/cdi/{name} is broken: it is not a regular file"));
     let mut wanted: Vec<&str> = broken.iter().map(String::as_str).collect();
     wanted.push("/etc/cdi/large.json is broken: it has more than 4194304 bytes");
     tree.refuses(&cdi(&["v.com/d=x"]), field, &wanted);
@@ -220,7 +220,7 @@ fn text_of_a_file_that_is_no_spec_is_in_no_error() {
         let _earlier = std::fs::remove_file(&link);
         std::os::unix::fs::symlink("../secrets", &link).unwrap();
         let error = tree.resolve(&cdi(&["v.com/d=x"])).unwrap_err().to_string();
-        assert!(error.contains("b.yaml is broken: it is no CDI spec"), "{error}");
+        assert!(error.contains("b.yaml is broken: it is not a CDI spec"), "{error}");
         assert!(!error.contains("s3cret"), "{error}");
     }
 }

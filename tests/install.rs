@@ -314,7 +314,7 @@ fn a_checkout_brings_what_was_built_and_names_what_was_not() {
     let checkout = place.temp.path().join("checkout");
     std::fs::create_dir_all(&checkout).unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh");
-    std::fs::copy(script, checkout.join("install.sh")).unwrap();
+    test_support::program::copy(&script, &checkout.join("install.sh"));
     let install = || {
         let mut command = std::process::Command::new("sh");
         command.arg(checkout.join("install.sh")).arg("--no-units");

@@ -23,7 +23,7 @@ use crate::clock::now;
 use crate::daemon::node::Node;
 use crate::daemon::node::messages::{self, Classes};
 use crate::daemon::resources::classes;
-use crate::daemon::resources::error::{RefusedField, UpdateError};
+use crate::daemon::resources::error::UpdateError;
 use crate::daemon::resources::ignored::{SplitUpdate, ignored, leave_out_idle, split, takes};
 use crate::daemon::resources::in_force::{Block, in_force, note_changes};
 use crate::daemon::resources::route::{self, Route, route};
@@ -188,7 +188,7 @@ async fn write_files(
         () if cgroups.is_frozen() => {
             UpdateError::Frozen(format!("{}: {}", failed.field, failed.why))
         }
-        () => UpdateError::refused_field(RefusedField::Path(failed.field), failed.why),
+        () => failed.into(),
     })?;
     node.host.point(Point::DaemonCgroupDone).map_err(fault)?;
     let fields = owned::fields(&requested.part).into_iter();
@@ -449,7 +449,7 @@ async fn restore_directly(
 ) -> Result<(), UpdateError> {
     let cgroups = written_directly(node, record)?;
     let writes = rewrites(node, record, &cgroups, (&record.overlay, tried))?;
-    rewritten(carry_out(&cgroups, writes).await)
+    Ok(carry_out(&cgroups, writes).await.map(drop)?)
 }
 
 /// Writes again what is written beside the runtime in a scope of systemd (D48): each `update` of
@@ -472,7 +472,7 @@ fn rewrite_in(
     part: &Block,
 ) -> Result<(), UpdateError> {
     let writes = rewrites(node, record, cgroups, (part, None))?;
-    rewritten(cgroup::carry_out(cgroups, &writes))
+    Ok(cgroup::carry_out(cgroups, &writes).map(drop)?)
 }
 
 /// What has to be written so that `part` is in force again; `tried` is an update that failed.
@@ -496,11 +496,4 @@ fn written_directly(node: &Node, record: &Container) -> Result<Cgroups, UpdateEr
         Route::Direct(cgroups) => Ok(cgroups),
         Route::Runtime(_) => Err(UpdateError::refused("the runtime manages its cgroups")),
     }
-}
-
-fn rewritten(written: Result<Vec<AppliedWrite>, WriteError>) -> Result<(), UpdateError> {
-    let refused = |failed: WriteError| {
-        UpdateError::refused_field(RefusedField::Path(failed.field), failed.why)
-    };
-    written.map(|_writes| ()).map_err(refused)
 }

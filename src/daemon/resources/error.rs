@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::cgroup::Unfit;
+use crate::cgroup::{Unfit, WriteError};
 
 /// Why a container was not updated.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +84,12 @@ impl UpdateError {
     /// A refusal of one field.
     pub(crate) fn refused_field(field: RefusedField, why: impl Into<String>) -> Self {
         Self::Refused(Refusal { field: Some(field), why: why.into() })
+    }
+}
+
+impl From<WriteError> for UpdateError {
+    fn from(failed: WriteError) -> Self {
+        Self::refused_field(RefusedField::Path(failed.field), failed.why)
     }
 }
 

@@ -502,7 +502,9 @@ mod tests {
         }
         assert_eq!(read_own(&path("file"), 4).unwrap(), b"text");
         let folder = "it is a folder (EISDIR)";
-        for (name, why) in [("fifo", "no regular"), ("socket", "no regular"), ("folder", folder)] {
+        for (name, why) in
+            [("fifo", "not a regular"), ("socket", "not a regular"), ("folder", folder)]
+        {
             for name in [name.to_owned(), format!("to-{name}")] {
                 let error = crate::error::in_our_words(&read(&path(&name), 4).unwrap_err());
                 assert!(error.contains(why), "{name}: {error}");

@@ -58,10 +58,7 @@ fn another_runtime_than_that_is_noted_once() {
 fn podman(programs: &[&str]) -> Place {
     let place = host();
     for name in programs {
-        let path = format!("usr/bin/{name}");
-        place.write(&path, "");
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(place.path(&path), mode).unwrap();
+        test_support::program::put(&place.path(&format!("usr/bin/{name}")), "");
     }
     std::fs::create_dir_all(place.path("etc/containers")).unwrap();
     place

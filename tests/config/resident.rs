@@ -222,7 +222,7 @@ fn check_tells_a_daemon_that_is_older_than_its_program_or_configuration() {
     let program = host.path("installed");
     let install = |more: &[u8]| {
         let built = std::fs::read(env!("CARGO_BIN_EXE_nri-runc")).unwrap();
-        test_support::program::put(&program, &[&built, more].concat());
+        test_support::program::put(&program, [&built, more].concat());
     };
     install(b"");
     let mut daemon = daemon(&host, &program, None);

@@ -318,7 +318,7 @@ fn lay_out(dir: &Path, tools: &Path) {
     }
     for file in ["passwd", "group", "hosts", "resolv.conf"] {
         if let Ok(text) = std::fs::read(Path::new("/etc").join(file)) {
-            std::fs::write(dir.join("etc").join(file), text).unwrap();
+            nri_runc::testing::files::replace(&dir.join("etc").join(file), &text).unwrap();
         }
     }
     let write = |name: &str, text: &str| {

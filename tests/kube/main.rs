@@ -112,7 +112,7 @@ impl Drop for Cluster {
         // The daemon's log is kept with the others.
         for (from, to) in [("/run/nri-runc/daemon.log", "nri-runc"), (node::EVENTS, "events")] {
             if let Ok(text) = std::fs::read(from) {
-                std::fs::write(self.machine.log(to), text).unwrap();
+                nri_runc::testing::files::replace(&self.machine.log(to), &text).unwrap();
             }
         }
     }

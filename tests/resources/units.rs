@@ -46,7 +46,7 @@ impl UnitOfDaemon {
     fn install(&self, more: &[u8]) {
         let path = self.scopes.place.host.path("prefix/bin/nri-runc");
         let built = std::fs::read(test_support::program::nri_runc()).unwrap();
-        test_support::program::put(&path, &[&built, more].concat());
+        test_support::program::put(&path, [&built, more].concat());
     }
 
     /// The host's configuration, a log that a failure can show, and `more`, beside the executable.

@@ -291,7 +291,7 @@ fn lay_out(dir: &Path, tools: &Path, more: &str) {
     }
     for file in ["passwd", "group", "hosts"] {
         if let Ok(text) = std::fs::read(Path::new("/etc").join(file)) {
-            std::fs::write(etc.join(file), text).unwrap();
+            nri_runc::testing::files::replace(&etc.join(file), &text).unwrap();
         }
     }
     let write = |name: &str, text: &str| {

@@ -13,6 +13,7 @@ use nri_runc::testing::link::{Attached, DaemonResponse, PROTOCOL, WrapperRequest
 use serde_json::Value;
 use test_support::{BUNDLE, Script, TestHost, wait_until};
 
+use super::flooded::ten_a_minute;
 use super::{refused, sets, started, succeeds};
 
 const NOBODY: u32 = 65_534;
@@ -70,13 +71,15 @@ fn question(protocol: u32) -> WrapperRequest {
 
 #[test]
 fn connections_that_never_register_make_room_for_a_plugin_that_does() {
-    let host = started("");
+    let (host, since) = (started(""), Instant::now());
     let silent: Vec<UnixStream> = (0..80).map(|_| dial(&host, "nri.sock")).collect();
     let lines = || host.logged(&["64 connections have not registered", "was closed"]);
     wait_until("those beyond the limit are closed", || {
         silent.iter().filter(|stream| is_closed(stream)).count() == 16
     });
-    assert_eq!(lines(), 10, "one line for each of the first, and one a minute later");
+    let lines = lines();
+    let is_bounded = (10..=ten_a_minute(since)).contains(&lines);
+    assert!(is_bounded, "one line for each of the first, and one a minute later: {lines}");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
     assert!(host.read("fake/seen.json").contains("HELLO=there"));

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use nri_runc::plugin::{Event, api};
 use protobuf::Message as _;
 use serde_json::{Value, json};
-use test_support::{BUNDLE, Script, TestHost, started, wait_until};
+use test_support::{BUNDLE, Script, TestHost, kilobytes, started, wait_until};
 
 use super::{refused, succeeds};
 
@@ -61,17 +61,10 @@ fn registration(name: usize) -> Vec<u8> {
     [frame, header, message].concat()
 }
 
-/// A number of kilobytes in the daemon's `status`.
-fn kilobytes(host: &TestHost, name: &str) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{}/status", host.daemon_pid())).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-    line.trim_matches([':', ' ', '\t', 'k', 'B']).parse().unwrap()
-}
-
 #[test]
 fn names_of_many_megabytes_are_refused_and_cost_no_memory() {
     let host = started("");
-    let before = kilobytes(&host, "VmHWM");
+    let before = kilobytes(host.daemon_pid(), "VmHWM");
     let long = registration(3_900_000);
     let connections = 160;
     let speak = |_| {
@@ -85,7 +78,7 @@ fn names_of_many_megabytes_are_refused_and_cost_no_memory() {
     let speakers: Vec<_> = (0..connections).map(speak).collect();
     let taken = speakers.into_iter().map(|one| one.join().unwrap());
     assert_eq!(taken.filter(|is_taken| *is_taken).count(), 0, "a long name was read to its end");
-    let grown = kilobytes(&host, "VmHWM").saturating_sub(before);
+    let grown = kilobytes(host.daemon_pid(), "VmHWM").saturating_sub(before);
     assert!(grown < 64 << 10, "{grown} kB more");
     assert!(host.read("daemon.err").len() < 300 * connections, "{}", host.read("daemon.err"));
     wait_until("none is left", || host.admin(&["plugins"]) == json!([]));

@@ -3,7 +3,7 @@
 //! deletes of what never was, ends before the beginning, a host that was restarted.
 
 use serde_json::{Value, json};
-use test_support::{BUNDLE, Script, TestHost, heard, wait_until};
+use test_support::{BUNDLE, Script, TestHost, heard, task, wait_until};
 
 use super::{life, sets, started, succeeds};
 
@@ -15,11 +15,6 @@ fn dies(host: &TestHost, id: &str) {
 
 fn nobody_knows_of_it(host: &TestHost) {
     wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
-}
-
-/// Where containerd's CRI plugin puts the bundle of this container.
-fn task(id: &str) -> String {
-    format!("io.containerd.runtime.v2.task/k8s.io/{id}")
 }
 
 /// A bundle as a Kubernetes engine writes it, of the pod `web`.

@@ -4,8 +4,6 @@
 //! when it changes.
 
 use std::os::unix::fs::symlink;
-use std::path::Path;
-use std::process::{Command, Stdio};
 
 use test_support::example::example;
 use test_support::{
@@ -39,20 +37,6 @@ fn put(host: &TestHost, name: &str, text: &str) {
     std::fs::rename(host.path("new"), host.path(name)).unwrap();
 }
 
-/// A process that connects under this name again and again.
-fn outside(host: &TestHost, id: &str) -> Started {
-    let socket = host.path("nri.sock").display().to_string();
-    let mut command = program(&example("event_logger"));
-    command.args(["--reconnect", "--id", id, "--socket", &socket]);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    Started(command.spawn().unwrap())
-}
-
-#[expect(clippy::disallowed_methods, reason = "the plugins under test")]
-fn program(path: &Path) -> Command {
-    Command::new(path)
-}
-
 fn has(host: &TestHost, id: &str, is_launched: bool) -> bool {
     let plugins = host.admin(&["plugins"]);
     let mut rows = plugins.as_array().into_iter().flatten();
@@ -81,7 +65,7 @@ fn an_outside_process_is_no_pre_installed_plugin() {
     takes_part(&host, "10-policy", true);
     let pid = || host.admin(&["plugins"])[0]["pid"].clone();
     let launched = pid();
-    let _outside = outside(&host, "10-policy");
+    let _outside = Started::plugin(&host, "10-policy");
     is_turned_away(&host, "10-policy");
     let refusals = || {
         let rows = host.admin(&["status"])["refused_connections"].clone();
@@ -103,7 +87,7 @@ fn an_outside_process_is_no_pre_installed_plugin() {
 #[test]
 fn a_name_is_its_files_before_the_first_start_and_between_two() {
     let never = host(REQUIRED, silent);
-    let _outside = outside(&never, "10-policy");
+    let _outside = Started::plugin(&never, "10-policy");
     is_turned_away(&never, "10-policy");
     is_refused(&never, "c1", &["the required plugin policy is not connected"]);
     let host = host(REQUIRED, sample);
@@ -116,7 +100,7 @@ fn a_name_is_its_files_before_the_first_start_and_between_two() {
     )
     .unwrap();
     wait_until("it is gone", || !has(&host, "10-policy", true));
-    let _outside = outside(&host, "10-policy");
+    let _outside = Started::plugin(&host, "10-policy");
     is_turned_away(&host, "10-policy");
     is_refused(&host, "c1", &["the required plugin policy is not connected"]);
 }
@@ -127,11 +111,11 @@ fn a_file_that_cannot_be_started_keeps_its_name() {
         host.write("plugins/10-policy", "no program");
         symlink("nowhere", host.path("plugins/20-guard")).unwrap();
     });
-    let _outside = [outside(&host, "10-policy"), outside(&host, "20-guard")];
+    let _outside = [Started::plugin(&host, "10-policy"), Started::plugin(&host, "20-guard")];
     is_turned_away(&host, "10-policy");
     is_turned_away(&host, "20-guard");
     is_refused(&host, "c1", &["the required plugin policy is not connected"]);
-    let _free = outside(&host, "30-free");
+    let _free = Started::plugin(&host, "30-free");
     takes_part(&host, "30-free", false);
 }
 
@@ -141,7 +125,7 @@ fn another_index_does_not_stand_in_for_a_pre_installed_plugin() {
                      [nri.default_validator]\nenable = true\nrequired_plugins = [\"policy\"]\n";
     for more in [REQUIRED, validated] {
         let host = host(more, silent);
-        let _outside = outside(&host, "11-policy");
+        let _outside = Started::plugin(&host, "11-policy");
         takes_part(&host, "11-policy", false);
         is_refused(&host, "c1", &["required plugin policy is pre-installed", "11-policy"]);
         assert_eq!(host.admin(&["status"])["required"][0]["connected"], false, "{more}");
@@ -158,7 +142,7 @@ fn a_pods_own_list_means_the_pre_installed_plugin_too() {
     let validated = "---plugin_registration_timeout = \"300ms\"\n\
                      [nri.default_validator]\nenable = true\n";
     let host = host(validated, silent);
-    let _outside = outside(&host, "11-policy");
+    let _outside = Started::plugin(&host, "11-policy");
     takes_part(&host, "11-policy", false);
     let document = |name: &str| {
         let key = "required-plugins.noderesource.dev";
@@ -176,7 +160,7 @@ fn a_name_that_is_given_away_can_be_taken() {
     let more = format!("{REQUIRED}displace = \"any\"\n");
     let host = host(&more, sample);
     takes_part(&host, "10-policy", true);
-    let _outside = outside(&host, "10-policy");
+    let _outside = Started::plugin(&host, "10-policy");
     takes_part(&host, "10-policy", false);
     succeeds(&host.create("c1"));
     assert!(!host.read("fake/seen.json").contains("GREETING"), "the launched one was not asked");
@@ -213,7 +197,7 @@ fn a_reload_disconnects_a_plugin_that_no_longer_fits() {
         ("[nri]\nallowed_uids = [1]\n", "user 0 may not connect a plugin (nri.allowed_uids)"),
     ] {
         let host = host(REQUIRED, |_| {});
-        let _outside = outside(&host, "10-policy");
+        let _outside = Started::plugin(&host, "10-policy");
         takes_part(&host, "10-policy", false);
         succeeds(&host.create("c1"));
         let text = match more.strip_prefix("[nri]\n") {
@@ -235,7 +219,7 @@ fn a_reload_disconnects_a_plugin_that_no_longer_fits() {
 #[test]
 fn a_reload_leaves_every_plugin_that_still_fits() {
     let host = host("", |_| {});
-    let _outside = outside(&host, "10-policy");
+    let _outside = Started::plugin(&host, "10-policy");
     takes_part(&host, "10-policy", false);
     let told = host.plugin("20", "other", Script::default());
     let own = example("event_logger").display().to_string();

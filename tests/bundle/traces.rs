@@ -5,7 +5,7 @@
 use nri_runc::plugin::Event;
 use serde_json::{Value, json};
 use test_support::responding_plugin::{RespondingPlugin, Response};
-use test_support::{BUNDLE, TestHost, wait_until};
+use test_support::{BUNDLE, TestHost, task, wait_until};
 
 use super::policies::seat;
 use super::{sets, started, succeeds};
@@ -19,11 +19,6 @@ fn checked(host: &TestHost, name: &str) -> Value {
 /// Why `id` was refused, as `explain` says.
 fn refusals(host: &TestHost, id: &str) -> String {
     host.admin(&["explain", id])["refused"].to_string()
-}
-
-/// Where containerd's CRI makes the bundle of `id`.
-fn task(id: &str) -> String {
-    format!("io.containerd.runtime.v2.task/k8s.io/{id}")
 }
 
 /// A bundle as containerd's CRI makes it, of `id`.

@@ -5,7 +5,7 @@
 use nri_runc::plugin::api;
 use serde_json::json;
 use test_support::adjustments::{env, update_of};
-use test_support::{Script, TestHost, fails, started, succeeds, wait_until};
+use test_support::{Script, TestHost, fails, started, succeeds, task, wait_until};
 
 use super::{CHANGED, PROCESS, changing, exec, marks, pods, seen};
 
@@ -171,7 +171,7 @@ fn a_create_that_the_runtime_refuses_does_not_cost_the_container_its_mark() {
 fn infrastructure_containers_are_marked_wherever_they_come_from() {
     let mut host = started("autostart = false\n");
     pods::document(&host, "pause", "sandbox");
-    succeeds(&host.create_from(&pods::task("pause"), "pause"));
+    succeeds(&host.create_from(&task("pause"), "pause"));
     has_marks(&host, 1);
     succeeds(&exec(&host, "pause", PROCESS));
     assert_eq!(host.read("fake/process.json"), PROCESS, "no plugin changed it");
@@ -179,7 +179,7 @@ fn infrastructure_containers_are_marked_wherever_they_come_from() {
     has_marks(&host, 0);
     // One that bypassed the daemon is taken over.
     host.kill_daemon();
-    succeeds(&host.create_from(&pods::task("pause"), "pause"));
+    succeeds(&host.create_from(&task("pause"), "pause"));
     assert_eq!(marks(&host).len(), 0);
     host.start_daemon();
     has_marks(&host, 1);

@@ -6,12 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use test_support::{BUNDLE, Script, TestHost, heard, started, succeeds, wait_until};
-
-/// Where containerd's CRI plugin puts the bundle of this container.
-pub(super) fn task(id: &str) -> String {
-    format!("io.containerd.runtime.v2.task/k8s.io/{id}")
-}
+use test_support::{BUNDLE, Script, TestHost, heard, started, succeeds, task, wait_until};
 
 /// A bundle as a Kubernetes engine writes it, of the pod `web`, in a folder of its name.
 pub(super) fn document(host: &TestHost, name: &str, kind: &str) {

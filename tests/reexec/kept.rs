@@ -256,3 +256,29 @@ fn rights_and_policies_hold_for_the_next_program() {
     let policy: Value = host.admin(&["plugins"])[0]["failure_policy"].clone();
     assert_eq!(policy["on_failure"], "refuse");
 }
+
+#[test]
+fn a_plugin_that_no_longer_fits_is_disconnected_by_the_next_program() {
+    for (more, kept) in [
+        ("---[plugin.env]\nfrom = [\"exe:/nowhere\"]\n", "synchronized"),
+        ("---allowed_uids = [65534]\n", "gone"),
+    ] {
+        let installed = Installed::new("");
+        let host = &installed.host;
+        let _env = host.plugin("10", "env", sets("HELLO", "there"));
+        let _other = host.plugin("20", "other", Script::default());
+        host.configure(&host.path("fake/runc"), more);
+        assert!(is_synchronized(&host.admin(&["plugins"]), "10-env"), "nothing was reloaded");
+        installed.reexecuted();
+        host.logs(&["10-env is disconnected by the new configuration"], 1);
+        let state = |name: &str| {
+            let plugins = host.admin(&["plugins"]);
+            let mut rows = plugins.as_array().into_iter().flatten();
+            rows.find(|row| row["name"] == name).map(|row| row["state"].clone())
+        };
+        wait_until("it is gone", || state("env") == Some("gone".into()));
+        wait_until("the other is as it should", || state("other") == Some(kept.into()));
+        succeeds(&host.create("c1"));
+        assert!(!host.read("bundle/config.json").contains("HELLO=there"));
+    }
+}

@@ -9,16 +9,6 @@ use serde_json::Value;
 use test_support::example::example;
 use test_support::{Script, Started, TestHost, is_synchronized, skip, started, wait_until};
 
-fn plugin(host: &TestHost, wrapped: &[&str], id: &str) -> Started {
-    let program = example("event_logger").display().to_string();
-    let socket = host.path("nri.sock").display().to_string();
-    let words =
-        [wrapped, &[program.as_str(), "--reconnect", "--id", id, "--socket", &socket]].concat();
-    let mut command = command(words[0]);
-    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    Started(command.spawn().unwrap())
-}
-
 #[expect(clippy::disallowed_methods, reason = "the plugins under test")]
 fn command(program: &str) -> Command {
     Command::new(program)
@@ -43,7 +33,7 @@ fn is_refused(host: &TestHost, words: &[&str]) -> bool {
 #[test]
 fn the_named_program_is_the_plugin_and_no_other_is() {
     let host = started(&from(&example("event_logger")));
-    let _ear = plugin(&host, &[], "10-ear");
+    let _ear = Started::plugin(&host, "10-ear");
     wait_until("it takes part", || is_synchronized(&host.admin(&["plugins"]), "10-ear"));
     assert_eq!(failures(&host), [] as [Value; 0]);
     // A name that nothing restricts is anybody's.
@@ -54,7 +44,7 @@ fn the_named_program_is_the_plugin_and_no_other_is() {
 fn a_refused_plugin_is_one_line_however_often_it_comes_and_is_counted_and_shown() {
     let host =
         started("---[plugin.ear]\nfrom = [\"exe:/opt/nri/plugins/*\", \"pod:kube-system/*\"]\n");
-    let _ear = plugin(&host, &[], "10-ear");
+    let _ear = Started::plugin(&host, "10-ear");
     let count = || {
         let output = host.call(&["nri", "metrics"]);
         let page = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -86,7 +76,7 @@ fn the_hosts_file_in_other_namespaces_is_not_the_hosts_program() {
             skip::machine_lacks(&format!("unshare {} is not permitted here", unshared.join(" ")));
             continue;
         }
-        let _ear = plugin(&host, &wrapped, "10-ear");
+        let _ear = Started::plugin_under(&host, &wrapped, "10-ear");
         wait_until("it is refused", || is_refused(&host, &["may not connect under this name"]));
         assert!(!is_synchronized(&host.admin(&["plugins"]), "10-ear"));
     }
@@ -151,7 +141,7 @@ fn a_process_in_a_cgroup_of_a_pods_name_is_not_in_the_pod() {
     let refusals = || host.admin(&["status"])["refused_connections"][0]["count"].as_u64();
     // What is said of a plugin that connects from this cgroup.
     let said_of = |name: &str, cgroup: &str| {
-        let plugin = plugin(&host, &[], name);
+        let plugin = Started::plugin(&host, name);
         let made = Made::with(cgroup, plugin.0.id());
         assert!(made.is_some(), "{cgroup}");
         // It may have connected once before it was there.
@@ -164,7 +154,10 @@ fn a_process_in_a_cgroup_of_a_pods_name_is_not_in_the_pod() {
     let forged = said_of("10-forged", &format!("mine/pod/{id}"));
     assert!(forged.contains("10-forged") && forged.contains(" on the host"), "{forged}");
     let inside = said_of("10-inside", &format!("pod/{id}/below"));
-    assert!(inside.contains("10-inside") && inside.contains(" in "), "{inside}");
+    assert!(
+        inside.contains("10-inside") && inside.contains(&format!(" in pod plain/{id} ")),
+        "{inside}"
+    );
     test_support::succeeds(&host.verb(&["delete", "--force", &id]));
 }
 

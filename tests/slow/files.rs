@@ -57,7 +57,7 @@ fn endless(path: &Path) {
 }
 
 /// Files of the run directory that another daemon, or a wrapper, may have left.
-const LEFT: [&str; 13] = [
+const LEFT: [&str; 14] = [
     "state/containers/c9-0.json",
     "state/pods/p9.json",
     "state/kept/c9.json",
@@ -69,6 +69,7 @@ const LEFT: [&str; 13] = [
     "config.good.toml",
     "reexec",
     "bypassed/1-a.json",
+    "bypassed/dropped",
     "refused/1-a.json",
     "daemon.err.old",
 ];

@@ -29,8 +29,8 @@ use test_support::{TestHost, skip};
 /// How many of the cases `make test` has.
 const SAMPLE: usize = 4;
 
-/// How long an answer may take before the daemon counts as stopped: any test's patience.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long an answer may take before the daemon counts as stopped.
+const ANSWER_WAIT: Duration = Duration::from_secs(60);
 
 /// A peer and what it does, in words, and a daemon that has met it.
 type Row = (&'static str, fn(PathBuf) -> Option<Place>);
@@ -139,8 +139,8 @@ fn status(host: &TestHost) -> Option<Value> {
 /// The answer to an operator's request, or why it is refused.
 fn ask(host: &TestHost, admin: &str) -> Option<Result<String, String>> {
     let mut stream = UnixStream::connect(host.path("run/daemon.sock")).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(ANSWER_WAIT)).unwrap();
+    stream.set_write_timeout(Some(ANSWER_WAIT)).unwrap();
     stream.write_all(&request(admin)).ok()?;
     loop {
         let answer = DaemonResponse::decode(&read_frame(&mut stream).ok()?).ok()?;
@@ -170,6 +170,7 @@ fn chosen(mut cases: Vec<Row>) -> Vec<Row> {
     let is_seed = wanted.is_empty() || wanted.bytes().all(|byte| byte.is_ascii_digit());
     if !is_seed {
         cases.retain(|(name, _)| name.contains(&wanted));
+        assert!(!cases.is_empty(), "SLOW={wanted}: no case has this in its name");
         return cases;
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Readers of what the daemon says that do not read: a terminal, a pipe, the journal, the service manager.
+//! Readers of what the daemon says that do not read: a terminal, the journal, syslog, the service manager.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -7,13 +7,17 @@ use std::process::{Child, Stdio};
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use test_support::{Script, TestHost, skip, wait_until};
 
 use super::{Place, Row, status};
 
 pub(super) const CASES: &[Row] = &[
     ("a terminal and a service manager that are not read", |strace| terminal(&strace)),
-    ("a journal and its audit log that are not read", |strace| in_a_namespace(&strace)),
+    ("a journal and its audit log that are not read", |strace| {
+        in_a_namespace(&strace, journal, "journal\"\n[audit]\ntarget = \"journal")
+    }),
+    ("a syslog that is not read", |strace| in_a_namespace(&strace, syslog, "syslog")),
 ];
 
 /// A child that ends with its place.
@@ -59,24 +63,48 @@ fn terminal(strace: &Path) -> Option<Place> {
     Some(place)
 }
 
+/// A folder of its own in place of this one.
+fn hide(path: &str) {
+    mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+}
+
+fn journal() -> Option<UnixDatagram> {
+    hide("/run");
+    std::fs::create_dir_all("/run/systemd/journal").unwrap();
+    Some(UnixDatagram::bind("/run/systemd/journal/socket").unwrap())
+}
+
+/// In a `/dev` of its own, with the devices that every program needs.
+fn syslog() -> Option<UnixDatagram> {
+    hide("/dev");
+    for (name, minor) in [("null", 3), ("zero", 5), ("random", 8), ("urandom", 9)] {
+        let (path, mode) = (format!("/dev/{name}"), Mode::from_bits_truncate(0o666));
+        if let Err(errno) = mknod(path.as_str(), SFlag::S_IFCHR, mode, makedev(1, minor)) {
+            skip::machine_lacks(&format!("{path} cannot be made here: {errno}"));
+            return None;
+        }
+    }
+    Some(UnixDatagram::bind("/dev/log").unwrap())
+}
+
 /// In a thread, whose mount namespace ends with it.
-fn in_a_namespace(strace: &Path) -> Option<Place> {
+fn in_a_namespace(
+    strace: &Path,
+    bind: fn() -> Option<UnixDatagram>,
+    target: &str,
+) -> Option<Place> {
     if let Err(errno) = unshare(CloneFlags::CLONE_NEWNS) {
         skip::setup_lacks(&format!("a mount namespace is refused: {errno}"));
         return None;
     }
-    let (nothing, run) = (None::<&str>, "/run");
+    let nothing = None::<&str>;
     mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).unwrap();
-    mount(Some("tmpfs"), run, Some("tmpfs"), MsFlags::empty(), nothing).unwrap();
-    std::fs::create_dir_all("/run/systemd/journal").unwrap();
-    let journal = UnixDatagram::bind("/run/systemd/journal/socket").unwrap();
-    let host = TestHost::new(
-        "---[log]\nlevel = \"debug\"\ntarget = \"journal\"\n[audit]\ntarget = \"journal\"\n",
-    );
+    let reader = bind()?;
+    let host = TestHost::new(&format!("---[log]\nlevel = \"debug\"\ntarget = \"{target}\"\n"));
     let daemon = Ends(host.spawn_on(&["nri", "daemon"], Stdio::null(), Stdio::null()));
     wait_until("the daemon answers", || status(&host).is_some());
     let mut place = Place::new(host, strace);
-    place.kept.push(Box::new((daemon, journal)));
+    place.kept.push(Box::new((daemon, reader)));
     many_lines(&mut place);
     place.lives("c1");
     let answer = place.beat();

@@ -6,10 +6,36 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileTypeExt;
 
 /// Calls that wait at a descriptor for another process.
-const TRANSFERS: [&str; 17] = [
-    "accept", "accept4", "connect", "read", "readv", "recv", "recvfrom", "recvmmsg", "recvmsg",
-    "send", "sendmmsg", "sendmsg", "sendto", "splice", "tee", "write", "writev",
+const TRANSFERS: [&str; 25] = [
+    "accept",
+    "accept4",
+    "connect",
+    "copy_file_range",
+    "pread64",
+    "preadv",
+    "preadv2",
+    "pwrite64",
+    "pwritev",
+    "pwritev2",
+    "read",
+    "readv",
+    "recv",
+    "recvfrom",
+    "recvmmsg",
+    "recvmsg",
+    "send",
+    "sendfile",
+    "sendmmsg",
+    "sendmsg",
+    "sendto",
+    "splice",
+    "tee",
+    "write",
+    "writev",
 ];
+
+/// Those that have two descriptors.
+const BETWEEN_TWO: [&str; 4] = ["copy_file_range", "sendfile", "splice", "tee"];
 
 /// A call of one thread.
 pub(super) struct Call {
@@ -83,13 +109,47 @@ pub(super) fn blocking(
     descriptors: &mut BTreeMap<i32, bool>,
 ) -> Vec<String> {
     let mut found = Vec::new();
-    for call in calls {
-        if call.thread == pid && may_wait(call, descriptors) {
+    let mut starts = Starts::default();
+    for call in calls.iter() {
+        if call.thread == pid && may_wait(call, descriptors) && !starts.is_answer(call) {
             found.push(format!("{}({})", call.name, call.words));
         }
         follow(call, descriptors);
+        if call.thread == pid {
+            starts.follow(call);
+        }
     }
     found
+}
+
+/// The pairs on which processes that are started report a failed exec: each is the last that its
+/// thread made before the fork.
+#[derive(Default)]
+struct Starts {
+    last: Vec<String>,
+    of_exec: BTreeSet<String>,
+}
+
+impl Starts {
+    fn follow(&mut self, call: &Call) {
+        match call.name.as_str() {
+            "pipe" | "pipe2" | "socketpair" => {
+                let ends = descriptors_in(&call.words).into_iter();
+                self.last = ends.map(|(_, behind)| behind.to_owned()).collect();
+            }
+            "fork" | "vfork" | "clone" | "clone3" if !call.words.contains("CLONE_THREAD") => {
+                self.of_exec.extend(std::mem::take(&mut self.last));
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether it reads such a report: so many bytes, or the end after a success.
+    fn is_answer(&self, call: &Call) -> bool {
+        matches!(call.name.as_str(), "read" | "recvfrom")
+            && (call.words.ends_with(", 8") || call.words.contains(", 8, 0, NULL"))
+            && self.of_exec.contains(behind(&call.words))
+    }
 }
 
 /// Notes what a call does to descriptors and their flags.
@@ -140,6 +200,16 @@ fn behind(words: &str) -> &str {
     rest.split(['>', ',']).next().unwrap_or_default()
 }
 
+/// The descriptors in a call's words, and what is behind each.
+fn descriptors_in(words: &str) -> Vec<(i32, &str)> {
+    let starts = words.match_indices('<').map(|(at, _)| at);
+    let found = starts.filter_map(|at| {
+        let digits = words[..at].rsplit(|c: char| !c.is_ascii_digit()).next()?;
+        Some((digits.parse().ok()?, behind(&words[at..])))
+    });
+    found.collect()
+}
+
 fn may_wait(call: &Call, descriptors: &BTreeMap<i32, bool>) -> bool {
     let has = |word: &str| call.words.contains(word);
     match call.name.as_str() {
@@ -152,11 +222,11 @@ fn may_wait(call: &Call, descriptors: &BTreeMap<i32, bool>) -> bool {
         "fcntl" => has("SETLKW"),
         "open" | "openat" | "openat2" | "creat" => may_wait_to_open(call),
         name if TRANSFERS.contains(&name) => {
-            let is_ready = number(&call.words).and_then(|number| descriptors.get(&number));
-            is_anothers(behind(&call.words))
-                && is_ready != Some(&true)
-                && !has("MSG_DONTWAIT")
-                && !is_of_exec(call)
+            let waits = |(number, behind): &(i32, &str)| {
+                is_anothers(behind) && descriptors.get(number) != Some(&true)
+            };
+            let ends = if BETWEEN_TWO.contains(&name) { 2 } else { 1 };
+            descriptors_in(&call.words).iter().take(ends).any(waits) && !has("MSG_DONTWAIT")
         }
         _ => false,
     }
@@ -172,19 +242,20 @@ fn is_anothers(behind: &str) -> bool {
         && kind.is_ok_and(|kind| kind.is_fifo() || kind.is_char_device() || kind.is_socket())
 }
 
-/// A process that is started reports a failed exec by so many bytes, and its success by the pipe's end.
-fn is_of_exec(call: &Call) -> bool {
-    matches!(call.name.as_str(), "read" | "recvfrom")
-        && (call.words.ends_with(", 8") || call.words.contains(", 8, 0, NULL"))
-}
-
 /// A FIFO or a device waits for its peer when it is opened. The kernel's own files do not.
 fn may_wait_to_open(call: &Call) -> bool {
     let has = |word: &str| call.words.contains(word);
     let path = call.words.split('"').nth(1).unwrap_or_default();
-    let is_kernels = ["/dev/null", "/proc/", "/sys/"].iter().any(|own| path.starts_with(own));
+    let is_kernels = ["/dev/null", "/proc/", "/sys/"].iter().any(|own| path.starts_with(own))
+        && !leads_out_of_proc(path);
     let is_made = has("O_CREAT") && has("O_EXCL");
     !(is_kernels || is_made || ["O_NONBLOCK", "O_DIRECTORY", "O_PATH"].into_iter().any(has))
+}
+
+/// Whether it goes through a link of a process to a file of any kind.
+fn leads_out_of_proc(path: &str) -> bool {
+    let mut parts = path.strip_prefix("/proc/").unwrap_or_default().split('/');
+    parts.any(|part| ["root", "fd", "cwd"].contains(&part))
 }
 
 #[test]
@@ -204,9 +275,19 @@ fn only_calls_that_could_wait_for_another_process_are_found() {
         7 epoll_wait(3<anon_inode:[eventpoll]>, [], 1024, -1) = 0\n\
         7 pipe2([9<pipe:[4]>, 10<pipe:[4]>], O_CLOEXEC) = 0\n\
         7 write(10<pipe:[4]>, \"x\", 1) = 1\n\
+        7 openat(AT_FDCWD</>, \"/proc/9/status\", O_RDONLY) = 11</proc/9/status>\n\
+        7 openat(AT_FDCWD</>, \"/proc/9/root/a\", O_RDONLY) = 11</a>\n\
+        7 sendfile(11</a>, 9<pipe:[4]>, NULL, 8) = 8\n\
+        7 pread64(9<pipe:[4]>, \"x\", 1, 0) = 1\n\
+        7 read(9<pipe:[4]>, \"\", 8) = 0\n\
+        7 pipe2([12<pipe:[5]>, 13<pipe:[5]>], O_CLOEXEC) = 0\n\
+        7 clone(child_stack=NULL, flags=CLONE_CHILD_SETTID|SIGCHLD, child_tidptr=0x7f) = 14\n\
+        7 read(12<pipe:[5]>, \"\", 8) = 0\n\
         7 wait4(9, 0x7f, WNOHANG, NULL) = 0\n\
         7 wait4(9, 0x7f, 0, NULL) = 9\n";
     let found = blocking(&calls(log, 7), 7, &mut BTreeMap::new());
     let names: Vec<_> = found.iter().map(|call| call.split('(').next().unwrap()).collect();
-    assert_eq!(names, ["connect", "openat", "poll", "write", "wait4"], "{found:?}");
+    let wanted =
+        ["connect", "openat", "poll", "write", "openat", "sendfile", "pread64", "read", "wait4"];
+    assert_eq!(names, wanted, "{found:?}");
 }

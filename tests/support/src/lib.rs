@@ -28,6 +28,8 @@ pub mod tools;
 pub mod tracer;
 
 pub use example::example;
-pub use outcome::{Started, fails, succeeds};
+pub use outcome::{Started, fails, kilobytes, succeeds};
 pub use scripted_plugin::{NoUpdates, Script, connect, heard};
-pub use test_host::{BUNDLE, LIFE, ORDER, TestHost, is_synchronized, life, started, wait_until};
+pub use test_host::{
+    BUNDLE, LIFE, ORDER, TestHost, is_synchronized, life, started, task, wait_until,
+};

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a call of the program came to, and a process that ends with its test.
+//! What a call of the program came to, a process that ends with its test, and what it takes.
 
-use std::process::{Child, Output};
+use std::process::{Child, Command, Output, Stdio};
+
+use crate::{TestHost, example};
 
 /// It succeeded; else its standard error is shown.
 #[track_caller]
@@ -22,9 +24,35 @@ pub fn fails(output: &Output, words: &[&str]) {
 /// A process that is killed when its test ends.
 pub struct Started(pub Child);
 
+impl Started {
+    /// A plugin in a process of its own, `10-name`, which connects again whenever it is disconnected.
+    pub fn plugin(host: &TestHost, id: &str) -> Self {
+        Self::plugin_under(host, &[], id)
+    }
+
+    /// The same, started by another program, whose words come first.
+    #[expect(clippy::disallowed_methods, reason = "the plugins under test")]
+    pub fn plugin_under(host: &TestHost, wrapped: &[&str], id: &str) -> Self {
+        let program = example("event_logger").display().to_string();
+        let socket = host.path("nri.sock").display().to_string();
+        let own = [program.as_str(), "--reconnect", "--id", id, "--socket", &socket];
+        let words = [wrapped, &own].concat();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+}
+
 impl Drop for Started {
     fn drop(&mut self) {
         let _ended = self.0.kill();
         let _reaped = self.0.wait();
     }
+}
+
+/// A number of kilobytes in the `status` of a process, `VmHWM` for instance.
+pub fn kilobytes(pid: impl std::fmt::Display, name: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim_matches([':', ' ', '\t', 'k', 'B']).parse().unwrap()
 }

@@ -35,6 +35,11 @@ pub fn life(id: &str) -> Vec<String> {
     LIFE.iter().map(|event| format!("{event} {id}")).collect()
 }
 
+/// Where containerd's CRI plugin puts the bundle of this container.
+pub fn task(id: &str) -> String {
+    format!("io.containerd.runtime.v2.task/k8s.io/{id}")
+}
+
 /// The events of a container, in the order in which they may come over one connection.
 pub const ORDER: [&str; 7] = ["Synchronize", LIFE[1], LIFE[2], LIFE[3], LIFE[4], LIFE[5], LIFE[6]];
 

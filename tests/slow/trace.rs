@@ -110,7 +110,7 @@ pub(super) fn blocking(
 ) -> Vec<String> {
     let mut found = Vec::new();
     let mut starts = Starts::default();
-    for call in calls.iter() {
+    for call in calls {
         if call.thread == pid && may_wait(call, descriptors) && !starts.is_answer(call) {
             found.push(format!("{}({})", call.name, call.words));
         }

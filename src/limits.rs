@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The limits of everything whose length a tenant, a plugin or an engine chooses (D54), each where
 //! it enters. Beyond one, a text is cut and its length is stated; an identity, and a list that
-//! protects, is refused. Limits of frames and documents stand with their readers.
+//! protects, is refused. Limits of frames, documents and connections stand where these are read.
 
 /// A plugin's name, in bytes. It becomes a file name, a label of metrics and a table's column.
 pub(crate) const PLUGIN_NAME: usize = 64;

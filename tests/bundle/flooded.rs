@@ -146,8 +146,9 @@ fn beside_128_plugins_only_one_that_is_configured_may_take_part() {
     register(&host, ["10-late".to_owned()].into_iter());
     wait_until("the refusal is shown", || {
         let refused = host.admin(&["status"])["refused_connections"].to_string();
-        refused.contains("128 plugins take part already") && refused.contains("[plugin.NAME]")
+        refused.contains("\"full\"") && refused.contains("[plugin.NAME]")
     });
+    host.logs(&["10-late was refused: 128 plugins take part already"], 1);
     assert!(!is_synchronized(&host.admin(&["plugins"]), "10-late"));
     let _told = host.plugin("10", "named", Script::default());
     assert_eq!(taking_part(), MOST + 1);

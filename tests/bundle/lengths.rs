@@ -252,7 +252,7 @@ fn a_container_whose_note_is_gone_is_found_by_the_next_daemon() {
     let state = || host.admin(&["explain", "lives"])["state"].clone();
     wait_until("it is on record", || state() == "running");
     let explained = host.admin(&["explain", "lives"]);
-    assert!(explained["skipped"].to_string().contains("one of too many"), "{explained}");
+    assert!(explained["skipped"].to_string().contains("its note was removed"), "{explained}");
     assert_eq!(host.admin(&["explain", "c1"])["state"], "created");
     let status = host.admin(&["status"]);
     let unadjusted = status["unadjusted"].as_array().unwrap();

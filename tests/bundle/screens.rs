@@ -381,7 +381,7 @@ fn the_kill_switch_names_the_protection_that_it_bypasses() {
     );
     let said = page(&host, &["disable"]);
     for what in [
-        "although plugin other has on_failure",
+        "not enforced while disabled: plugin other has on_failure",
         "plugin policy is required",
         "plugin guard is required by the default validator",
     ] {

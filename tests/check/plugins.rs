@@ -181,7 +181,7 @@ const ACCESS: &[Fault] = &[
         runs: true,
         seed: mount_socket,
         row: "plugin socket",
-        says: "1 container can be any plugin, since the socket is mounted there",
+        says: "1 container can connect as a plugin, since the socket is mounted there",
         next: "remove the mount from the pod",
         mend: Mend::By(|world| {
             assert!(world.host.verb(&["delete", "--force", "tenant"]).status.success());
@@ -193,8 +193,8 @@ const ACCESS: &[Fault] = &[
         runs: true,
         seed: mount_socket,
         row: "plugin socket",
-        says: "can be any plugin",
-        next: "remove the mount from the pod, or say in [plugin.\"*\"] from",
+        says: "can connect as a plugin",
+        next: "remove the mount from the pod, or set `from` in [plugin.\"*\"]",
         mend: Mend::By(|world| {
             world.configure("---[plugin.\"*\"]\nfrom = [\"pod:kube-system/*\"]");
             assert!(world.host.call(&["nri", "reload"]).status.success());
@@ -440,7 +440,7 @@ fn a_restriction_to_programs_is_called_advice() {
     let world = World::new("---[plugin.ear]\nfrom = [\"exe:/usr/bin/ear\"]");
     let row = world.check().into_iter().find(|row| row["check"] == "plugin origins");
     let detail = row.as_ref().and_then(|row| row["detail"].as_str()).unwrap_or_default();
-    assert!(detail.starts_with("plugin.ear.from: exe: keeps out mistakes"), "{row:?}");
+    assert!(detail.starts_with("plugin.ear.from: exe: prevents mistakes only"), "{row:?}");
     let by_pod = World::new("---[plugin.ear]\nfrom = [\"pod:kube-system/ear\"]");
     assert!(by_pod.check().iter().all(|row| row["check"] != "plugin origins"));
 }

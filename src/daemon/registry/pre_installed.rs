@@ -167,4 +167,12 @@ mod tests {
         known.look(&config(&files)).unwrap();
         assert!(!known.owns("10-a"), "there is none");
     }
+
+    #[test]
+    fn a_name_that_looks_like_another_plugins_identity_means_none() {
+        let (_temp, known) = known(&["10-policy"]);
+        assert!(known.is_meant("10-policy", "10-policy"));
+        assert!(!known.is_meant("10-policy", "20-10-policy"));
+        assert!(known.is_meant("20-10-policy", "20-10-policy"));
+    }
 }

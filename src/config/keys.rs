@@ -160,20 +160,6 @@ fn read_listener(value: &Value) -> Result<Option<MetricsListener>, Mistake> {
     listener.map(Some).ok_or_else(|| "expected \"unix:/PATH\" or \"ADDRESS:PORT\"".into())
 }
 
-fn read_endpoint(value: &Value) -> Result<String, Mistake> {
-    let text = read_string(value)?;
-    let is_plain = |c: char| c.is_ascii_graphic() && !"?#@\"'<>\\".contains(c);
-    let host = text.strip_prefix("http://").filter(|host| host.chars().all(is_plain));
-    match host {
-        Some(host) if !host.starts_with(['/', ':']) && !host.is_empty() => Ok(text),
-        _ if text.is_empty() => Ok(text),
-        _ if text.starts_with("https://") => {
-            Err("TLS is not supported: let a collector on this node forward the spans".into())
-        }
-        _ => Err("expected \"http://ADDRESS:PORT\"".into()),
-    }
-}
-
 fn read_audit_target(value: &Value) -> Result<Option<AuditTarget>, Mistake> {
     if read_string(value)?.is_empty() {
         return Ok(None);
@@ -311,8 +297,6 @@ keys! {
     "eviction.per_minute" = "10", Reload, "Maximum number of evictions per minute, for all plugins together; further ones are refused. 0 = none.", |c, _, v| c.eviction_per_minute = read_number(v)?;
     "eviction.sandboxes" = "false", Reload, "Allow evicting the infrastructure container of a pod.", |c, _, v| c.eviction_sandboxes = read_bool(v)?;
     "metrics.listen" = "\"\"", Reload, "Where the daemon serves `/metrics` (OpenMetrics, for Prometheus), `/healthz` and `/readyz` over HTTP: `unix:/PATH` (a socket for root) or `ADDRESS:PORT`. There is no authentication: whoever can connect can read plugin names and counts. Empty = nowhere; `nri-runc nri metrics` prints them without it.", |c, _, v| c.metrics_listen = read_listener(v)?;
-    "tracing.endpoint" = "\"\"", Restart, "Base address of an OpenTelemetry collector that takes OTLP over HTTP, such as `http://127.0.0.1:4318`, without TLS. Each request of a runtime verb and each request to a plugin is exported as a span. Empty = none. Needs a build with the feature `otlp`.", |c, _, v| c.tracing_endpoint = read_endpoint(v)?;
-    "tracing.sample_per_million" = "1000000", Restart, "How many in a million new traces are recorded. A caller that is traced (`TRACEPARENT`) decides for itself.", |c, _, v| c.tracing_sample_per_million = read_number(v)?;
     "audit.target" = "\"\"", Reload, "Write an audit log: `file` or `journal`. One JSON line for each value that a plugin changed, that was refused or not applied, and for each plugin that connects, disconnects or is turned away (docs/audit.md). Empty = none.", |c, _, v| c.audit_target = read_audit_target(v)?;
     "audit.path" = "\"/var/log/nri-runc/audit.log\"", Reload, "The file of the audit log. It is readable by root only.", |c, _, v| c.audit_path = read_path(v)?;
     "audit.max_size" = "\"64Mi\"", Reload, "Size at which this file is set aside as `PATH.1`, at least `256Ki`.", |c, _, v| c.audit_max_size = read_audit_size(v)?;
@@ -398,23 +382,6 @@ mod tests {
         assert_eq!(listener(""), (None, 0));
         for wrong in ["unix:m.sock", "9100", "localhost:9100", "http://127.0.0.1:9100", "unix:"] {
             assert_eq!(listener(wrong), (None, 1), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn spans_are_exported_over_http_and_nothing_else() {
-        let mistakes = |text: &str| {
-            let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
-            apply(&mut config, "f", &format!("tracing.endpoint = '{text}'"), &mut problems);
-            (config.tracing_endpoint == text, problems.len())
-        };
-        for right in ["", "http://127.0.0.1:4318", "http://[::1]:4318/base", "http://collector"] {
-            assert_eq!(mistakes(right), (true, 0), "{right}");
-        }
-        for wrong in
-            ["127.0.0.1:4318", "https://127.0.0.1:4318", "http://", "http:///v1", "http://a b"]
-        {
-            assert_eq!(mistakes(wrong), (false, 1), "{wrong}");
         }
     }
 

@@ -118,8 +118,6 @@ pub struct Config {
     pub eviction_per_minute: u32,
     pub eviction_sandboxes: bool,
     pub metrics_listen: Option<MetricsListener>,
-    pub tracing_endpoint: String,
-    pub tracing_sample_per_million: u32,
     pub audit_target: Option<AuditTarget>,
     pub audit_path: PathBuf,
     pub audit_max_size: u64,
@@ -206,8 +204,6 @@ impl Default for Config {
             eviction_per_minute: 10,
             eviction_sandboxes: false,
             metrics_listen: None,
-            tracing_endpoint: String::new(),
-            tracing_sample_per_million: 1_000_000,
             audit_target: None,
             audit_path: PathBuf::from("/var/log/nri-runc/audit.log"),
             audit_max_size: 64 << 20,
@@ -234,8 +230,6 @@ impl Config {
         let wanted = self.clone();
         self.run_dir.clone_from(&running.run_dir);
         self.runtime_roots.clone_from(&running.runtime_roots);
-        self.tracing_endpoint.clone_from(&running.tracing_endpoint);
-        self.tracing_sample_per_million = running.tracing_sample_per_million;
         self.debug_host_root.clone_from(&running.debug_host_root);
         self.debug_node_root.clone_from(&running.debug_node_root);
         self.debug_fault.clone_from(&running.debug_fault);

@@ -56,7 +56,6 @@ use reload::Reloads;
 use run_dir::RunDir;
 use server::drain::Drain;
 use server::http::MetricsServer;
-use server::traced;
 
 pub(crate) use process::other;
 pub(crate) use reexec::abilities;
@@ -209,7 +208,6 @@ async fn serve(loaded: Loaded, beginning: Beginning, start: &Start) -> Result<()
     };
     follow_engines(&node);
     run_dir.open(wrappers)?;
-    traced::export(&node);
     let metrics = match waiting {
         Some((waiting, metrics)) => {
             resume::follow(&node).await;

@@ -346,7 +346,7 @@ fn envelope<R: PluginRequest>(
 
 /// The metadata of the request: the trace that it belongs to, under the names of the W3C headers.
 fn write_trace(bytes: &mut Vec<u8>, trace: &TraceContext) -> protobuf::Result<()> {
-    let pairs = [("traceparent", trace.to_string()), ("tracestate", trace.state.clone())];
+    let pairs = [("traceparent", trace.parent.clone()), ("tracestate", trace.state.clone())];
     let mut to = CodedOutputStream::vec(bytes);
     for (key, value) in pairs.into_iter().filter(|(_, value)| !value.is_empty()) {
         let pair = ttrpc::proto::KeyValue { key: key.to_owned(), value, ..Default::default() };

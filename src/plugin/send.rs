@@ -4,12 +4,11 @@
 use tokio::time::Instant;
 use ttrpc::Code;
 
-use super::caller::{PluginRequest, SERVICE, Unanswered};
+use super::caller::{PluginRequest, Unanswered};
 use super::meter::{self, CallSample};
 use super::outcome::from_status;
 use super::turns::{self, Rank};
 use super::{Outcome, Plugin};
-use crate::trace;
 
 /// What a call without a status is counted as.
 const NO_STATUS: &str = "other";
@@ -36,19 +35,7 @@ impl Plugin {
             return Outcome::NotConnected;
         }
         let begun = Instant::now();
-        let start = || trace::SpanStart {
-            name: operation,
-            is_call: true,
-            attributes: vec![
-                ("rpc.system", "ttrpc".to_owned()),
-                ("rpc.service", SERVICE.to_owned()),
-                ("rpc.method", R::METHOD.to_owned()),
-                ("nri.plugin", self.id()),
-            ],
-        };
-        let sent = self.send(request, begun);
-        let failure = |(_, error): &(_, Option<&str>)| error.map(str::to_owned);
-        let (outcome, error) = trace::span(trace::current(), start, sent, failure).await;
+        let (outcome, error) = self.send(request, begun).await;
         // A method that a plugin does not have was not called.
         if let (Some(meter), false) = (&self.meter, matches!(outcome, Outcome::Unimplemented(_))) {
             let (waited, took) = (begun.duration_since(queued), begun.elapsed());

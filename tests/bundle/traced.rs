@@ -46,15 +46,3 @@ fn plugins_receive_the_trace_of_a_traced_caller_and_no_other() {
     }
     assert_eq!(told(&host, &plugin, &[("TRACESTATE", "vendor=1")]), [""; 0]);
 }
-
-#[test]
-fn an_endpoint_that_this_build_cannot_export_to_is_told_and_costs_nothing() {
-    let host = started("---\n[tracing]\nendpoint = \"http://127.0.0.1:9\"\n");
-    let plugin = host.plugin("10", "traced", Script::default());
-    if cfg!(feature = "otlp") {
-        // `tests/tracing.rs` has what happens then.
-        return;
-    }
-    assert_eq!(told(&host, &plugin, &[]), [""; 0]);
-    assert!(host.admin(&["status"]).to_string().contains("this build has no OTLP export"));
-}

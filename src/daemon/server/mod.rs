@@ -16,5 +16,4 @@ mod policy;
 mod recording;
 mod rows;
 pub(crate) mod session;
-pub(crate) mod traced;
 mod verb;

@@ -19,7 +19,6 @@ use crate::daemon::request::VerbRequest;
 use crate::daemon::runtime::error_log::RuntimeLog;
 use crate::daemon::runtime::state_dir;
 use crate::daemon::server::frames;
-use crate::daemon::server::traced::TracedVerb;
 use crate::daemon::verbs::delete::DELETE_WAIT;
 use crate::daemon::verbs::kill::KILL_WAIT;
 use crate::daemon::verbs::{create, delete, kill, start, update};
@@ -29,6 +28,7 @@ use crate::host::Point;
 use crate::link::{Attached, DaemonResponse, Notice, Proceed};
 use crate::plugin;
 use crate::state::ContainerKey;
+use crate::trace::{self, TraceContext};
 
 /// How long a wrapper may take to confirm its verdict with EXEC: it does so at once, or died.
 const EXEC_WAIT: Duration = Duration::from_secs(10);
@@ -81,8 +81,8 @@ pub(super) async fn serve(
             return Ok((decided, turn, bundle));
         }
         settle::settle_before(node, &key, &lane).await;
-        let traced = TracedVerb::of(&call);
-        let decided = traced.span(decide(node, &mut call));
+        let caller = TraceContext::of_variables(&call.question().variables);
+        let decided = trace::within(caller, decide(node, &mut call));
         let decided = plugin::with_caller_deadline(until, decided).await;
         decided.map(|decided| (decided, turn, bundle))
     })

@@ -1,29 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The trace in which a request is made, as text: `traceparent` and `tracestate` of the W3C
-//! recommendation "Trace Context", level 1.
+//! The trace to which a request to a plugin belongs, so that a plugin's own spans can belong to it
+//! too. A traced caller of the runtime names its span in `TRACEPARENT` and `TRACESTATE`, as the W3C
+//! recommendation "Trace Context", level 1, has it; both go to the plugins. Nothing is recorded here.
 
-use std::fmt;
+use std::ffi::OsString;
 
 /// The longest `tracestate` that is passed on: the recommendation asks for 512 bytes at least.
 const LONGEST_STATE: usize = 512;
 
-/// A span of a trace, to which what happens next belongs.
+tokio::task_local! {
+    static CURRENT: TraceContext;
+}
+
+/// The span to which the current work belongs, if its caller is traced.
+pub(crate) fn current() -> Option<TraceContext> {
+    CURRENT.try_with(Clone::clone).ok()
+}
+
+/// Does `work` as part of the caller's span, if it has one.
+pub(crate) async fn within<T>(caller: Option<TraceContext>, work: impl Future<Output = T>) -> T {
+    match caller {
+        Some(caller) => CURRENT.scope(caller, work).await,
+        None => work.await,
+    }
+}
+
+/// A span of a trace, as a caller names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TraceContext {
-    /// Never 0.
-    pub(crate) trace: u128,
-    /// Never 0.
-    pub(crate) span: u64,
-    /// Whether somebody records the trace.
-    pub(crate) is_sampled: bool,
-    /// What tracing systems of other vendors say of it; may be empty.
+    /// `traceparent`, in the form of version 00.
+    pub(crate) parent: String,
+    /// `tracestate`, which vendors of tracing systems fill; may be empty.
     pub(crate) state: String,
 }
 
 impl TraceContext {
-    /// Reads `traceparent`, with the `tracestate` beside it. None if it is malformed: whoever reads
-    /// it must then go on as if there were no trace. A malformed `tracestate` alone is left out.
-    pub(crate) fn read(parent: &str, state: &str) -> Option<Self> {
+    /// Reads the variables of a caller; none if it is not traced.
+    pub(crate) fn of_variables(variables: &[(String, OsString)]) -> Option<Self> {
+        let value = |name: &str| {
+            let found = variables.iter().find(|(known, _)| known == name);
+            found.and_then(|(_, value)| value.to_str()).unwrap_or_default()
+        };
+        Self::read(value("TRACEPARENT"), value("TRACESTATE"))
+    }
+
+    /// Reads `traceparent`, with the `tracestate` beside it. None if it is malformed: a reader must
+    /// then go on as if there were no trace. A malformed `tracestate` alone is left out.
+    fn read(parent: &str, state: &str) -> Option<Self> {
         let (version, rest) = parent.trim().split_once('-')?;
         let (trace, rest) = rest.split_once('-')?;
         let (span, rest) = rest.split_once('-')?;
@@ -34,28 +57,21 @@ impl TraceContext {
         if !(is_known || (version != "00" && version != "ff")) || digits(version, 2).is_none() {
             return None;
         }
-        let (trace, span) = (digits(trace, 32)?, u64::try_from(digits(span, 16)?).ok()?);
-        let is_sampled = digits(flags, 2)? & 1 == 1;
+        let is_sampled = u8::from(digits(flags, 2)? & 1 == 1);
         let is_plain = |c: u8| (0x20..0x7f).contains(&c);
         let state = state.trim();
         let is_state = state.len() <= LONGEST_STATE && state.bytes().all(is_plain);
         let state = if is_state { state.to_owned() } else { String::new() };
-        (trace != 0 && span != 0).then_some(Self { trace, span, is_sampled, state })
+        let parent = format!("00-{trace}-{span}-{is_sampled:02x}");
+        (digits(trace, 32)? != 0 && digits(span, 16)? != 0).then_some(Self { parent, state })
     }
 }
 
-/// So many hexadecimal digits in lower case.
+/// A number of exactly `count` hexadecimal digits in lower case.
 fn digits(text: &str, count: usize) -> Option<u128> {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     let is_right = text.len() == count && text.bytes().all(is_digit);
     is_right.then(|| u128::from_str_radix(text, 16).ok())?
-}
-
-/// As `traceparent`.
-impl fmt::Display for TraceContext {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "00-{:032x}-{:016x}-{:02x}", self.trace, self.span, u8::from(self.is_sampled))
-    }
 }
 
 #[cfg(test)]
@@ -67,18 +83,15 @@ mod tests {
     #[test]
     fn what_was_read_is_written_again() {
         let read = TraceContext::read(PARENT, "vendor=1,other=2").unwrap();
-        assert_eq!((read.trace >> 120, read.span & 0xff), (0x0a, 0x31));
-        assert!(read.is_sampled);
-        assert_eq!(read.state, "vendor=1,other=2");
-        assert_eq!(read.to_string(), PARENT);
+        assert_eq!((read.parent.as_str(), read.state.as_str()), (PARENT, "vendor=1,other=2"));
         let unsampled = PARENT.replace("-01", "-00");
-        assert_eq!(TraceContext::read(&unsampled, "").unwrap().to_string(), unsampled);
+        assert_eq!(TraceContext::read(&unsampled, "").unwrap().parent, unsampled);
     }
 
     #[test]
     fn a_later_version_may_say_more_and_this_one_may_not() {
         let later = PARENT.replacen("00-", "cc-", 1) + "-what-the-future-brings";
-        assert_eq!(TraceContext::read(&later, "").unwrap().to_string(), PARENT);
+        assert_eq!(TraceContext::read(&later, "").unwrap().parent, PARENT);
         assert_eq!(TraceContext::read(&format!("{PARENT}-more"), ""), None);
     }
 

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
 
 use crate::adaptation::{Creation, Merged, Rights};
 use crate::chain::{self, ChainError, ChainedPlugin, Notification, Participants};
@@ -23,7 +22,7 @@ use crate::spec::patch::{PatchError, PatchedSpec, Resolved, patch_anyway, propag
 use crate::text::printable_page;
 
 use super::bundle::{DescribedBundle, DryRunBundle};
-use super::dry_run::{DryRun, DryRunObserver};
+use super::dry_run::{DryRun, DryRunObserver, Later, now};
 use super::line::ScriptState;
 use crate::plugin::json::{read, show, show_list};
 
@@ -296,31 +295,16 @@ fn refused(stopped: ChainError) -> Error {
 struct SilentObserver;
 
 impl DryRunObserver for SilentObserver {
-    fn registered(&self, _plugin: &str) {}
-
-    fn snapshot(
-        &self,
-        _plugin: &str,
-    ) -> oneshot::Receiver<std::result::Result<ScriptState, String>> {
-        let (sender, receiver) = oneshot::channel();
-        let _taken = sender.send(Ok(ScriptState::default()));
-        receiver
+    fn snapshot(&self, _plugin: &str) -> Later<ScriptState> {
+        now(ScriptState::default())
     }
-
-    fn synchronized(&self, _plugin: &str, _updates: &[api::ContainerUpdate]) {}
-
-    fn gone(&self, _plugin: &str, _reason: &str) {}
 
     fn update(
         &self,
         _plugin: &str,
         request: api::UpdateContainersRequest,
-    ) -> oneshot::Receiver<std::result::Result<api::UpdateContainersResponse, String>> {
-        let (sender, receiver) = oneshot::channel();
+    ) -> Later<api::UpdateContainersResponse> {
         let failed = request.update;
-        let answer =
-            api::UpdateContainersResponse { failed, ..api::UpdateContainersResponse::default() };
-        let _taken = sender.send(Ok(answer));
-        receiver
+        now(api::UpdateContainersResponse { failed, ..api::UpdateContainersResponse::default() })
     }
 }

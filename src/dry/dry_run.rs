@@ -29,23 +29,32 @@ const DISCONNECT_WAIT: Duration = Duration::from_secs(10);
 /// The pause after a connection could not be accepted.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
+/// A value that an observer has now or later, or why there is none.
+pub(super) type Later<T> = oneshot::Receiver<std::result::Result<T, String>>;
+
+/// A value that an observer has now.
+pub(super) fn now<T>(value: T) -> Later<T> {
+    let (sender, receiver) = oneshot::channel();
+    let _taken = sender.send(Ok(value));
+    receiver
+}
+
 /// Observes a dry run, and answers the plugins' own requests.
 pub(super) trait DryRunObserver {
     /// A plugin has registered.
-    fn registered(&self, plugin: &str);
+    fn registered(&self, _plugin: &str) {}
     /// The state that a new plugin is synchronized with; an error disconnects it.
-    fn snapshot(&self, plugin: &str)
-    -> oneshot::Receiver<std::result::Result<ScriptState, String>>;
+    fn snapshot(&self, plugin: &str) -> Later<ScriptState>;
     /// A plugin takes part from now on; `updates` is its answer to Synchronize.
-    fn synchronized(&self, plugin: &str, updates: &[api::ContainerUpdate]);
-    /// A plugin is not asked any more.
-    fn gone(&self, plugin: &str, reason: &str);
+    fn synchronized(&self, _plugin: &str, _updates: &[api::ContainerUpdate]) {}
+    /// A plugin no longer takes part.
+    fn gone(&self, _plugin: &str, _reason: &str) {}
     /// A plugin asks for updates.
     fn update(
         &self,
         plugin: &str,
         request: api::UpdateContainersRequest,
-    ) -> oneshot::Receiver<std::result::Result<api::UpdateContainersResponse, String>>;
+    ) -> Later<api::UpdateContainersResponse>;
 }
 
 /// The plugins of a dry run.
@@ -180,22 +189,33 @@ impl DryRun {
         gone: &[String],
         timeout: Duration,
     ) -> std::result::Result<(), String> {
+        let mut missed = Vec::new();
+        let is_so = || {
+            missed = vec![
+                ("synchronized", self.absent(synchronized)),
+                ("gone", self.still_connected(gone)),
+            ];
+            missed.retain(|(_, names)| !names.is_empty());
+            missed.is_empty()
+        };
+        if self.wait_until(timeout, is_so).await {
+            return Ok(());
+        }
+        let what =
+            missed.iter().map(|(what, names)| format!("not {what} in time: {}", names.join(", ")));
+        Err(what.collect::<Vec<_>>().join("; "))
+    }
+
+    /// Waits until `is_so`; false when it still is not after `timeout`.
+    async fn wait_until(&self, timeout: Duration, mut is_so: impl FnMut() -> bool) -> bool {
         let deadline = tokio::time::Instant::now() + timeout;
         loop {
             let changed = self.changed.notified();
-            let (absent, still_connected) = (self.absent(synchronized), self.still_connected(gone));
-            if absent.is_empty() && still_connected.is_empty() {
-                return Ok(());
+            if is_so() {
+                return true;
             }
             if tokio::time::timeout_at(deadline, changed).await.is_err() {
-                let mut what = Vec::new();
-                if !absent.is_empty() {
-                    what.push(format!("not synchronized in time: {}", absent.join(", ")));
-                }
-                if !still_connected.is_empty() {
-                    what.push(format!("not gone in time: {}", still_connected.join(", ")));
-                }
-                return Err(what.join("; "));
+                return false;
             }
         }
     }
@@ -215,16 +235,7 @@ impl DryRun {
 
     /// Waits until nothing is [missing](Self::missing); false when it still is after `timeout`.
     pub(super) async fn wait_until_present(&self, names: &[String], timeout: Duration) -> bool {
-        let deadline = tokio::time::Instant::now() + timeout;
-        loop {
-            let changed = self.changed.notified();
-            if self.missing(names).is_empty() {
-                return true;
-            }
-            if tokio::time::timeout_at(deadline, changed).await.is_err() {
-                return false;
-            }
-        }
+        self.wait_until(timeout, || self.missing(names).is_empty()).await
     }
 
     fn absent(&self, names: &[String]) -> Vec<String> {

@@ -203,11 +203,8 @@ fn call(name: &Value, request: &Value) -> Result<Command, String> {
         | Event::RemovePodSandbox
         | Event::PostUpdatePodSandbox => {
             let api::RunPodSandboxRequest { pod, special_fields: _ } = read(request)?;
-            ScriptCall::Notification(Box::new(Notification::new(
-                event,
-                pod.unwrap_or_default(),
-                None,
-            )))
+            let told = Notification::new(event, pod.unwrap_or_default(), None);
+            ScriptCall::Notification(Box::new(told))
         }
         Event::PostCreateContainer
         | Event::StartContainer
@@ -215,12 +212,9 @@ fn call(name: &Value, request: &Value) -> Result<Command, String> {
         | Event::PostUpdateContainer
         | Event::RemoveContainer => {
             let api::StartContainerRequest { pod, container, special_fields: _ } = read(request)?;
-            let container = container.unwrap_or_default();
-            ScriptCall::Notification(Box::new(Notification::new(
-                event,
-                pod.unwrap_or_default(),
-                Some(container),
-            )))
+            let container = Some(container.unwrap_or_default());
+            let told = Notification::new(event, pod.unwrap_or_default(), container);
+            ScriptCall::Notification(Box::new(told))
         }
     };
     Ok(Command::Call(Box::new(request)))

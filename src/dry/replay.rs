@@ -22,7 +22,7 @@ use crate::plugin::{Settings, api};
 use crate::presence::IfThere;
 
 use super::calls;
-use super::dry_run::{DryRun, DryRunObserver};
+use super::dry_run::{DryRun, DryRunObserver, Later, now};
 use super::line::{self, Command, Malformed, ScriptAnswer, ScriptCall, ScriptLine, ScriptState};
 use super::recording::ExpectedPlugins;
 use super::script::{self, RawLine, Tally};
@@ -317,20 +317,17 @@ impl ScriptObserver {
         number: u64,
         reply: std::result::Result<ScriptAnswer, String>,
     ) -> std::result::Result<(), String> {
+        // A plugin that is gone by now takes no answer.
         let question = self.waiting.borrow_mut().remove(&number);
         match (question, reply) {
             (Some(PluginQuestion::Update(sender)), Ok(ScriptAnswer::Updates(reply))) => {
-                let _plugin_is_gone = sender.send(Ok(reply));
-            }
-            (Some(PluginQuestion::Update(sender)), Err(why)) => {
-                let _plugin_is_gone = sender.send(Err(why));
+                drop(sender.send(Ok(reply)));
             }
             (Some(PluginQuestion::Sync(sender)), Ok(ScriptAnswer::State(state))) => {
-                let _plugin_is_gone = sender.send(Ok(state));
+                drop(sender.send(Ok(state)));
             }
-            (Some(PluginQuestion::Sync(sender)), Err(why)) => {
-                let _plugin_is_gone = sender.send(Err(why));
-            }
+            (Some(PluginQuestion::Update(sender)), Err(why)) => drop(sender.send(Err(why))),
+            (Some(PluginQuestion::Sync(sender)), Err(why)) => drop(sender.send(Err(why))),
             (Some(question), Ok(_)) => {
                 self.waiting.borrow_mut().insert(number, question);
                 return Err(format!("answer {number} is of another kind than asked for"));
@@ -353,18 +350,14 @@ impl DryRunObserver for ScriptObserver {
         print_line(&json!({"event": "registered", "plugin": plugin}));
     }
 
-    fn snapshot(
-        &self,
-        plugin: &str,
-    ) -> oneshot::Receiver<std::result::Result<ScriptState, String>> {
-        let (sender, receiver) = oneshot::channel();
-        if self.ask_sync {
-            let ask = self.number();
-            self.waiting.borrow_mut().insert(ask, PluginQuestion::Sync(sender));
-            print_line(&json!({"event": "synchronize", "plugin": plugin, "ask": ask}));
-        } else {
-            let _taken = sender.send(Ok(self.state.borrow().clone()));
+    fn snapshot(&self, plugin: &str) -> Later<ScriptState> {
+        if !self.ask_sync {
+            return now(self.state.borrow().clone());
         }
+        let (sender, receiver) = oneshot::channel();
+        let ask = self.number();
+        self.waiting.borrow_mut().insert(ask, PluginQuestion::Sync(sender));
+        print_line(&json!({"event": "synchronize", "plugin": plugin, "ask": ask}));
         receiver
     }
 
@@ -381,18 +374,19 @@ impl DryRunObserver for ScriptObserver {
         &self,
         plugin: &str,
         request: api::UpdateContainersRequest,
-    ) -> oneshot::Receiver<std::result::Result<api::UpdateContainersResponse, String>> {
-        let (sender, receiver) = oneshot::channel();
+    ) -> Later<api::UpdateContainersResponse> {
         let ask = self.number();
-        if self.ask_updates {
+        let answer = if self.ask_updates {
+            let (sender, receiver) = oneshot::channel();
             self.waiting.borrow_mut().insert(ask, PluginQuestion::Update(sender));
+            receiver
         } else {
-            let _taken = sender.send(Ok(api::UpdateContainersResponse::default()));
-        }
+            now(api::UpdateContainersResponse::default())
+        };
         let request = show(&request);
         print_line(&json!({
             "event": "UpdateContainers", "plugin": plugin, "ask": ask, "request": request,
         }));
-        receiver
+        answer
     }
 }

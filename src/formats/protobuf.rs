@@ -3,12 +3,10 @@
 //! or left out. Messages that are read as a whole have generated types (`plugin/api`).
 //! Reference: Protocol Buffers, "Encoding".
 
-use crate::error::{Error, Result};
+use protobuf::CodedInputStream;
+use protobuf::rt::WireType;
 
-const VARINT: u64 = 0;
-const EIGHT_BYTES: u64 = 1;
-const BYTES: u64 = 2;
-const FOUR_BYTES: u64 = 5;
+use crate::error::{Error, Result};
 
 /// A field of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,13 +20,15 @@ pub(crate) struct WireField<'b> {
 }
 
 /// The fields of a message in their order. The last item is an error if the message is malformed.
-pub(crate) fn fields(mut rest: &[u8]) -> impl Iterator<Item = Result<WireField<'_>>> {
+pub(crate) fn fields(message: &[u8]) -> impl Iterator<Item = Result<WireField<'_>>> {
+    let mut input = CodedInputStream::from_bytes(message);
+    let mut is_malformed = false;
     std::iter::from_fn(move || {
-        if rest.is_empty() {
+        if is_malformed || input.eof().unwrap_or(true) {
             return None;
         }
-        let field = next_field(rest);
-        rest = field.and_then(|field| rest.get(field.whole.len()..)).unwrap_or_default();
+        let field = next_field(message, &mut input);
+        is_malformed = field.is_none();
         Some(field.ok_or_else(|| Error::new("a protobuf message is malformed")))
     })
 }
@@ -58,8 +58,9 @@ pub(crate) fn map_entry(entry: &[u8]) -> Result<(String, &[u8])> {
 
 /// The number in a field; `None` if it holds something else.
 pub(crate) fn number(field: &WireField<'_>) -> Option<u64> {
-    let mut rest = field.whole;
-    (read_varint(&mut rest)? & 7 == VARINT).then(|| read_varint(&mut rest)).flatten()
+    let mut input = CodedInputStream::from_bytes(field.whole);
+    let (_, kind) = read_tag(&mut input)?;
+    (kind == WireType::Varint).then(|| input.read_raw_varint64().ok()).flatten()
 }
 
 /// The text in a field.
@@ -70,44 +71,31 @@ pub(crate) fn text(value: &[u8]) -> String {
 /// A field with a text, bytes or a message in it.
 pub(crate) fn field(number: u64, value: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(value.len() + 8);
-    write_varint(&mut bytes, number << 3 | BYTES);
+    write_varint(&mut bytes, number << 3 | WireType::LengthDelimited as u64);
     write_varint(&mut bytes, u64::try_from(value.len()).unwrap_or(u64::MAX));
     bytes.extend_from_slice(value);
     bytes
 }
 
-fn next_field(message: &[u8]) -> Option<WireField<'_>> {
-    let mut rest = message;
-    let tag = read_varint(&mut rest)?;
-    let mut value: &[u8] = &[];
-    match tag & 7 {
-        VARINT => {
-            read_varint(&mut rest)?;
-        }
-        EIGHT_BYTES => rest = rest.get(8..)?,
-        BYTES => {
-            let length = usize::try_from(read_varint(&mut rest)?).ok()?;
-            (value, rest) = rest.split_at_checked(length)?;
-        }
-        FOUR_BYTES => rest = rest.get(4..)?,
-        _ => return None,
+fn next_field<'b>(message: &'b [u8], input: &mut CodedInputStream<'b>) -> Option<WireField<'b>> {
+    let begin = usize::try_from(input.pos()).ok()?;
+    let (number, kind) = read_tag(input)?;
+    let mut length = 0;
+    if kind == WireType::LengthDelimited {
+        length = input.read_raw_varint32().ok()?;
+        input.skip_raw_bytes(length).ok()?;
+    } else {
+        input.skip_field(kind).ok()?;
     }
-    let whole = message.get(..message.len() - rest.len())?;
-    Some(WireField { number: tag >> 3, value, whole })
+    let whole = message.get(begin..usize::try_from(input.pos()).ok()?)?;
+    let value = whole.get(whole.len() - usize::try_from(length).ok()?..)?;
+    Some(WireField { number, value, whole })
 }
 
-/// Seven bits to a byte, the smallest first; at most ten bytes.
-fn read_varint(rest: &mut &[u8]) -> Option<u64> {
-    let mut value = 0_u64;
-    for shift in (0..64).step_by(7) {
-        let (&byte, more) = rest.split_first()?;
-        *rest = more;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            return Some(value);
-        }
-    }
-    None
+/// The number of the next field, and what it holds.
+fn read_tag(input: &mut CodedInputStream<'_>) -> Option<(u64, WireType)> {
+    let tag = input.read_raw_varint32().ok()?;
+    Some((u64::from(tag >> 3), WireType::new(tag & 7)?))
 }
 
 /// Appends a number of variable length.

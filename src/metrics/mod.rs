@@ -10,11 +10,12 @@
 mod mixin_tests;
 mod plugins;
 
-use prometheus_client::encoding::{EncodeLabelSet, text};
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder, text};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -25,50 +26,34 @@ use crate::plugin::CallMeter;
 pub(crate) use plugins::PluginMetrics;
 
 /// Upper bounds in seconds, as Prometheus' Go client has them by default and so containerd.
-const SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// A histogram of durations.
-type Durations<L> = Family<L, Histogram, fn() -> Histogram>;
+/// A histogram of durations in seconds.
+#[derive(Debug, Clone)]
+struct Seconds(Histogram);
 
-fn durations<L: Clone + std::hash::Hash + Eq>() -> Durations<L> {
-    Family::new_with_constructor(|| Histogram::new(SECONDS))
+impl Default for Seconds {
+    fn default() -> Self {
+        Self(Histogram::new(BUCKETS))
+    }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct VerbLabel {
-    verb: &'static str,
+impl TypedMetric for Seconds {
+    const TYPE: MetricType = Histogram::TYPE;
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RequestLabels {
-    verb: &'static str,
-    outcome: &'static str,
+impl EncodeMetric for Seconds {
+    fn encode(&self, encoder: MetricEncoder<'_>) -> std::fmt::Result {
+        self.0.encode(encoder)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        Self::TYPE
+    }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OutcomeLabel {
-    outcome: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StateLabel {
-    state: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ProblemLabel {
-    problem: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ResultLabel {
-    result: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct VersionLabel {
-    version: &'static str,
-}
+/// Labels with their values.
+type Labels<const COUNT: usize> = [(&'static str, &'static str); COUNT];
 
 /// What a daemon's memory holds at the moment of a scrape.
 #[derive(Debug, Clone, Default)]
@@ -99,113 +84,18 @@ pub(crate) struct Holdings {
 }
 
 /// Everything that is counted.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Metrics {
-    registry: Registry,
     plugins: Arc<PluginMetrics>,
-    requests: Family<RequestLabels, Counter>,
-    durations: Durations<VerbLabel>,
+    requests: Family<Labels<2>, Counter>,
+    durations: Family<Labels<1>, Seconds>,
     failures: Counter,
-    reloads: Family<OutcomeLabel, Counter>,
-    reexecs: Family<OutcomeLabel, Counter>,
+    reloads: Family<Labels<1>, Counter>,
+    reexecs: Family<Labels<1>, Counter>,
     reexec_pause: Gauge<f64, AtomicU64>,
-    active_plugins: Gauge,
-    missing_plugins: Gauge,
-    outdated_plugins: Gauge,
-    absent_plugins: Gauge,
-    pods: Gauge,
-    containers: Family<StateLabel, Gauge>,
-    problems: Family<ProblemLabel, Gauge>,
-    audit_lines: Family<ResultLabel, Counter>,
-    log_lines_lost: Counter,
-    passes_through: Gauge,
-    is_disabled: Gauge,
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        let metrics = Self {
-            registry: Registry::default(),
-            plugins: Arc::default(),
-            requests: Family::default(),
-            durations: durations(),
-            failures: Counter::default(),
-            reloads: Family::default(),
-            reexecs: Family::default(),
-            reexec_pause: Gauge::default(),
-            active_plugins: Gauge::default(),
-            missing_plugins: Gauge::default(),
-            outdated_plugins: Gauge::default(),
-            absent_plugins: Gauge::default(),
-            pods: Gauge::default(),
-            containers: Family::default(),
-            problems: Family::default(),
-            audit_lines: Family::default(),
-            log_lines_lost: Counter::default(),
-            passes_through: Gauge::default(),
-            is_disabled: Gauge::default(),
-        };
-        metrics.registered()
-    }
 }
 
 impl Metrics {
-    fn registered(mut self) -> Self {
-        let version = Family::<VersionLabel, Gauge>::default();
-        version.get_or_create(&VersionLabel { version: env!("CARGO_PKG_VERSION") }).set(1);
-        let registry = &mut self.registry;
-        self.plugins.register(registry);
-        let gauge = self.active_plugins.clone();
-        registry.register("containerd_nri_active_plugins_total", "Synchronized plugins", gauge);
-        registry.register("nri_runc_build_info", "Version of the daemon", version);
-        let requests = self.requests.clone();
-        let help = "Commands of the runtime, by what the daemon decided";
-        registry.register("nri_runc_requests", help, requests);
-        let help = "Time that the daemon held a command back, plugins included";
-        registry.register("nri_runc_request_duration_seconds", help, self.durations.clone());
-        let help = "Failures that the log and `status` name";
-        registry.register("nri_runc_failures", help, self.failures.clone());
-        let help = "Reloads of the configuration, by outcome";
-        registry.register("nri_runc_reloads", help, self.reloads.clone());
-        let help = "Re-executions of the daemon in place, by outcome";
-        registry.register("nri_runc_reexecs", help, self.reexecs.clone());
-        let help = "Time that requests were held at the last re-execution";
-        let pause = self.reexec_pause.clone();
-        registry.register("nri_runc_reexec_pause_seconds", help, pause);
-        let gauges = [
-            ("nri_runc_missing_plugins", "Required plugins that are absent", &self.missing_plugins),
-            (
-                "nri_runc_outdated_plugins",
-                "Launched plugins that are older than their files",
-                &self.outdated_plugins,
-            ),
-            (
-                "nri_runc_absent_plugins",
-                "Plugins that took part before and did not return",
-                &self.absent_plugins,
-            ),
-            ("nri_runc_pods", "Known pods", &self.pods),
-            (
-                "nri_runc_passes_through",
-                "1 while an engine's own NRI serves the plugins",
-                &self.passes_through,
-            ),
-            ("nri_runc_disabled", "1 while plugins are disabled", &self.is_disabled),
-        ];
-        gauges.into_iter().for_each(|(name, help, gauge)| {
-            registry.register(name, help, gauge.clone());
-        });
-        let help = "Known containers, without infrastructure containers";
-        registry.register("nri_runc_containers", help, self.containers.clone());
-        let help = "Records that could not be read, written, or were found again";
-        registry.register("nri_runc_records", help, self.problems.clone());
-        let help = "Lines of the audit log";
-        registry.register("nri_runc_audit_lines", help, self.audit_lines.clone());
-        let help = "Lines of the log that nothing read, or that could not be written";
-        registry.register("nri_runc_log_lines_lost", help, self.log_lines_lost.clone());
-        self
-    }
-
     /// What the plugins' calls are counted with.
     pub(crate) fn call_meter(&self) -> Arc<dyn CallMeter> {
         Arc::clone(&self.plugins) as Arc<dyn CallMeter>
@@ -219,13 +109,13 @@ impl Metrics {
     /// A command of the runtime was decided: `outcome` is `proceeded`, `refused` or `bypassed`.
     pub(crate) fn count_request(&self, verb: &str, outcome: &'static str) {
         let verb = counted_verb(verb);
-        self.requests.get_or_create(&RequestLabels { verb, outcome }).inc();
+        self.requests.get_or_create(&[("verb", verb), ("outcome", outcome)]).inc();
     }
 
     /// How long the daemon held such a command back.
     pub(crate) fn observe_request(&self, verb: &str, took: Duration) {
         let verb = counted_verb(verb);
-        self.durations.get_or_create(&VerbLabel { verb }).observe(took.as_secs_f64());
+        self.durations.get_or_create(&[("verb", verb)]).0.observe(took.as_secs_f64());
     }
 
     /// A failure was noted for operators.
@@ -235,12 +125,12 @@ impl Metrics {
 
     /// The configuration was read again: `outcome` is `applied`, `unchanged` or `refused`.
     pub(crate) fn count_reload(&self, outcome: &'static str) {
-        self.reloads.get_or_create(&OutcomeLabel { outcome }).inc();
+        self.reloads.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     /// A re-execution of the daemon: `outcome` is `done` or `failed`.
     pub(crate) fn count_reexec(&self, outcome: &'static str) {
-        self.reexecs.get_or_create(&OutcomeLabel { outcome }).inc();
+        self.reexecs.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     /// This program took another one's place, and requests were held for so long.
@@ -251,29 +141,50 @@ impl Metrics {
 
     /// Everything as OpenMetrics text, with what the daemon holds now.
     pub(crate) fn text(&self, holdings: &Holdings) -> String {
-        set(&self.active_plugins, holdings.plugins);
-        set(&self.missing_plugins, holdings.missing_plugins);
-        set(&self.outdated_plugins, holdings.outdated_plugins);
-        set(&self.absent_plugins, holdings.absent_plugins);
-        set(&self.pods, holdings.pods);
-        set(&self.passes_through, usize::from(holdings.passes_through));
-        set(&self.is_disabled, usize::from(holdings.is_disabled));
-        for (state, count) in &holdings.containers {
-            set(&self.containers.get_or_create(&StateLabel { state }), *count);
-        }
-        let (written, lost) = (holdings.audit_written, holdings.audit_lost);
-        for (result, count) in [("written", written), ("lost", lost)] {
-            let counter = self.audit_lines.get_or_create(&ResultLabel { result });
-            counter.inc_by(count.saturating_sub(counter.get()));
-        }
-        let known = self.log_lines_lost.get();
-        self.log_lines_lost.inc_by(holdings.log_lines_lost.saturating_sub(known));
-        for (problem, count) in &holdings.problems {
-            set(&self.problems.get_or_create(&ProblemLabel { problem }), *count);
-        }
+        let mut registry = Registry::default();
+        self.plugins.register(&mut registry);
+        let active = gauge(holdings.plugins);
+        registry.register("containerd_nri_active_plugins_total", "Synchronized plugins", active);
+        let version = by("version", &[(env!("CARGO_PKG_VERSION"), 1)]);
+        registry.register("nri_runc_build_info", "Version of the daemon", version);
+        let help = "Commands of the runtime, by what the daemon decided";
+        registry.register("nri_runc_requests", help, self.requests.clone());
+        let help = "Time that the daemon held a command back, plugins included";
+        registry.register("nri_runc_request_duration_seconds", help, self.durations.clone());
+        let help = "Failures that the log and `status` name";
+        registry.register("nri_runc_failures", help, self.failures.clone());
+        let help = "Reloads of the configuration, by outcome";
+        registry.register("nri_runc_reloads", help, self.reloads.clone());
+        let help = "Re-executions of the daemon in place, by outcome";
+        registry.register("nri_runc_reexecs", help, self.reexecs.clone());
+        let help = "Time that requests were held at the last re-execution";
+        registry.register("nri_runc_reexec_pause_seconds", help, self.reexec_pause.clone());
+        let help = "Required plugins that are absent";
+        registry.register("nri_runc_missing_plugins", help, gauge(holdings.missing_plugins));
+        let help = "Launched plugins that are older than their files";
+        registry.register("nri_runc_outdated_plugins", help, gauge(holdings.outdated_plugins));
+        let help = "Plugins that took part before and did not return";
+        registry.register("nri_runc_absent_plugins", help, gauge(holdings.absent_plugins));
+        registry.register("nri_runc_pods", "Known pods", gauge(holdings.pods));
+        let help = "1 while an engine's own NRI serves the plugins";
+        let passes_through = gauge(usize::from(holdings.passes_through));
+        registry.register("nri_runc_passes_through", help, passes_through);
+        let is_disabled = gauge(usize::from(holdings.is_disabled));
+        registry.register("nri_runc_disabled", "1 while plugins are disabled", is_disabled);
+        let help = "Known containers, without infrastructure containers";
+        registry.register("nri_runc_containers", help, by("state", &holdings.containers));
+        let help = "Records that could not be read, written, or were found again";
+        registry.register("nri_runc_records", help, by("problem", &holdings.problems));
+        let audit_lines = Family::<Labels<1>, Counter>::default();
+        audit_lines.get_or_create(&[("result", "written")]).inc_by(holdings.audit_written);
+        audit_lines.get_or_create(&[("result", "lost")]).inc_by(holdings.audit_lost);
+        registry.register("nri_runc_audit_lines", "Lines of the audit log", audit_lines);
+        let help = "Lines of the log that nothing read, or that could not be written";
+        let lost = ConstCounter::new(holdings.log_lines_lost);
+        registry.register("nri_runc_log_lines_lost", help, lost);
         let mut page = String::new();
         // Writing to a String cannot fail.
-        let _written = text::encode(&mut page, &self.registry);
+        let _written = text::encode(&mut page, &registry);
         page
     }
 }
@@ -285,8 +196,18 @@ fn counted_verb(verb: &str) -> &'static str {
     VERBS.into_iter().find(|known| *known == verb).unwrap_or("other")
 }
 
-fn set(gauge: &Gauge, count: usize) {
-    gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+fn gauge(count: usize) -> ConstGauge {
+    ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX))
+}
+
+/// A gauge for each value of a label.
+fn by(label: &'static str, rows: &[(&'static str, usize)]) -> Family<Labels<1>, Gauge> {
+    let family = Family::<Labels<1>, Gauge>::default();
+    for (value, count) in rows {
+        let count = i64::try_from(*count).unwrap_or(i64::MAX);
+        family.get_or_create(&[(label, value)]).set(count);
+    }
+    family
 }
 
 #[cfg(test)]

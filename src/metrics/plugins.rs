@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 
 use crate::plugin::{CallMeter, CallSample};
 
-use super::{Durations, counted_verb, durations};
+use super::{Seconds, counted_verb};
 
 /// The most plugin names that have rows of their own.
 pub(super) const MOST_NAMES: usize = 128;
@@ -74,12 +74,12 @@ struct RuleLabels {
 }
 
 /// Requests to plugins, and what plugins asked for.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct PluginMetrics {
     invocations: Family<InvocationLabels, Counter>,
-    latency: Durations<OperationLabels>,
+    latency: Family<OperationLabels, Seconds>,
     wishes: Family<WishLabels, Counter>,
-    waits: Durations<PluginLabel>,
+    waits: Family<PluginLabel, Seconds>,
     skips: Family<SkipLabels, Counter>,
     refusals: Family<RefusalLabels, Counter>,
     updates: Family<ResultLabels, Counter>,
@@ -88,25 +88,6 @@ pub(crate) struct PluginMetrics {
     rules: Family<RuleLabels, Counter>,
     takeovers: Family<ResultLabels, Counter>,
     names: Mutex<HashSet<String>>,
-}
-
-impl Default for PluginMetrics {
-    fn default() -> Self {
-        Self {
-            invocations: Family::default(),
-            latency: durations(),
-            wishes: Family::default(),
-            waits: durations(),
-            skips: Family::default(),
-            refusals: Family::default(),
-            updates: Family::default(),
-            evictions: Family::default(),
-            connections: Family::default(),
-            rules: Family::default(),
-            takeovers: Family::default(),
-            names: Mutex::default(),
-        }
-    }
 }
 
 impl PluginMetrics {
@@ -220,8 +201,8 @@ impl CallMeter for PluginMetrics {
         let labels = InvocationLabels { plugin: plugin.clone(), operation, status, error };
         self.invocations.get_or_create(&labels).inc();
         let labels = OperationLabels { plugin: plugin.clone(), operation };
-        self.latency.get_or_create(&labels).observe(sample.took.as_secs_f64());
-        self.waits.get_or_create(&PluginLabel { plugin }).observe(sample.waited.as_secs_f64());
+        self.latency.get_or_create(&labels).0.observe(sample.took.as_secs_f64());
+        self.waits.get_or_create(&PluginLabel { plugin }).0.observe(sample.waited.as_secs_f64());
     }
 
     fn record_wishes(

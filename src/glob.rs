@@ -64,22 +64,37 @@ fn match_one(pattern: &[char], at: usize, c: char) -> Option<usize> {
     }
 }
 
-fn match_set(pattern: &[char], mut at: usize, c: char) -> Option<usize> {
-    let is_negated = pattern.get(at) == Some(&'^');
-    if is_negated {
-        at += 1;
+fn match_set(pattern: &[char], at: usize, c: char) -> Option<usize> {
+    let CharacterSet { ranges, is_negated, end } = CharacterSet::at(pattern, at)?;
+    let is_in = ranges.into_iter().any(|(low, high)| (low..=high).contains(&c));
+    (is_in != is_negated).then_some(end)
+}
+
+/// What stands between brackets.
+struct CharacterSet {
+    ranges: Vec<(char, char)>,
+    is_negated: bool,
+    /// The place behind its `]`.
+    end: usize,
+}
+
+impl CharacterSet {
+    /// The set that begins at `at`, behind its `[`; `None` if it does not end.
+    fn at(pattern: &[char], mut at: usize) -> Option<Self> {
+        let is_negated = pattern.get(at) == Some(&'^');
+        at += usize::from(is_negated);
+        let (mut ranges, first) = (Vec::new(), at);
+        while at == first || *pattern.get(at)? != ']' {
+            let (low, next) = literal(pattern, at)?;
+            let (high, next) = match pattern.get(next) {
+                Some('-') => literal(pattern, next + 1)?,
+                _ => (low, next),
+            };
+            ranges.push((low, high));
+            at = next;
+        }
+        Some(Self { ranges, is_negated, end: at + 1 })
     }
-    let (mut is_in, first) = (false, at);
-    while at == first || *pattern.get(at)? != ']' {
-        let (low, next) = literal(pattern, at)?;
-        let (high, next) = match pattern.get(next) {
-            Some('-') => literal(pattern, next + 1)?,
-            _ => (low, next),
-        };
-        is_in |= low <= c && c <= high;
-        at = next;
-    }
-    (is_in != is_negated).then_some(at + 1)
 }
 
 fn literal(pattern: &[char], at: usize) -> Option<(char, usize)> {
@@ -97,34 +112,14 @@ pub(crate) fn mistake(pattern: &str) -> Option<&'static str> {
         at = match pattern[at] {
             '\\' if at + 1 == pattern.len() => return Some("ends with \\"),
             '\\' => at + 2,
-            '[' => match end_of_set(&pattern, at + 1) {
-                Some(end) => end,
-                None => return Some("has a [ without its ], or an empty range"),
+            '[' => match CharacterSet::at(&pattern, at + 1) {
+                Some(set) if set.ranges.iter().all(|(low, high)| low <= high) => set.end,
+                Some(_) | None => return Some("has a [ without its ], or an empty range"),
             },
             _ => at + 1,
         };
     }
     None
-}
-
-/// The place behind the `]` of a set that begins at `at`.
-fn end_of_set(pattern: &[char], mut at: usize) -> Option<usize> {
-    if pattern.get(at) == Some(&'^') {
-        at += 1;
-    }
-    let first = at;
-    while at == first || *pattern.get(at)? != ']' {
-        let (low, next) = literal(pattern, at)?;
-        let (high, next) = match pattern.get(next) {
-            Some('-') => literal(pattern, next + 1)?,
-            _ => (low, next),
-        };
-        if low > high {
-            return None;
-        }
-        at = next;
-    }
-    Some(at + 1)
 }
 
 #[cfg(test)]

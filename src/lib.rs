@@ -79,12 +79,14 @@ pub(crate) mod sources;
 pub(crate) mod spec;
 /// What is known about pods and containers, and its form on disk.
 pub(crate) mod state;
+/// Tagged fields: what frames and marks consist of.
+mod tagged;
 /// What tests, benches and fuzz targets reach, item by item.
 #[doc(hidden)]
 pub mod testing;
 /// Text for people: escapes, times, ages, short ids.
 pub(crate) mod text;
-/// Which span of a trace a request belongs to, and its way to a collector.
+/// Which span of a caller's trace a request belongs to.
 mod trace;
 /// One process per verb: ask, put in place, exec.
 pub(crate) mod wrapper;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What wrapper and daemon say to each other over `RUN_DIR/daemon.sock`.
 //!
-//! A message is a frame: `u32` little-endian length of what follows, one byte kind, then fields.
-//! A field is one byte tag, `u32` length, bytes; unknown tags are skipped, so either side may
-//! learn to say more. The first field of a question is the protocol version. Words of argv are
+//! A message is a frame: `u32` little-endian length of what follows, one byte kind, then fields
+//! (`tagged.rs`). The first field of a question is the protocol version. Words of argv are
 //! bytes, not text: they need not be UTF-8. No behaviour here, and no I/O but whole frames on a
 //! blocking socket; the daemon has its own asynchronous reader.
 
@@ -12,6 +11,7 @@ use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use crate::error::{Error, Result};
+use crate::tagged::{self, fields};
 
 /// Version of this protocol.
 pub const PROTOCOL: u32 = 1;
@@ -222,9 +222,7 @@ impl Frame {
     }
 
     fn field(mut self, tag: u8, value: &[u8]) -> Self {
-        self.0.push(tag);
-        self.0.extend_from_slice(&u32::try_from(value.len()).unwrap_or(u32::MAX).to_le_bytes());
-        self.0.extend_from_slice(value);
+        tagged::put(&mut self.0, tag, value);
         self
     }
 
@@ -245,22 +243,6 @@ fn text(value: &[u8]) -> String {
 
 fn words(value: &[u8]) -> OsString {
     OsString::from_vec(value.to_vec())
-}
-
-/// Walks over the fields of a frame's body.
-fn fields(mut body: &[u8]) -> impl Iterator<Item = Result<(u8, &[u8])>> {
-    std::iter::from_fn(move || {
-        let (&tag, rest) = body.split_first()?;
-        let parsed = rest.split_at_checked(4).and_then(|(length, rest)| {
-            rest.split_at_checked(usize::try_from(number(length)).ok()?)
-        });
-        let Some((value, rest)) = parsed else {
-            body = &[];
-            return Some(Err(Error::new("a field of the message is cut short")));
-        };
-        body = rest;
-        Some(Ok((tag, value)))
-    })
 }
 
 impl WrapperRequest {
@@ -339,31 +321,26 @@ fn pair(value: &[u8]) -> Option<(String, OsString)> {
 }
 
 fn attached(value: &[u8]) -> Option<Attached> {
-    match value {
-        [1] => Some(Attached::Bundle),
-        [2] => Some(Attached::Process),
-        [3] => Some(Attached::Resources),
-        _ => None,
-    }
+    use Attached::{Bundle, Process, Resources};
+    [Bundle, Process, Resources].into_iter().find(|what| value == [*what as u8])
 }
 
 impl DaemonResponse {
     /// The frame that carries this answer.
     pub fn encode(&self) -> Vec<u8> {
+        let text = |kind, text: &str| Frame::new(kind).field(TAG_TEXT, text.as_bytes()).finish();
         match self {
             Self::Heartbeat => Frame::new(KIND_HEARTBEAT).finish(),
             Self::Ending => Frame::new(KIND_ENDING).finish(),
             Self::Proceed(proceed) => proceed.encode(),
-            Self::Refuse(line) => Frame::new(KIND_REFUSE).field(TAG_TEXT, line.as_bytes()).finish(),
+            Self::Refuse(line) => text(KIND_REFUSE, line),
             Self::Incompatible { protocol, version } => Frame::new(KIND_INCOMPATIBLE)
                 .field(TAG_PROTOCOL, &protocol.to_le_bytes())
                 .field(TAG_VERSION, version.as_bytes())
                 .finish(),
-            Self::Unable(line) => Frame::new(KIND_UNABLE).field(TAG_TEXT, line.as_bytes()).finish(),
-            Self::Admin(json) => Frame::new(KIND_ADMIN).field(TAG_TEXT, json.as_bytes()).finish(),
-            Self::AdminPart(json) => {
-                Frame::new(KIND_ADMIN_PART).field(TAG_TEXT, json.as_bytes()).finish()
-            }
+            Self::Unable(line) => text(KIND_UNABLE, line),
+            Self::Admin(json) => text(KIND_ADMIN, json),
+            Self::AdminPart(json) => text(KIND_ADMIN_PART, json),
         }
     }
 

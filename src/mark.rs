@@ -7,9 +7,8 @@
 //! runtime root and ID, so that a container without a mark costs one failing `openat`. Nothing in it
 //! comes from the bundle: the container's author cannot write one.
 //!
-//! The file is a line with the format's version, then fields: one byte tag, `u32` little-endian
-//! length, bytes. Unknown tags are skipped; another version, a damaged file and the file of another
-//! container are no mark. Values are JSON texts, which are decoded only when a document is edited.
+//! The file is a line with the format's version, then fields (`tagged.rs`). Unknown tags are skipped;
+//! another version, a damaged file and the file of another container are no mark. Values are JSON texts, which are decoded only when a document is edited.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -22,6 +21,7 @@ use crate::error::{Context, Result};
 use crate::files;
 use crate::fnv::fnv128;
 use crate::presence::IfThere;
+use crate::tagged::{fields, put};
 
 /// The folder of the marks, in the run directory's folder of records.
 pub(crate) const MARKS: &str = "marks";
@@ -149,14 +149,10 @@ impl Mark {
 
     /// Reads a file's content; `None` if it is of another version, or damaged.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut rest = bytes.strip_prefix(FORMAT)?;
         let mut mark = Self::default();
-        while let Some((tag, after)) = rest.split_first() {
-            let (length, after) = after.split_first_chunk()?;
-            let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
-            let (value, after) = after.split_at_checked(length)?;
-            rest = after;
-            match *tag {
+        for field in fields(bytes.strip_prefix(FORMAT)?) {
+            let (tag, value) = field.ok()?;
+            match tag {
                 TAG_ROOT => mark.root = text(value)?,
                 TAG_ID => mark.id = text(value)?,
                 TAG_SANDBOX => mark.is_sandbox = true,
@@ -176,12 +172,6 @@ impl Mark {
         }
         Some(mark)
     }
-}
-
-fn put(bytes: &mut Vec<u8>, tag: u8, value: &[u8]) {
-    bytes.push(tag);
-    bytes.extend_from_slice(&u32::try_from(value.len()).unwrap_or(u32::MAX).to_le_bytes());
-    bytes.extend_from_slice(value);
 }
 
 fn text(value: &[u8]) -> Option<String> {

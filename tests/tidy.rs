@@ -114,6 +114,7 @@ fn rooms_reach_only_what_they_may() {
         "log",
         "presence",
         "procfs",
+        "tagged",
         "text",
     ];
     for (room, may) in ROOMS {

@@ -18,6 +18,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use serde_json::{Value, json};
 
+use crate::audit;
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
 use crate::text::printable;
@@ -210,19 +211,10 @@ impl ScriptFile {
 
 /// Removes the values of environment variables; their names stay.
 fn redact(line: &mut Value) {
-    if let Some(containers) = line.pointer_mut("/state/containers") {
-        containers.as_array_mut().into_iter().flatten().for_each(hide);
-    }
-    if let Some(container) = line.pointer_mut("/request/container") {
-        hide(container);
-    }
-}
-
-fn hide(container: &mut Value) {
-    for variable in container["env"].as_array_mut().into_iter().flatten() {
-        let text = variable.as_str().unwrap_or_default();
-        let name = text.split_once('=').map_or(text, |(name, _)| name);
-        *variable = Value::from(format!("{name}={REDACTED}"));
+    for place in ["/state/containers", "/request/container"] {
+        if let Some(part) = line.pointer_mut(place) {
+            audit::redact("", part, REDACTED);
+        }
     }
 }
 
@@ -235,8 +227,9 @@ mod tests {
         let mut line = json!({"state": {"containers": [{"id": "a", "env": ["TOKEN=secret"]}]}});
         redact(&mut line);
         assert!(!line.to_string().contains("secret") && line.to_string().contains("TOKEN="));
-        let mut line = json!({"request": {"container": {"env": ["A=secret", "secret"]}}});
+        let mut line = json!({"request": {"container": {"env": ["A=secret", "secret"], "hooks": {"prestart": [{"env": ["B=secret"]}]}}}});
         redact(&mut line);
+        assert!(!line.to_string().contains("secret"), "{line}");
         assert_eq!(line["request"]["container"]["env"][0], format!("A={REDACTED}"));
     }
 

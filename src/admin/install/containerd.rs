@@ -9,13 +9,10 @@
 //! Reference: containerd's docs/cri/config.md, docs/man/containerd-config.toml.5.md.
 
 pub(super) use super::containerd_files::{MAIN, socket_path, sources, state_directory};
-use super::containerd_files::{
-    NEW_CRI, OLD_CRI, configuration_version, drop_in_path, last_setting, parse_in_order,
-    refuse_if_overruled, require_cri,
-};
-use super::containerd_nri::{edit_nri_off, nri_off, nri_table};
+use super::containerd_files::{OLD_CRI, drop_in_path, last_setting, parse_in_order};
+use super::containerd_nri::{edit_nri_off, nri_table};
 pub(super) use super::containerd_nri::{nri_setting, plan_nri_off};
-use super::cri_entry::{find_template, note_runtime, render_entry, require_same_entry, runc_entry};
+use super::cri_entry::{Addition, DROP_IN, render_entry, runc_entry};
 use super::distribution::{self, Distribution, FLATCAR_MAIN, is_flatcar};
 use super::edit;
 use super::ledger::Ledger;
@@ -24,7 +21,6 @@ use super::plan::{Plan, Registration, Texts};
 use super::rendered;
 use crate::error::Result;
 
-const DROP_IN: &str = "50-nri-runc.toml";
 /// What makes Flatcar's containerd read a file that can be changed.
 const FLATCAR_UNIT: &str = "/etc/systemd/system/containerd.service.d/50-nri-runc.conf";
 
@@ -55,50 +51,28 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
 fn plan_for_files(registration: &Registration, main: &str, texts: &Texts) -> Result<Plan> {
     let mut plan = Plan::default();
     let files = parse_in_order(main, texts)?;
-    let version = configuration_version(main, &files)?;
-    require_cri(&files)?;
-    let cri = ["plugins", if version == 2 { OLD_CRI } else { NEW_CRI }, "containerd"];
-    let default = last_setting(&files, &[&cri[..], &["default_runtime_name"]].concat());
-    let default = default.and_then(|(_, item)| item.as_str()).unwrap_or("runc");
-    let template =
-        find_template(&files, &cri, if default == registration.name { "runc" } else { default });
-    note_runtime(template, &mut plan);
-    let written = last_setting(&files, &[&cri[..], &["runtimes", &registration.name]].concat());
-    if let Some((path, item)) = &written {
-        require_same_entry(path, item, registration)?;
+    let mut addition = Addition::of(registration, main, &files, &mut plan)?;
+    let (version, cri) = (addition.version, addition.cri);
+    let is_written = addition.entry.is_empty();
+    if !is_written
+        && version == 2
+        && last_setting(&files, &[&cri[..], &["runtimes", "runc"]].concat()).is_none()
+    {
+        addition.entry.insert_str(0, &runc_entry(&cri));
     }
-    let mut block = render_entry(registration, &cri, template);
-    if version == 2 && last_setting(&files, &[&cri[..], &["runtimes", "runc"]].concat()).is_none() {
-        block.insert_str(0, &runc_entry(&cri));
-    }
-    let name = (registration.default && default != registration.name)
-        .then(|| edit::string(&registration.name));
     let holder = last_setting(&files, &cri[..2]).map(|(path, _)| path.to_owned());
     let folder = drop_in_path(main, DROP_IN, texts).filter(|_| version >= 4 || holder.is_none());
-    let takes_over = registration.nri == NriDecision::TakeOver;
-    if let (Some(path), None) = (folder, &written) {
-        let mut new = format!("version = {version}\n\n{block}");
-        if registration.default {
-            let name = edit::string(&registration.name);
-            new = edit::set(&path, &new, &cri, "default_runtime_name", &name)?;
-            refuse_if_overruled(&files, &path, &cri)?;
-        }
-        if takes_over {
-            new.push_str(&nri_off(&path, &files, texts, &mut plan)?);
-        }
-        plan.own_file(texts, &path, new)?;
+    if let Some(path) = folder.filter(|_| !is_written) {
+        addition.as_file(&path, &files, texts, &mut plan)?;
         return Ok(plan);
     }
     let path = holder.unwrap_or_else(|| main.to_owned());
-    let mut new = texts.get(&path).cloned().unwrap_or_default();
-    if let Some(name) = name {
-        new = edit::set(&path, &new, &cri, "default_runtime_name", &name)?;
-    }
-    if written.is_none() {
-        new = edit::append(&path, &new, &block)?;
+    let mut new = addition.with_default(&path, texts.get(&path).cloned().unwrap_or_default())?;
+    if !is_written {
+        new = edit::append(&path, &new, &addition.entry)?;
     }
     plan.files.insert(path.clone(), new);
-    if takes_over {
+    if addition.takes_over() {
         edit_nri_off(&path, &files, texts, &mut plan)?;
     }
     Ok(plan)

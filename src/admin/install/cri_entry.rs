@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A handler's entry in the section of containerd's CRI plugin: which settings it copies, its text, and
-//! whether one that is there is the same. Pure.
+//! whether one that is there is the same; with the default runtime, what a registration adds. Pure.
 
 use toml_edit::{Item, TableLike};
 
-use super::containerd_files::{Files, last_setting};
+use super::containerd_files::{
+    Files, NEW_CRI, OLD_CRI, configuration_version, last_setting, refuse_if_overruled, require_cri,
+};
+use super::containerd_nri::nri_off;
 use super::edit::{self, text_at};
-use super::plan::{Plan, Registration, taken};
+use super::nri_decision::NriDecision;
+use super::plan::{Plan, Registration, Texts, taken};
 use crate::error::Result;
+
+/// The file of our own, in a folder that is imported.
+pub(super) const DROP_IN: &str = "50-nri-runc.toml";
 
 const SHIM: &str = "io.containerd.runc.v2";
 const ALL: [&str; 2] = ["*", "*/*"];
@@ -19,12 +26,87 @@ pub(super) fn runc_entry(cri: &[&str]) -> String {
     format!("{}\n  runtime_type = \"{SHIM}\"\n\n", edit::header(&keys))
 }
 
+/// What a registration adds to the section, in pieces.
+pub(super) struct Addition<'r> {
+    pub(super) registration: &'r Registration,
+    /// The version of the main file.
+    pub(super) version: i64,
+    /// The section's keys.
+    pub(super) cri: [&'static str; 3],
+    /// The handler's entry; empty where somebody else has written the same.
+    pub(super) entry: String,
+    /// Whether the default runtime is to be changed.
+    pub(super) sets_default: bool,
+}
+
+impl<'r> Addition<'r> {
+    /// What is missing in these files; notes the default runtime so far in the plan.
+    pub(super) fn of(
+        registration: &'r Registration,
+        main: &str,
+        files: &Files,
+        plan: &mut Plan,
+    ) -> Result<Self> {
+        let version = configuration_version(main, files)?;
+        require_cri(files)?;
+        let cri = ["plugins", if version == 2 { OLD_CRI } else { NEW_CRI }, "containerd"];
+        let name = registration.name.as_str();
+        let default = last_setting(files, &[&cri[..], &["default_runtime_name"]].concat());
+        let default = default.and_then(|(_, item)| item.as_str()).unwrap_or("runc");
+        let like = find_template(files, &cri, if default == name { "runc" } else { default });
+        note_runtime(like, plan);
+        let written = last_setting(files, &[&cri[..], &["runtimes", name]].concat());
+        let entry = match written {
+            Some((path, item)) => {
+                require_same_entry(path, item, registration)?;
+                String::new()
+            }
+            None => render_entry(registration, &cri, like),
+        };
+        let sets_default = registration.default && default != name;
+        Ok(Self { registration, version, cri, entry, sets_default })
+    }
+
+    /// Whether containerd's own NRI is to be switched off.
+    pub(super) fn takes_over(&self) -> bool {
+        self.registration.nri == NriDecision::TakeOver
+    }
+
+    /// A text of a file with our default runtime, if it is to be changed.
+    pub(super) fn with_default(&self, path: &str, text: String) -> Result<String> {
+        if !self.sets_default {
+            return Ok(text);
+        }
+        let name = edit::string(&self.registration.name);
+        edit::set(path, &text, &self.cri, "default_runtime_name", &name)
+    }
+
+    /// Plans all of it as a file of our own, in a folder that is imported.
+    pub(super) fn as_file(
+        &self,
+        path: &str,
+        files: &Files,
+        texts: &Texts,
+        plan: &mut Plan,
+    ) -> Result<()> {
+        let begin = format!("version = {}\n", self.version);
+        let mut new = begin.clone();
+        if !self.entry.is_empty() {
+            new.push_str(&format!("\n{}", self.entry));
+        }
+        if self.sets_default {
+            new = self.with_default(path, new)?;
+            refuse_if_overruled(files, path, &self.cri)?;
+        }
+        if self.takes_over() {
+            new.push_str(&nri_off(path, files, texts, plan)?);
+        }
+        if new == begin { Ok(()) } else { plan.own_file(texts, path, new) }
+    }
+}
+
 /// The entry whose settings are copied: that of the default runtime, else of runc.
-pub(super) fn find_template<'f>(
-    files: &'f Files,
-    cri: &[&str],
-    default: &str,
-) -> Option<&'f dyn TableLike> {
+fn find_template<'f>(files: &'f Files, cri: &[&str], default: &str) -> Option<&'f dyn TableLike> {
     [default, "runc"].into_iter().find_map(|name| {
         let (_, item) = last_setting(files, &[cri, &["runtimes", name]].concat())?;
         let table = item.as_table_like()?;
@@ -33,17 +115,13 @@ pub(super) fn find_template<'f>(
 }
 
 /// Notes the default runtime so far.
-pub(super) fn note_runtime(template: Option<&dyn TableLike>, plan: &mut Plan) {
+fn note_runtime(template: Option<&dyn TableLike>, plan: &mut Plan) {
     let behind = template.and_then(|template| text_at(template, &["options", "BinaryName"]));
     plan.runtime = behind.filter(|path| !path.is_empty()).map(str::to_owned);
 }
 
 /// Refuses an entry of that name with other content.
-pub(super) fn require_same_entry(
-    path: &str,
-    item: &Item,
-    registration: &Registration,
-) -> Result<()> {
+fn require_same_entry(path: &str, item: &Item, registration: &Registration) -> Result<()> {
     let entry = format!("a runtime {}", registration.name);
     let table = item.as_table_like().ok_or_else(|| taken(path, &entry, "form"))?;
     if text_at(table, &["options", "BinaryName"]) != Some(registration.binary.as_str()) {

@@ -10,19 +10,14 @@
 
 use toml_edit::{Document, TableLike};
 
-use super::containerd_files::{
-    Files, NEW_CRI, OLD_CRI, configuration_version, drop_in_path, last_setting, parse_in_order,
-    refuse_if_overruled, require_cri,
-};
-use super::containerd_nri::{has_nri_table, is_nri_off, nri_off, nri_table};
-use super::cri_entry::{find_template, note_runtime, render_entry, require_same_entry};
+use super::containerd_files::{Files, OLD_CRI, drop_in_path, last_setting, parse_in_order};
+use super::containerd_nri::{has_nri_table, is_nri_off, nri_table};
+use super::cri_entry::{Addition, DROP_IN};
 use super::distribution::{self, Distribution};
 use super::edit::{self, text_at};
-use super::nri_decision::NriDecision;
 use super::plan::{Plan, Registration, Texts};
 use crate::error::{Error, Result};
 
-const DROP_IN: &str = "50-nri-runc.toml";
 const BEGIN: &str =
     "# nri-runc: added by `nri-runc nri install`, removed by `nri-runc nri uninstall`\n";
 const END: &str = "# nri-runc: end\n";
@@ -50,92 +45,26 @@ pub(super) fn plan(
         *text = without_addition(text);
     }
     let files = parse_in_order(main, &others)?;
-    let version = configuration_version(main, &files)?;
-    require_cri(&files)?;
-    let cri = ["plugins", if version == 2 { OLD_CRI } else { NEW_CRI }, "containerd"];
     let mut plan = Plan::default();
-    let addition = Addition::of(registration, &cri, &files, &mut plan)?;
+    let addition = Addition::of(registration, main, &files, &mut plan)?;
     match own {
-        Some(path) => addition.as_file(&path, version, &files, texts, &mut plan)?,
-        None => addition.as_template(main, distribution, version, &files, texts, &mut plan)?,
+        Some(path) => addition.as_file(&path, &files, texts, &mut plan)?,
+        None => addition.as_template(main, distribution, &files, texts, &mut plan)?,
     }
     Ok(plan)
 }
 
-/// What is to be added, in pieces.
-struct Addition<'r> {
-    registration: &'r Registration,
-    cri: [&'r str; 3],
-    /// The handler's entry; empty where somebody else has written the same.
-    entry: String,
-    /// Whether the default runtime is to be changed.
-    sets_default: bool,
-}
-
-impl<'r> Addition<'r> {
-    fn of(
-        registration: &'r Registration,
-        cri: &[&'r str; 3],
-        files: &Files,
-        plan: &mut Plan,
-    ) -> Result<Self> {
-        let name = registration.name.as_str();
-        let default = last_setting(files, &[&cri[..], &["default_runtime_name"]].concat());
-        let default = default.and_then(|(_, item)| item.as_str()).unwrap_or("runc");
-        let like = find_template(files, cri, if default == name { "runc" } else { default });
-        note_runtime(like, plan);
-        let written = last_setting(files, &[&cri[..], &["runtimes", name]].concat());
-        let entry = match written {
-            Some((path, item)) => {
-                require_same_entry(path, item, registration)?;
-                String::new()
-            }
-            None => render_entry(registration, cri, like),
-        };
-        let sets_default = registration.default && default != name;
-        Ok(Self { registration, cri: *cri, entry, sets_default })
-    }
-
-    fn takes_over(&self) -> bool {
-        self.registration.nri == NriDecision::TakeOver
-    }
-
-    /// A file of our own, in a folder that is imported.
-    fn as_file(
-        &self,
-        path: &str,
-        version: i64,
-        files: &Files,
-        texts: &Texts,
-        plan: &mut Plan,
-    ) -> Result<()> {
-        let begin = format!("version = {version}\n");
-        let mut new = begin.clone();
-        if !self.entry.is_empty() {
-            new.push_str(&format!("\n{}", self.entry));
-        }
-        if self.sets_default {
-            let name = edit::string(&self.registration.name);
-            new = edit::set(path, &new, &self.cri, "default_runtime_name", &name)?;
-            refuse_if_overruled(files, path, &self.cri)?;
-        }
-        if self.takes_over() {
-            new.push_str(&nri_off(path, files, texts, plan)?);
-        }
-        if new == begin { Ok(()) } else { plan.own_file(texts, path, new) }
-    }
-
+impl Addition<'_> {
     /// At the end of the template from which k3s or RKE2 renders the file.
     fn as_template(
         &self,
         main: &str,
         distribution: Distribution,
-        version: i64,
         files: &Files,
         texts: &Texts,
         plan: &mut Plan,
     ) -> Result<()> {
-        let title = distribution.title();
+        let (title, version) = (distribution.title(), self.version);
         let Some(path) = distribution::template(main, version) else {
             return Err(Error::new(format!("{main} cannot be changed, and imports no folder"))
                 .hint(format!("install for a file of your own: --engine-config; {title} reads it where its containerd is told to")));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A test that is skipped shows: in the list at the end of `make test`, and under CI as a failure
-//! where the setup should have brought what it lacks. Tests of this program run it once more, in
+//! where the setup should have brought what it lacks. Tests of this file run their program once more, in
 //! which they skip themselves. And `make test` runs all of its parts, and finds what tests leave.
 
 use std::path::Path;
@@ -15,7 +15,7 @@ const WHY: &str = "SKIPPED_FOR";
 #[expect(clippy::disallowed_methods, reason = "the test itself")]
 fn command(test: &str, ci: Option<&str>, list: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test]).env(WHY, "no such\n\ttool ");
+    command.args(["--exact", &format!("tidy::skips::{test}")]).env(WHY, "no such\n\ttool ");
     command.env_remove("CI").env_remove("NRI_RUNC_FRESH");
     command.envs(ci.map(|ci| ("CI", ci))).env("NRI_RUNC_SKIPS", list);
     command
@@ -38,7 +38,7 @@ fn a_skip_for_the_machine_is_listed_even_under_ci() {
     for ci in [None, Some("true")] {
         let (list, output) = listed(test, ci);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-        assert_eq!(list, format!("skips::{test}\tno such tool\n"));
+        assert_eq!(list, format!("tidy::skips::{test}\tno such tool\n"));
         let shown = String::from_utf8_lossy(&output.stdout);
         assert!(!shown.contains("no such"), "the harness hides it: {shown}");
     }
@@ -52,7 +52,7 @@ fn a_skip_for_a_tool_is_listed_and_under_ci_a_failure_with_the_reason() {
     let test = "a_skip_for_a_tool_is_listed_and_under_ci_a_failure_with_the_reason";
     let (list, output) = listed(test, None);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-    assert_eq!(list, format!("skips::{test}\tno such tool\n"));
+    assert_eq!(list, format!("tidy::skips::{test}\tno such tool\n"));
     let (list, output) = listed(test, Some("true"));
     let shown = String::from_utf8_lossy(&output.stdout);
     assert_eq!((output.status.code(), list.as_str()), (Some(101), ""), "{shown}");

@@ -15,7 +15,7 @@ const WHY: &str = "SKIPPED_FOR";
 #[expect(clippy::disallowed_methods, reason = "the test itself")]
 fn command(test: &str, ci: Option<&str>, list: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", &format!("tidy::skips::{test}")]).env(WHY, "no such\n\ttool ");
+    command.args(["--exact", &format!("skips::{test}")]).env(WHY, "no such\n\ttool ");
     command.env_remove("CI").env_remove("NRI_RUNC_FRESH");
     command.envs(ci.map(|ci| ("CI", ci))).env("NRI_RUNC_SKIPS", list);
     command

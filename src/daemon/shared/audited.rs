@@ -3,11 +3,11 @@
 //! up or built while no audit log is kept.
 
 use crate::audit::{AuditAction, AuditEntry, AuditSubject};
-use crate::daemon::node::Node;
+use crate::daemon::shared::Daemon;
 use crate::error::Error;
 use crate::state::{Change, Container, ContainerKey, Pod, Skipped};
 
-impl Node {
+impl Daemon {
     /// Writes an entry about a container, also of one that was refused or is gone.
     pub(crate) fn audit(&self, key: &ContainerKey, entry: impl FnOnce() -> AuditEntry) {
         if self.report.audit.is_on() {

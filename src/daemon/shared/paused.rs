@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 
 use crate::cgroup::Cgroups;
 use crate::chain::Notification;
-use crate::daemon::node::{Node, events};
+use crate::daemon::shared::{Daemon, events};
 use crate::plugin::Event;
 use crate::plugin::api::ContainerState;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
-impl Node {
+impl Daemon {
     /// Whether the processes of the container are frozen.
     pub(crate) fn is_paused(&self, record: &Container) -> bool {
         let Some(pid) = record.init_pid.filter(|_| record.state == Lifecycle::Running) else {

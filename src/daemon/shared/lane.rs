@@ -16,10 +16,10 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::JoinHandle;
 
 use crate::argv::Verb;
-use crate::daemon::node::bundle_turns::{BundleTurn, Bundles};
-use crate::daemon::node::messages::Classes;
 use crate::daemon::runtime::error_log::RuntimeLog;
 use crate::daemon::runtime::state_dir::{self, Stamp};
+use crate::daemon::shared::bundle_turns::{BundleTurn, Bundles};
+use crate::daemon::shared::messages::Classes;
 use crate::daemon::watch::pidfd;
 use crate::daemon::watch::start_watch::StartWatch;
 use crate::error::Result;

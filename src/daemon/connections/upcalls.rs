@@ -8,10 +8,10 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::sync::Notify;
 
-use crate::daemon::node::Node;
 use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::daemon::registry::roster::UnregisteredPlugin;
 use crate::daemon::resources::updates;
+use crate::daemon::shared::Daemon;
 use crate::plugin::{PluginIdentity, Upcalls, api};
 
 /// Requests of one plugin that may wait for their turn; the plugin is held back beyond that.
@@ -63,12 +63,12 @@ impl Registration {
 }
 
 pub(super) fn upcalls(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     unregistered: &UnregisteredPlugin,
     registration: &Registration,
 ) -> Arc<dyn Upcalls> {
     let (sender, mut requests) = tokio::sync::mpsc::channel::<Unsolicited>(QUEUED);
-    let (node, registration) = (Rc::clone(node), registration.clone());
+    let (daemon, registration) = (Rc::clone(daemon), registration.clone());
     tokio::task::spawn_local(async move {
         while let Some(unsolicited) = requests.recv().await {
             // The plugin may have given up meanwhile.
@@ -76,7 +76,7 @@ pub(super) fn upcalls(
                 continue;
             }
             let reply = match may_ask(&registration, &unsolicited.plugin).await {
-                Ok(plugin) => updates::unsolicited(&node, &plugin, unsolicited.request).await,
+                Ok(plugin) => updates::unsolicited(&daemon, &plugin, unsolicited.request).await,
                 Err(why) => Err(why),
             };
             let _plugin_is_gone = unsolicited.reply.send(reply);

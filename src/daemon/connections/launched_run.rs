@@ -12,11 +12,11 @@ use tokio::task::JoinHandle;
 use crate::audit::AuditAction;
 use crate::plugin::{Launched, Plugin, PluginFile, ProcessLog};
 
-use crate::daemon::node::Node;
-use crate::daemon::plugins::admission;
-use crate::daemon::plugins::upcalls::{Registration, upcalls};
+use crate::daemon::connections::admission;
+use crate::daemon::connections::upcalls::{Registration, upcalls};
 use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::daemon::registry::roster::LaunchRecord;
+use crate::daemon::shared::Daemon;
 use crate::daemon::watch::pidfd;
 use crate::presence::IfThere;
 
@@ -34,12 +34,12 @@ pub(super) struct LaunchedRun {
 
 impl LaunchedRun {
     /// The run that the program before this one in the same process has begun, if it goes on.
-    pub(super) fn before(node: &Rc<Node>, record: &LaunchRecord) -> Option<Self> {
-        let before = node.registry.roster.take_launched_before(&record.id())?;
+    pub(super) fn before(daemon: &Rc<Daemon>, record: &LaunchRecord) -> Option<Self> {
+        let before = daemon.registry.roster.take_launched_before(&record.id())?;
         record.resumes(&before.file, before.starts, &before.log);
         let registration = Registration::default();
         registration.set(&before.connected);
-        let (of_task, connected) = (Rc::clone(node), before.connected);
+        let (of_task, connected) = (Rc::clone(daemon), before.connected);
         let process = process_of(&connected.chained.plugin);
         let task = tokio::task::spawn_local(async move {
             let stays = admission::stay(&of_task, &connected);
@@ -51,7 +51,7 @@ impl LaunchedRun {
     /// Starts the plugin, which registers and is configured; `None` if it fails, which is reported,
     /// or if another file is wanted meanwhile.
     pub(super) async fn start(
-        node: &Rc<Node>,
+        daemon: &Rc<Daemon>,
         file: &PluginFile,
         wanted_file: &mut Receiver<Option<PluginFile>>,
         record: &LaunchRecord,
@@ -59,11 +59,11 @@ impl LaunchedRun {
         let id = file.id();
         let log = ProcessLog::new(&id);
         record.starts(file, &log);
-        let settings = admission::settings(node);
+        let settings = admission::settings(daemon);
         let identity = (file.index.clone(), file.name.clone());
-        let unregistered = node.registry.roster.enters(Some(identity), None);
+        let unregistered = daemon.registry.roster.enters(Some(identity), None);
         let registration = Registration::default();
-        let upcalls = upcalls(node, &unregistered, &registration);
+        let upcalls = upcalls(daemon, &unregistered, &registration);
         let started = tokio::select! {
             started = Launched::start(file, &settings, upcalls, &log) => Some(started),
             _ = wanted_file.changed() => None,
@@ -77,17 +77,17 @@ impl LaunchedRun {
             Some(Err(error)) => {
                 let why = format!("could not be started: {error}");
                 record.note_start(Some(why.clone()));
-                node.audit_plugin(AuditAction::Rejected, &id, &why);
-                node.report.note_failure(&format!("{id} {why}"), &id);
-                node.registry.note_failed(&id);
+                daemon.audit_plugin(AuditAction::Rejected, &id, &why);
+                daemon.report.note_failure(&format!("{id} {why}"), &id);
+                daemon.registry.note_failed(&id);
                 return None;
             }
             None => {
-                node.registry.note_failed(&id);
+                daemon.registry.note_failed(&id);
                 return None;
             }
         };
-        let task = follow(Rc::clone(node), plugin, registration.clone());
+        let task = follow(Rc::clone(daemon), plugin, registration.clone());
         let task = tokio::task::spawn_local(task);
         Some(Self { file: file.clone(), registration, task })
     }
@@ -113,12 +113,12 @@ impl LaunchedRun {
     }
 
     /// Ends the plugin: no new request reaches it, and those under way are answered first.
-    pub(super) async fn end(mut self, node: &Node, why: &str) {
+    pub(super) async fn end(mut self, daemon: &Daemon, why: &str) {
         match self.registration.connected() {
             Some(connected) => {
-                node.registry.remove(&connected, why);
+                daemon.registry.remove(&connected, why);
                 let ended = connected.requests_ended();
-                let _in_time = tokio::time::timeout(node.config().debug_create_cap, ended).await;
+                let _in_time = tokio::time::timeout(daemon.config().debug_create_cap, ended).await;
                 connected.chained.plugin.shutdown(why).await;
             }
             None => self.task.abort(),
@@ -128,9 +128,9 @@ impl LaunchedRun {
 }
 
 /// Follows a plugin from its synchronization to the end of its process.
-async fn follow(node: Rc<Node>, plugin: Plugin, registration: Registration) {
+async fn follow(daemon: Rc<Daemon>, plugin: Plugin, registration: Registration) {
     let process = process_of(&plugin);
-    let registered = admission::admit(&node, plugin, None, &registration);
+    let registered = admission::admit(&daemon, plugin, None, &registration);
     tokio::pin!(registered);
     tokio::select! {
         () = &mut registered => return wait_until_gone(process.as_ref()).await,

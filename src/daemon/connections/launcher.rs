@@ -16,11 +16,11 @@ use crate::limits;
 use crate::plugin::{self, PluginFile, Unusable, UnusableKind};
 use crate::presence;
 
-use crate::daemon::node::Node;
-use crate::daemon::plugins::launched_run::LaunchedRun;
-use crate::daemon::plugins::{resumed, socket};
+use crate::daemon::connections::launched_run::LaunchedRun;
+use crate::daemon::connections::{resumed, socket};
 use crate::daemon::registry::process_name;
 use crate::daemon::registry::roster::LaunchRecord;
+use crate::daemon::shared::Daemon;
 
 /// How often the folders are checked. A change is acted upon when two checks see the same: a file
 /// that is being copied must not be executed.
@@ -41,11 +41,11 @@ const STEADY: Duration = Duration::from_secs(60);
 type WantedPlugins = BTreeMap<String, Sender<Option<PluginFile>>>;
 
 /// Keeps the pre-installed plugins running for ever.
-pub(crate) async fn keep_running(node: Rc<Node>) {
+pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
     let look = || {
-        let config = node.config();
+        let config = daemon.config();
         // What cannot be known now is looked at again.
-        let _counts_as_before = node.registry.pre_installed.look(&config);
+        let _counts_as_before = daemon.registry.pre_installed.look(&config);
         plugin::discover(&config.plugin_path, &config.plugin_config_path)
     };
     let (mut wanted, mut logged) = (WantedPlugins::new(), HashSet::new());
@@ -54,18 +54,18 @@ pub(crate) async fn keep_running(node: Rc<Node>) {
     loop {
         if done.as_ref() != Some(&seen) {
             log_unusable(&seen.1, &mut logged);
-            follow(&node, &mut wanted, &seen);
+            follow(&daemon, &mut wanted, &seen);
             if done.is_none() {
-                let node = Rc::clone(&node);
+                let daemon = Rc::clone(&daemon);
                 // Each task of a plugin has taken its own by then.
                 tokio::task::spawn_local(async move {
                     tokio::time::sleep(FOLDER_CHECK).await;
-                    resumed::end_forgotten(&node).await;
+                    resumed::end_forgotten(&daemon).await;
                 });
             }
             done = Some(seen.clone());
         }
-        until_there_is_a_folder(&node).await;
+        until_there_is_a_folder(&daemon).await;
         loop {
             tokio::time::sleep(FOLDER_CHECK).await;
             let before = std::mem::replace(&mut seen, look());
@@ -78,15 +78,15 @@ pub(crate) async fn keep_running(node: Rc<Node>) {
 
 /// Waits while there is no folder of plugins, until something happens near its path or a reload may
 /// have named another.
-async fn until_there_is_a_folder(node: &Node) {
-    let path = node.config().plugin_path.clone();
+async fn until_there_is_a_folder(daemon: &Daemon) {
+    let path = daemon.config().plugin_path.clone();
     while matches!(presence::exists(&path), Ok(false)) {
-        let watched = socket::watch_near(node, &path);
+        let watched = socket::watch_near(daemon, &path);
         // Looked at again under the watch: no event in between is missed.
         let (Some(mut watched), Ok(false)) = (watched, presence::exists(&path)) else { return };
         tokio::select! {
             _whatever = watched.next() => tokio::time::sleep(FOLDER_CHECK).await,
-            () = node.watches.reloaded.notified() => return,
+            () = daemon.watches.reloaded.notified() => return,
             () = tokio::time::sleep(ABSENT_CHECK) => {}
         }
     }
@@ -108,7 +108,11 @@ fn log_unusable(unusable: &[Unusable], logged: &mut HashSet<String>) {
 }
 
 /// Starts, stops and restarts plugins as the folders show.
-fn follow(node: &Rc<Node>, wanted: &mut WantedPlugins, seen: &(Vec<PluginFile>, Vec<Unusable>)) {
+fn follow(
+    daemon: &Rc<Daemon>,
+    wanted: &mut WantedPlugins,
+    seen: &(Vec<PluginFile>, Vec<Unusable>),
+) {
     wanted.retain(|id, sender| {
         let stays = stays(id, seen);
         if !stays {
@@ -128,8 +132,8 @@ fn follow(node: &Rc<Node>, wanted: &mut WantedPlugins, seen: &(Vec<PluginFile>, 
         } else {
             let (sender, wanted_file) = channel(Some(file.clone()));
             wanted.insert(id, sender);
-            let record = node.registry.roster.launches(&file.index, &file.name);
-            tokio::task::spawn_local(keep_plugin(Rc::clone(node), wanted_file, record));
+            let record = daemon.registry.roster.launches(&file.index, &file.name);
+            tokio::task::spawn_local(keep_plugin(Rc::clone(daemon), wanted_file, record));
         }
     }
 }
@@ -150,17 +154,17 @@ fn stays(id: &str, (found, unusable): &(Vec<PluginFile>, Vec<Unusable>)) -> bool
 
 /// Keeps one plugin running until its file is removed.
 async fn keep_plugin(
-    node: Rc<Node>,
+    daemon: Rc<Daemon>,
     mut wanted_file: Receiver<Option<PluginFile>>,
     record: Rc<LaunchRecord>,
 ) {
     let mut pauses = Pauses::default();
-    let mut current = LaunchedRun::before(&node, &record);
+    let mut current = LaunchedRun::before(&daemon, &record);
     loop {
         let Some(file) = wanted_file.borrow_and_update().clone() else { break };
         let begun = Instant::now();
         if current.as_ref().is_none_or(|run| run.file != file) {
-            let started = LaunchedRun::start(&node, &file, &mut wanted_file, &record).await;
+            let started = LaunchedRun::start(&daemon, &file, &mut wanted_file, &record).await;
             current = which_stays(current, started).await;
             if let Some(run) = &current {
                 let is_outdated = run.file != file;
@@ -177,11 +181,11 @@ async fn keep_plugin(
                 _ = wanted_file.changed() => {}
             }
         }
-        if node.process.is_ending.get() {
+        if daemon.process.is_ending.get() {
             return;
         }
         let is_changed = wanted_file.borrow().as_ref() != Some(&file);
-        if is_changed || current.is_none() && gives_way(&node, &file, &mut wanted_file).await {
+        if is_changed || current.is_none() && gives_way(&daemon, &file, &mut wanted_file).await {
             pauses = Pauses::default();
             continue;
         }
@@ -199,7 +203,7 @@ async fn keep_plugin(
         }
     }
     if let Some(run) = current {
-        run.end(&node, "its file is gone").await;
+        run.end(&daemon, "its file is gone").await;
     }
 }
 
@@ -231,22 +235,22 @@ async fn which_stays(
 /// Waits while a process that the daemon did not start has the place of a plugin whose name is given
 /// away (`displace = "any"`): started again, the two would fight for it. Returns whether there was one.
 async fn gives_way(
-    node: &Node,
+    daemon: &Daemon,
     file: &PluginFile,
     wanted_file: &mut Receiver<Option<PluginFile>>,
 ) -> bool {
     let id = file.id();
-    if node.registry.pre_installed.owns(&id) {
+    if daemon.registry.pre_installed.owns(&id) {
         return false; // No other process keeps its place, or takes it again.
     }
-    let Some(other) = node.registry.find(&id) else { return false };
+    let Some(other) = daemon.registry.find(&id) else { return false };
     let name = process_name(other.chained.plugin.pid());
     info!("{id} is not started again before {name}, which has its place, disconnects");
     tokio::select! {
         _why = other.chained.plugin.closed() => {}
         _ = wanted_file.changed() => return true,
     }
-    node.registry.returning.expect(&id, node.config().registration_timeout);
+    daemon.registry.returning.expect(&id, daemon.config().registration_timeout);
     true
 }
 

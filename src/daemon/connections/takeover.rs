@@ -13,11 +13,11 @@ use tokio::time::Instant;
 use tracing::{error, info};
 
 use crate::clock::now;
-use crate::daemon::node::{Node, log_failure};
-use crate::daemon::plugins::returning;
+use crate::daemon::connections::returning;
 use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::daemon::registry::takeovers::{MOST, WINDOW};
 use crate::daemon::registry::{process_name, taken_over_by};
+use crate::daemon::shared::{Daemon, log_failure};
 use crate::host::Point;
 use crate::plugin::Plugin;
 
@@ -44,24 +44,24 @@ impl Takeover {
     /// # Errors
     /// Fails with the reason why the newcomer is refused; it is reported.
     pub(super) fn begin(
-        node: &Node,
+        daemon: &Daemon,
         plugin: &Plugin,
         is_launched: bool,
     ) -> Result<Option<Self>, String> {
         let id = plugin.id();
-        let Some(old) = node.registry.find(&id) else {
-            node.registry.takeovers.forget_all_displaced(&id, Instant::now());
+        let Some(old) = daemon.registry.find(&id) else {
+            daemon.registry.takeovers.forget_all_displaced(&id, Instant::now());
             return Ok(None);
         };
         let takeover = Self {
-            pod: returning::pod_of_process(node, plugin.pid()),
+            pod: returning::pod_of_process(daemon, plugin.pid()),
             pid: plugin.pid(),
             is_upgrade: is_launched
-                && (old.chained.launched || node.registry.pre_installed.owns(&id)),
+                && (old.chained.launched || daemon.registry.pre_installed.owns(&id)),
             outcome: Cell::new("failed"),
             id,
         };
-        takeover.refuse_fight(node, &old).inspect_err(|_why| takeover.count(node))?;
+        takeover.refuse_fight(daemon, &old).inspect_err(|_why| takeover.count(daemon))?;
         info!(
             "{}: {} connected beside {} and takes over from it once it is synchronized",
             takeover.id,
@@ -72,15 +72,15 @@ impl Takeover {
     }
 
     /// Refuses a newcomer that fights with the healthy plugin `old`.
-    fn refuse_fight(&self, node: &Node, old: &ConnectedPlugin) -> Result<(), String> {
+    fn refuse_fight(&self, daemon: &Daemon, old: &ConnectedPlugin) -> Result<(), String> {
         if self.is_upgrade || old.is_doubtful() {
             return Ok(());
         }
-        let (takeovers, at) = (&node.registry.takeovers, Instant::now());
+        let (takeovers, at) = (&daemon.registry.takeovers, Instant::now());
         let old_pid = old.chained.plugin.pid();
         let why = if takeovers.is_contested(&self.id, at) {
             format!("this place was taken over {MOST} times within {} seconds", WINDOW.as_secs())
-        } else if self.comes_back(node, old_pid) {
+        } else if self.comes_back(daemon, old_pid) {
             "another pod has taken over from its pod since".to_owned()
         } else {
             return Ok(());
@@ -95,28 +95,32 @@ impl Takeover {
         if takeovers.note_refusal(&self.id, at) {
             error!("{line}");
         }
-        node.report.count_failure(&line, CONTESTED, &self.id, now());
+        daemon.report.count_failure(&line, CONTESTED, &self.id, now());
         Err(line)
     }
 
     /// Whether it is the restarted container of a pod that another pod's process took over from: a
     /// plugin that exits when it is replaced is started again until its pod is deleted.
-    fn comes_back(&self, node: &Node, old_pid: Option<i32>) -> bool {
+    fn comes_back(&self, daemon: &Daemon, old_pid: Option<i32>) -> bool {
         let Some(pod) = self.pod.as_deref() else { return false };
-        node.registry.takeovers.has_displaced(&self.id, pod)
-            && returning::pod_of_process(node, old_pid).as_deref() != Some(pod)
+        daemon.registry.takeovers.has_displaced(&self.id, pod)
+            && returning::pod_of_process(daemon, old_pid).as_deref() != Some(pod)
     }
 
     /// Counts it by its outcome.
-    pub(super) fn count(&self, node: &Node) {
-        node.report.metrics.plugins().count_takeover(&self.id, self.outcome.get());
+    pub(super) fn count(&self, daemon: &Daemon) {
+        daemon.report.metrics.plugins().count_takeover(&self.id, self.outcome.get());
     }
 }
 
 /// Passes a point of a takeover; nothing else has such points.
-pub(super) fn pass(node: &Node, takeover: Option<&Takeover>, point: Point) -> Result<(), String> {
+pub(super) fn pass(
+    daemon: &Daemon,
+    takeover: Option<&Takeover>,
+    point: Point,
+) -> Result<(), String> {
     match takeover {
-        Some(_) => node.host.point(point).map_err(|error| error.to_string()),
+        Some(_) => daemon.host.point(point).map_err(|error| error.to_string()),
         None => Ok(()),
     }
 }
@@ -127,49 +131,49 @@ pub(super) fn pass(node: &Node, takeover: Option<&Takeover>, point: Point) -> Re
 /// # Errors
 /// Fails with the reason why the earlier connection keeps its place.
 pub(super) fn take_place(
-    node: &Node,
+    daemon: &Daemon,
     connected: &Rc<ConnectedPlugin>,
     takeover: Option<&Takeover>,
 ) -> Result<Vec<Rc<ConnectedPlugin>>, String> {
     if !connected.is_synchronizing() {
         return Err("it went away, or a later connection took its place".to_owned());
     }
-    let predecessor = node.registry.predecessor(connected);
+    let predecessor = daemon.registry.predecessor(connected);
     if let (Some(old), Some(takeover)) = (&predecessor, takeover) {
         if connected.chained.has_strikes() {
             return Err("it did not answer an event in time".to_owned());
         }
         // Others may have taken the place while this one was being synchronized.
-        takeover.refuse_fight(node, old)?;
+        takeover.refuse_fight(daemon, old)?;
     }
-    let old = node.registry.take_place(connected);
+    let old = daemon.registry.take_place(connected);
     if let Some(takeover) = takeover {
         takeover.outcome.set("completed");
-        predecessor.iter().for_each(|predecessor| note(node, takeover, predecessor));
+        predecessor.iter().for_each(|predecessor| note(daemon, takeover, predecessor));
     }
     Ok(old)
 }
 
 /// Notes a takeover from `old`.
-fn note(node: &Node, takeover: &Takeover, old: &ConnectedPlugin) {
+fn note(daemon: &Daemon, takeover: &Takeover, old: &ConnectedPlugin) {
     let (id, old_pid, at) = (&takeover.id, old.chained.plugin.pid(), Instant::now());
     info!("{id}: {} took over from {}", process_name(takeover.pid), process_name(old_pid));
-    let takeovers = &node.registry.takeovers;
+    let takeovers = &daemon.registry.takeovers;
     takeover.pod.iter().for_each(|pod| takeovers.forget_displaced(id, pod));
     if !takeover.is_upgrade {
-        let lost = returning::pod_of_process(node, old_pid);
+        let lost = returning::pod_of_process(daemon, old_pid);
         takeovers.note(id, lost.filter(|pod| takeover.pod.as_ref() != Some(pod)), at);
     }
 }
 
 /// Ends a connection whose place was taken: the requests that involve it are answered first, then it
 /// gets Shutdown.
-pub(super) async fn retire(node: Rc<Node>, old: Rc<ConnectedPlugin>, by: Rc<ConnectedPlugin>) {
-    let passed = node.host.point(Point::DaemonTakeoverDone);
+pub(super) async fn retire(daemon: Rc<Daemon>, old: Rc<ConnectedPlugin>, by: Rc<ConnectedPlugin>) {
+    let passed = daemon.host.point(Point::DaemonTakeoverDone);
     log_failure("ending a plugin whose place was taken", passed);
     // No request lasts longer than its caller waits.
-    let _ended = tokio::time::timeout(node.config().debug_create_cap, old.requests_ended()).await;
-    let passed = node.host.point(Point::DaemonTakeoverShutdown);
+    let _ended = tokio::time::timeout(daemon.config().debug_create_cap, old.requests_ended()).await;
+    let passed = daemon.host.point(Point::DaemonTakeoverShutdown);
     log_failure("ending a plugin whose place was taken", passed);
     old.chained.plugin.shutdown(&taken_over_by(&by)).await;
 }

@@ -2,7 +2,7 @@
 //! Plugins connect and disconnect: the socket, registration and synchronization, pre-installed
 //! plugins that are kept running, plugins that are expected back after a restart.
 //!
-//! It never decides about a container. It imports `node`, `process`, `registry`, `resources` and
+//! It never decides about a container. It imports `shared`, `process`, `registry`, `resources` and
 //! `watch`.
 
 pub(crate) mod admission;

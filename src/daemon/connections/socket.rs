@@ -18,14 +18,14 @@ use crate::plugin::socket::{self, Bound, NoPlugins, SocketFile};
 
 use crate::clock::now;
 use crate::config::Config;
-use crate::daemon::node::queues::PodNews;
-use crate::daemon::node::{Node, log_failure};
-use crate::daemon::plugins::admission;
-use crate::daemon::plugins::launcher;
-use crate::daemon::plugins::returning;
+use crate::daemon::connections::admission;
+use crate::daemon::connections::launcher;
+use crate::daemon::connections::returning;
 use crate::daemon::process::handover;
 use crate::daemon::process::sockets::asynchronous;
 use crate::daemon::registry::socket::SavedSocket;
+use crate::daemon::shared::queues::PodNews;
+use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
 use crate::daemon::watch::pidfd;
 use crate::error::{Error, Result};
@@ -52,15 +52,15 @@ struct PathHolder {
 
 /// Opens the socket and launches the pre-installed plugins; while an engine's own NRI listens
 /// there, the daemon consults no plugins.
-pub(crate) fn open(node: &Rc<Node>) {
-    let slot = &node.registry.socket;
-    returning::expect_at_start(node);
+pub(crate) fn open(daemon: &Rc<Daemon>) {
+    let slot = &daemon.registry.socket;
+    returning::expect_at_start(daemon);
     slot.since.set(now());
-    match socket::for_plugins(&node.config()) {
-        Ok(bound) => accept(node, bound),
+    match socket::for_plugins(&daemon.config()) {
+        Ok(bound) => accept(daemon, bound),
         Err(NoPlugins::SwitchedOff) => {
             *slot.problem.borrow_mut() = Some(NoPlugins::SwitchedOff);
-            launch(node);
+            launch(daemon);
             return;
         }
         Err(why) => {
@@ -72,41 +72,41 @@ pub(crate) fn open(node: &Rc<Node>) {
             *slot.problem.borrow_mut() = Some(why);
         }
     }
-    if node.is_bystander() {
+    if daemon.is_bystander() {
         // Plugins belong to the engine now and do not connect to the daemon: no create waits for
         // them, nor is refused without them.
-        node.registry.returning.expect_none();
-        if node.config().requires_plugins() {
+        daemon.registry.returning.expect_none();
+        if daemon.config().requires_plugins() {
             warn!("required plugins are not enforced: containers are created unchanged");
         }
     } else {
-        launch(node);
+        launch(daemon);
     }
-    keep(node);
+    keep(daemon);
 }
 
 /// Goes on with the socket of the program before.
 ///
 /// # Errors
 /// Fails when its descriptor is no listener.
-pub(crate) fn resume(node: &Rc<Node>, saved: &SavedSocket) -> Result<()> {
-    let slot = &node.registry.socket;
+pub(crate) fn resume(daemon: &Rc<Daemon>, saved: &SavedSocket) -> Result<()> {
+    let slot = &daemon.registry.socket;
     let since = saved.since;
     match (saved.descriptor, saved.file) {
         (Some(descriptor), Some(file)) => {
-            accept(node, Bound { listener: handover::own(descriptor)?.into(), file });
+            accept(daemon, Bound { listener: handover::own(descriptor)?.into(), file });
         }
-        _ => match socket::for_plugins(&node.config()) {
-            Ok(bound) => accept(node, bound),
+        _ => match socket::for_plugins(&daemon.config()) {
+            Ok(bound) => accept(daemon, bound),
             Err(why) => *slot.problem.borrow_mut() = Some(why),
         },
     }
     slot.since.set(since);
     if saved.was_open {
-        launch(node);
+        launch(daemon);
     }
-    if !node.config().disable_connections {
-        keep(node);
+    if !daemon.config().disable_connections {
+        keep(daemon);
     }
     Ok(())
 }
@@ -127,8 +127,8 @@ pub(crate) enum SocketChange {
 ///
 /// # Errors
 /// Fails when it cannot be opened, or another process listens there.
-pub(crate) fn prepare(node: &Node, next: &Config) -> Result<SocketChange> {
-    let now = node.config();
+pub(crate) fn prepare(daemon: &Daemon, next: &Config) -> Result<SocketChange> {
+    let now = daemon.config();
     let place = |config: &Config| (!config.disable_connections).then(|| config.socket_path.clone());
     let access = |config: &Config| (config.socket_mode, config.socket_gid);
     match (place(&now), place(next)) {
@@ -154,48 +154,48 @@ pub(crate) fn abandon(change: SocketChange, next: &Config) {
 
 /// Changes over to the prepared socket, once the configuration is in force; `before` is the path
 /// until now. Connected plugins stay.
-pub(crate) fn change(node: &Rc<Node>, change: SocketChange, before: &Path) {
-    let slot = &node.registry.socket;
+pub(crate) fn change(daemon: &Rc<Daemon>, change: SocketChange, before: &Path) {
+    let slot = &daemon.registry.socket;
     match change {
         SocketChange::None => {}
         SocketChange::Mode => {
-            let config = node.config();
-            if is_ours(node, &config.socket_path) {
+            let config = daemon.config();
+            if is_ours(daemon, &config.socket_path) {
                 let set =
                     socket::set_access(&config.socket_path, config.socket_mode, config.socket_gid);
                 log_failure("changing the access to the plugin socket", set);
             }
         }
         SocketChange::Off => {
-            leave_path(node, before);
+            leave_path(daemon, before);
             if let Some(task) = slot.keeping.borrow_mut().take() {
                 task.abort();
             }
             *slot.problem.borrow_mut() = Some(NoPlugins::SwitchedOff);
             slot.since.set(now());
-            launch(node);
+            launch(daemon);
         }
         SocketChange::Bound(bound) => {
-            leave_path(node, before);
-            let was_bystander = node.is_bystander();
+            leave_path(daemon, before);
+            let was_bystander = daemon.is_bystander();
             let was_off = matches!(*slot.problem.borrow(), Some(NoPlugins::SwitchedOff));
-            accept(node, bound);
+            accept(daemon, bound);
             if was_off {
                 // Plugins that left meanwhile come back, as after a daemon start.
-                returning::expect(node);
+                returning::expect(daemon);
             }
-            info!("plugins can connect at {} now", node.config().socket_path.display());
+            info!("plugins can connect at {} now", daemon.config().socket_path.display());
             if was_bystander {
-                end_standing_by(node);
+                end_standing_by(daemon);
             }
-            keep(node);
+            keep(daemon);
         }
     }
 }
 
 /// Accepts no more plugins at the path that was used until now.
-fn leave_path(node: &Node, path: &Path) {
-    let slot = &node.registry.socket;
+fn leave_path(daemon: &Daemon, path: &Path) {
+    let slot = &daemon.registry.socket;
     if let Some(task) = slot.accepting.borrow_mut().take() {
         task.abort();
     }
@@ -206,26 +206,26 @@ fn leave_path(node: &Node, path: &Path) {
 }
 
 /// Watches over the path of the configuration in force.
-fn keep(node: &Rc<Node>) {
-    let task = tokio::task::spawn_local(keep_socket(Rc::clone(node)));
-    if let Some(before) = node.registry.socket.keeping.borrow_mut().replace(task) {
+fn keep(daemon: &Rc<Daemon>) {
+    let task = tokio::task::spawn_local(keep_socket(Rc::clone(daemon)));
+    if let Some(before) = daemon.registry.socket.keeping.borrow_mut().replace(task) {
         before.abort();
     }
 }
 
-fn launch(node: &Rc<Node>) {
-    if node.registry.socket.was_open.replace(true) {
+fn launch(daemon: &Rc<Daemon>) {
+    if daemon.registry.socket.was_open.replace(true) {
         return; // They run already.
     }
-    tokio::task::spawn_local(launcher::keep_running(Rc::clone(node)));
+    tokio::task::spawn_local(launcher::keep_running(Rc::clone(daemon)));
 }
 
-fn accept(node: &Rc<Node>, Bound { listener, file }: Bound) {
-    let slot = &node.registry.socket;
+fn accept(daemon: &Rc<Daemon>, Bound { listener, file }: Bound) {
+    let slot = &daemon.registry.socket;
     match asynchronous(listener) {
         Ok(listener) => {
             slot.listener.set(Some(listener.as_raw_fd()));
-            let task = tokio::task::spawn_local(admission::accept(Rc::clone(node), listener));
+            let task = tokio::task::spawn_local(admission::accept(Rc::clone(daemon), listener));
             if let Some(old) = slot.accepting.borrow_mut().replace(task) {
                 old.abort();
             }
@@ -234,7 +234,7 @@ fn accept(node: &Rc<Node>, Bound { listener, file }: Bound) {
         }
         Err(error) => {
             warn!("{error}");
-            file.remove(&node.config().socket_path);
+            file.remove(&daemon.config().socket_path);
             *slot.problem.borrow_mut() = Some(NoPlugins::Failed(error.to_string()));
         }
     }
@@ -242,14 +242,14 @@ fn accept(node: &Rc<Node>, Bound { listener, file }: Bound) {
 }
 
 /// Watches over the path for ever.
-async fn keep_socket(node: Rc<Node>) {
-    let path = node.config().socket_path.clone();
+async fn keep_socket(daemon: Rc<Daemon>) {
+    let path = daemon.config().socket_path.clone();
     let mut other = None;
     loop {
         // Watched before it is looked at: no event in between is missed.
-        let mut watched = watch_near(&node, &path);
-        if !is_ours(&node, &path) && !still_theirs(&node, &path, other.as_mut()).await {
-            other = look_again(&node, &path);
+        let mut watched = watch_near(&daemon, &path);
+        if !is_ours(&daemon, &path) && !still_theirs(&daemon, &path, other.as_mut()).await {
+            other = look_again(&daemon, &path);
         }
         let process = other.as_ref().and_then(|other| other.process.as_ref());
         let is_news = tokio::select! {
@@ -264,8 +264,8 @@ async fn keep_socket(node: Rc<Node>) {
 }
 
 /// Watches the folder of the path, else the nearest one above it.
-pub(super) fn watch_near(node: &Node, path: &Path) -> Option<WatchedFolder> {
-    path.ancestors().skip(1).find_map(|folder| node.watches.folders.watch(folder))
+pub(super) fn watch_near(daemon: &Daemon, path: &Path) -> Option<WatchedFolder> {
+    path.ancestors().skip(1).find_map(|folder| daemon.watches.folders.watch(folder))
 }
 
 async fn something_happens(watched: Option<&mut WatchedFolder>) {
@@ -284,37 +284,37 @@ async fn ends(process: Option<&OwnedFd>) {
     }
 }
 
-fn is_ours(node: &Node, path: &Path) -> bool {
+fn is_ours(daemon: &Daemon, path: &Path) -> bool {
     // It is looked at again; what cannot be known now is not lost.
-    node.registry.socket.file.get().is_some_and(|file| file.is_at(path).unwrap_or(true))
+    daemon.registry.socket.file.get().is_some_and(|file| file.is_at(path).unwrap_or(true))
 }
 
 /// Whether the other process still has the path, as far as can be seen without connecting to it.
-async fn still_theirs(node: &Node, path: &Path, other: Option<&mut PathHolder>) -> bool {
+async fn still_theirs(daemon: &Daemon, path: &Path, other: Option<&mut PathHolder>) -> bool {
     let Some(other) = other else { return false };
     let is_there = other.file.is_some_and(|file| file.is_at(path).unwrap_or(true));
     if !is_there || other.process.as_ref().is_some_and(pidfd::has_ended) {
         return false;
     }
     match other.pid.filter(|_| other.is_listed) {
-        Some(pid) => is_listed(node, path, pid).await,
+        Some(pid) => is_listed(daemon, path, pid).await,
         None => other.connected.elapsed() < CONNECT,
     }
 }
 
 /// The kernel's list may have thousands of lines: it is not read on this thread.
-async fn is_listed(node: &Node, path: &Path, pid: i32) -> bool {
-    let (host, path) = (node.host.clone(), path.to_owned());
+async fn is_listed(daemon: &Daemon, path: &Path, pid: i32) -> bool {
+    let (host, path) = (daemon.host.clone(), path.to_owned());
     let listed = tokio::task::spawn_blocking(move || socket::is_listed(&path, pid, &host));
     listed.await.unwrap_or(false)
 }
 
 /// Takes the path if no process listens there; else notes which one does.
-fn look_again(node: &Rc<Node>, path: &Path) -> Option<PathHolder> {
+fn look_again(daemon: &Rc<Daemon>, path: &Path) -> Option<PathHolder> {
     let file = SocketFile::of(path).or_absent();
-    match socket::for_plugins(&node.config()) {
+    match socket::for_plugins(&daemon.config()) {
         Ok(bound) => {
-            take_path(node, bound);
+            take_path(daemon, bound);
             None
         }
         Err(why) => {
@@ -322,7 +322,7 @@ fn look_again(node: &Rc<Node>, path: &Path) -> Option<PathHolder> {
                 NoPlugins::Taken(listener) => listener.clone(),
                 NoPlugins::SwitchedOff | NoPlugins::Failed(_) => Default::default(),
             };
-            note_unavailable(node, path, why);
+            note_unavailable(daemon, path, why);
             // Without it the path is looked at again all the same.
             let process = listener.pid.and_then(|pid| u32::try_from(pid).ok());
             let process = process.and_then(|pid| pidfd::open(pid).or_absent()?);
@@ -330,7 +330,9 @@ fn look_again(node: &Rc<Node>, path: &Path) -> Option<PathHolder> {
                 file,
                 process,
                 pid: listener.pid,
-                is_listed: listener.pid.is_some_and(|pid| socket::is_listed(path, pid, &node.host)),
+                is_listed: listener
+                    .pid
+                    .is_some_and(|pid| socket::is_listed(path, pid, &daemon.host)),
                 connected: Instant::now(),
             })
         }
@@ -338,29 +340,29 @@ fn look_again(node: &Rc<Node>, path: &Path) -> Option<PathHolder> {
 }
 
 /// Takes over the path: no process listens there any more.
-fn take_path(node: &Rc<Node>, bound: Bound) {
-    let was_bystander = node.is_bystander();
-    let config = node.config();
+fn take_path(daemon: &Rc<Daemon>, bound: Bound) {
+    let was_bystander = daemon.is_bystander();
+    let config = daemon.config();
     let path = config.socket_path.display();
-    accept(node, bound);
+    accept(daemon, bound);
     if !was_bystander {
         return info!("plugins can connect at {path} again: no other process listened there");
     }
     info!("no process listens on {path} any more: plugins can connect, and creates ask them");
-    end_standing_by(node);
+    end_standing_by(daemon);
 }
 
 /// Plugins connect to the daemon from now on, and no longer to an engine.
-fn end_standing_by(node: &Rc<Node>) {
+fn end_standing_by(daemon: &Rc<Daemon>) {
     // Creates wait for plugins that change over from the engine, as after a daemon start.
-    returning::expect(node);
-    launch(node);
-    node.tell_crio_watch(PodNews::LookOut);
+    returning::expect(daemon);
+    launch(daemon);
+    daemon.tell_crio_watch(PodNews::LookOut);
 }
 
 /// Notes why plugins cannot connect to the daemon; logged when it changes.
-fn note_unavailable(node: &Node, path: &Path, why: NoPlugins) {
-    let slot = &node.registry.socket;
+fn note_unavailable(daemon: &Daemon, path: &Path, why: NoPlugins) {
+    let slot = &daemon.registry.socket;
     if slot.problem.borrow().as_ref() == Some(&why) {
         return;
     }
@@ -373,7 +375,7 @@ fn note_unavailable(node: &Node, path: &Path, why: NoPlugins) {
             format!("plugins cannot connect: {why}")
         }
     };
-    node.report.note_failure(&line, "");
+    daemon.report.note_failure(&line, "");
     slot.since.set(now());
     *slot.problem.borrow_mut() = Some(why);
 }

@@ -16,21 +16,21 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
 
-use crate::daemon::node::Node;
 use crate::daemon::registry::peer::{PeerFacts, PluginPeer};
 use crate::daemon::resources::own_pod;
+use crate::daemon::shared::Daemon;
 use crate::daemon::watch::pidfd;
 use crate::host::Host;
 use crate::presence::IfThere;
 
 /// The process at the other end of this connection.
-pub(super) fn peer_of(node: &Node, stream: &impl AsFd) -> PluginPeer {
+pub(super) fn peer_of(daemon: &Daemon, stream: &impl AsFd) -> PluginPeer {
     let peer = getsockopt(stream, PeerCredentials);
     let pid = peer.map_or(0, |peer| peer.pid());
     let number = u32::try_from(pid).ok().filter(|pid| *pid > 0);
     let process = number.and_then(|pid| hold(stream, pid));
     let facts = match (&process, number) {
-        (Some(_), Some(pid)) => facts_of(node, pid),
+        (Some(_), Some(pid)) => facts_of(daemon, pid),
         _ => PeerFacts::default(),
     };
     // A user that is not known is none that may connect.
@@ -53,13 +53,13 @@ fn hold(stream: &impl AsFd, pid: u32) -> Option<OwnedFd> {
     }
 }
 
-fn facts_of(node: &Node, pid: u32) -> PeerFacts {
-    let pod = own_pod::pod_of_process(node, pid);
+fn facts_of(daemon: &Daemon, pid: u32) -> PeerFacts {
+    let pod = own_pod::pod_of_process(daemon, pid);
     // A process whose cgroup cannot be read may be in a container.
     let is_contained = !matches!(pod, Ok(None));
     let pod = pod.or_absent().flatten();
     let pod = pod.filter(|pod| !pod.is_doubtful && !pod.namespace.is_empty());
-    let host = &node.host;
+    let host = &daemon.host;
     let link = std::fs::read_link(host.path(format!("/proc/{pid}/exe")));
     let program = link.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
     PeerFacts {

@@ -45,8 +45,8 @@ use report::Report;
 /// arrive.
 const ANSWER_SHARE: f32 = 0.95;
 
-/// The daemon.
-pub(crate) struct Node {
+/// The daemon: what all of its rooms share.
+pub(crate) struct Daemon {
     /// The configuration in force; a reload replaces it as a whole.
     config: RefCell<Rc<Config>>,
     pub(crate) host: Host,
@@ -60,7 +60,7 @@ pub(crate) struct Node {
     pub(crate) evictions: EvictionRate,
 }
 
-impl Node {
+impl Daemon {
     pub(crate) fn new(config: Config, host: Host, store: Store) -> Rc<Self> {
         let report = Report::default();
         report.audit.apply(&config);

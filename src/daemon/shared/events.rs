@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use crate::chain::Notification;
-use crate::daemon::node::messages;
 use crate::daemon::registry::connected::Subject;
+use crate::daemon::shared::messages;
 use crate::plugin::{Encoded, Event, api};
 use crate::rules::{RuledPod, Rules};
 use crate::state::{Container, ContainerKey, Lifecycle, Pod, PodState, Store};

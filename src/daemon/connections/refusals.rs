@@ -9,9 +9,9 @@ use tracing::{error, info, warn};
 
 use crate::audit::AuditAction;
 use crate::clock::now;
-use crate::daemon::node::Node;
-use crate::daemon::node::refused::{ConnectionLine, Room, WINDOW};
 use crate::daemon::registry::peer::NotAdmitted;
+use crate::daemon::shared::Daemon;
+use crate::daemon::shared::refused::{ConnectionLine, Room, WINDOW};
 use crate::plugin::Plugin;
 
 /// How operators see refusals of one kind as one failure, whichever names were tried.
@@ -19,7 +19,7 @@ const REFUSED: &str = "connections were refused under the names of plugins";
 
 /// Reports a registered plugin that may not be the one that it says it is.
 pub(super) fn report_refused(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     plugin: &Plugin,
     (why, reason): &(NotAdmitted, String),
 ) {
@@ -30,34 +30,34 @@ pub(super) fn report_refused(
         NotAdmitted::File => ConnectionLine::File,
     };
     let line = format!("{id} was refused: {reason}");
-    node.report.count_failure(&line, REFUSED, "", now());
+    daemon.report.count_failure(&line, REFUSED, "", now());
     // One that connects again and again has one line.
-    if node.registry.roster.note_refused(plugin, reason) {
-        report(node, kind, &id, &line);
+    if daemon.registry.roster.note_refused(plugin, reason) {
+        report(daemon, kind, &id, &line);
     } else {
-        node.report.metrics.plugins().count_refused_connection();
-        node.report.connections.count(kind, &line);
+        daemon.report.metrics.plugins().count_refused_connection();
+        daemon.report.connections.count(kind, &line);
     }
 }
 
 /// Reports a connection that became no plugin; `id` is what it called itself, if it did.
-pub(super) fn report(node: &Rc<Node>, kind: ConnectionLine, id: &str, line: &str) {
-    let metrics = node.report.metrics.plugins();
+pub(super) fn report(daemon: &Rc<Daemon>, kind: ConnectionLine, id: &str, line: &str) {
+    let metrics = daemon.report.metrics.plugins();
     if kind == ConnectionLine::Unsynchronized {
         metrics.count_unsynchronized(id);
     } else if kind != ConnectionLine::Contested {
         // That one is counted as a takeover.
         metrics.count_refused_connection();
     }
-    if has_line(node, kind, line) {
-        log_refusal(node, kind, id, line);
+    if has_line(daemon, kind, line) {
+        log_refusal(daemon, kind, id, line);
     }
 }
 
-fn log_refusal(node: &Node, kind: ConnectionLine, id: &str, line: &str) {
+fn log_refusal(daemon: &Daemon, kind: ConnectionLine, id: &str, line: &str) {
     match kind {
         ConnectionLine::Origin | ConnectionLine::File => error!(plugin = id, "{line}"),
-        ConnectionLine::Unsynchronized => node.report.note_failure(line, id),
+        ConnectionLine::Unsynchronized => daemon.report.note_failure(line, id),
         ConnectionLine::Contested => {} // The takeover has logged it.
         ConnectionLine::Unfinished => info!("{line}"),
         ConnectionLine::Unaccepted
@@ -70,13 +70,13 @@ fn log_refusal(node: &Node, kind: ConnectionLine, id: &str, line: &str) {
     if kind != ConnectionLine::Unfinished {
         let reason = line.strip_prefix(id).unwrap_or(line);
         let reason = reason.strip_prefix(" was refused: ").unwrap_or(reason).trim_start();
-        node.audit_plugin(AuditAction::Rejected, id, reason);
+        daemon.audit_plugin(AuditAction::Rejected, id, reason);
     }
 }
 
 /// Reports a plugin that was synchronized, or one that disconnected.
 pub(super) fn report_plugin(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     kind: ConnectionLine,
     (id, is_launched): (&str, bool),
     (line, reason): (&str, &str),
@@ -84,35 +84,35 @@ pub(super) fn report_plugin(
     let is_new = kind == ConnectionLine::Connected;
     let action = if is_new { AuditAction::Connected } else { AuditAction::Disconnected };
     // The daemon itself starts launched ones, with pauses; those that are configured are few.
-    let is_known = is_launched || node.config().names_plugin(id);
-    if is_known || has_line(node, kind, line) {
+    let is_known = is_launched || daemon.config().names_plugin(id);
+    if is_known || has_line(daemon, kind, line) {
         info!(plugin = id, "{line}");
-        node.audit_plugin(action, id, reason);
+        daemon.audit_plugin(action, id, reason);
     }
 }
 
 /// Whether this one has a line. The first one that has none sees to the line that counts them.
-fn has_line(node: &Rc<Node>, kind: ConnectionLine, line: &str) -> bool {
-    match node.report.connections.room(kind, line, Instant::now()) {
+fn has_line(daemon: &Rc<Daemon>, kind: ConnectionLine, line: &str) -> bool {
+    match daemon.report.connections.room(kind, line, Instant::now()) {
         Room::Line => true,
         Room::HeldBack { is_first: false } => false,
         Room::HeldBack { is_first: true } => {
-            let node = Rc::clone(node);
+            let daemon = Rc::clone(daemon);
             tokio::task::spawn_local(async move {
                 tokio::time::sleep(WINDOW).await;
-                let Some(line) = node.report.connections.take_held_back(kind) else { return };
+                let Some(line) = daemon.report.connections.take_held_back(kind) else { return };
                 match kind {
                     ConnectionLine::Connected => {
                         info!("{line}");
-                        node.audit_plugin(AuditAction::Connected, "", &line);
+                        daemon.audit_plugin(AuditAction::Connected, "", &line);
                     }
                     ConnectionLine::Disconnected => {
                         info!("{line}");
-                        node.audit_plugin(AuditAction::Disconnected, "", &line);
+                        daemon.audit_plugin(AuditAction::Disconnected, "", &line);
                     }
                     ConnectionLine::Contested => {
                         warn!("{line}");
-                        node.audit_plugin(AuditAction::Rejected, "", &line);
+                        daemon.audit_plugin(AuditAction::Rejected, "", &line);
                     }
                     ConnectionLine::Unaccepted
                     | ConnectionLine::User
@@ -121,7 +121,7 @@ fn has_line(node: &Rc<Node>, kind: ConnectionLine, line: &str) -> bool {
                     | ConnectionLine::Full
                     | ConnectionLine::Unfinished
                     | ConnectionLine::Crowded
-                    | ConnectionLine::Unsynchronized => log_refusal(&node, kind, "", &line),
+                    | ConnectionLine::Unsynchronized => log_refusal(&daemon, kind, "", &line),
                 }
             });
             false

@@ -17,49 +17,49 @@ use crate::plugin;
 use crate::presence::{self, IfThere};
 use crate::state::Store;
 
-use crate::daemon::node::{Node, log_failure};
 use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::daemon::registry::returning::ExpectedPlugin;
+use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::pidfd;
 
-fn file(node: &Node) -> std::path::PathBuf {
-    node.config().run_dir.join("state/plugins.json")
+fn file(daemon: &Daemon) -> std::path::PathBuf {
+    daemon.config().run_dir.join("state/plugins.json")
 }
 
 /// Records the connected plugins, each with its process and whether something would restart it.
-pub(crate) fn remember(node: &Node) {
-    let rows = node.registry.connected().into_iter().map(|plugin| row(node, &plugin));
+pub(crate) fn remember(daemon: &Daemon) {
+    let rows = daemon.registry.connected().into_iter().map(|plugin| row(daemon, &plugin));
     let bytes = Value::Array(rows.collect()).to_string();
-    log_failure("recording the plugins", files::replace(&file(node), bytes.as_bytes()));
+    log_failure("recording the plugins", files::replace(&file(daemon), bytes.as_bytes()));
 }
 
 /// A connected plugin as it is recorded.
-fn row(node: &Node, plugin: &ConnectedPlugin) -> Value {
+fn row(daemon: &Daemon, plugin: &ConnectedPlugin) -> Value {
     let pid = plugin.chained.plugin.pid().and_then(|pid| u32::try_from(pid).ok());
     let pid = pid.filter(|pid| *pid > 0);
-    let cgroup = pid.map(|pid| cgroup(node, pid)).unwrap_or_default();
+    let cgroup = pid.map(|pid| cgroup(daemon, pid)).unwrap_or_default();
     json!({
         "id": plugin.chained.id(),
         "pid": pid,
         // Without it any process of that number counts.
-        "start": pid.and_then(|pid| pidfd::start_time(&node.host, pid).or_absent()?),
+        "start": pid.and_then(|pid| pidfd::start_time(&daemon.host, pid).or_absent()?),
         "service": is_service(&cgroup),
-        "pod": pod_of(&node.records.read(), &cgroup),
+        "pod": pod_of(&daemon.records.read(), &cgroup),
     })
 }
 
 /// Disconnects plugins that may know of more pods after a reload: they are synchronized with them
 /// when they come back, since a connection has one Synchronize. Creates wait for them meanwhile, as
 /// after a daemon start.
-pub(crate) fn synchronize_anew(node: &Node, plugins: &[Rc<ConnectedPlugin>]) {
+pub(crate) fn synchronize_anew(daemon: &Daemon, plugins: &[Rc<ConnectedPlugin>]) {
     for plugin in plugins {
         let id = plugin.chained.id();
         let expected = match plugin.chained.launched {
             true => Some(ExpectedPlugin::default()), // The launcher starts it again.
-            false => may_return(node, &id, &row(node, plugin)),
+            false => may_return(daemon, &id, &row(daemon, plugin)),
         };
         let expected = expected.map(|expected| (id, expected)).into_iter().collect();
-        node.registry.returning.expect_more(expected, node.config().registration_timeout);
+        daemon.registry.returning.expect_more(expected, daemon.config().registration_timeout);
         let why = "rules no longer hide pods from it: it is to be synchronized with them";
         plugin.chained.plugin.disconnect(why);
     }
@@ -67,17 +67,17 @@ pub(crate) fn synchronize_anew(node: &Node, plugins: &[Rc<ConnectedPlugin>]) {
 
 /// Lets creates wait for the plugins that a reload has added to those which a daemon start waits
 /// for; `before` is the configuration until now.
-pub(crate) fn expect_added(node: &Node, before: &Config) {
-    let config = node.config();
-    let added: BTreeMap<_, _> = if node.is_bystander() {
+pub(crate) fn expect_added(daemon: &Daemon, before: &Config) {
+    let config = daemon.config();
+    let added: BTreeMap<_, _> = if daemon.is_bystander() {
         BTreeMap::new()
     } else {
         let known = configured(before);
         let added = configured(&config).into_iter().filter(|id| !known.contains(id));
-        let added = added.filter(|id| !node.registry.is_present(id));
+        let added = added.filter(|id| !daemon.registry.is_present(id));
         added.map(|id| (id, ExpectedPlugin::default())).collect()
     };
-    node.registry.returning.expect_more(added, config.registration_timeout);
+    daemon.registry.returning.expect_more(added, config.registration_timeout);
 }
 
 /// The plugins that a daemon start waits for by its configuration: pre-installed ones, and those
@@ -89,21 +89,21 @@ fn configured(config: &Config) -> BTreeSet<String> {
 }
 
 /// Lets creates wait from the start of the daemon on, bounded by the registration time-out.
-pub(crate) fn expect_at_start(node: &Node) {
+pub(crate) fn expect_at_start(daemon: &Daemon) {
     // Nothing is served yet.
-    expect_remembered(node, presence::insist(|| remembered(node)));
+    expect_remembered(daemon, presence::insist(|| remembered(daemon)));
 }
 
 /// The same for a daemon that serves already.
-pub(crate) fn expect(node: &Node) {
-    expect_remembered(node, remembered(node));
+pub(crate) fn expect(daemon: &Daemon) {
+    expect_remembered(daemon, remembered(daemon));
 }
 
-fn remembered(node: &Node) -> std::io::Result<Option<Vec<u8>>> {
-    files::read_own(&file(node), limits::OWN_FILE).if_there()
+fn remembered(daemon: &Daemon) -> std::io::Result<Option<Vec<u8>>> {
+    files::read_own(&file(daemon), limits::OWN_FILE).if_there()
 }
 
-fn expect_remembered(node: &Node, bytes: std::io::Result<Option<Vec<u8>>>) {
+fn expect_remembered(daemon: &Daemon, bytes: std::io::Result<Option<Vec<u8>>>) {
     let bytes = bytes.unwrap_or_else(|error| {
         let why = in_our_words(&error);
         warn!("which plugins were connected is not known, and creates do not wait for them: {why}");
@@ -115,28 +115,28 @@ fn expect_remembered(node: &Node, bytes: std::io::Result<Option<Vec<u8>>>) {
     for row in &rows {
         // Earlier versions recorded a plugin as its name alone.
         let Some(id) = row.as_str().or_else(|| row["id"].as_str()) else { continue };
-        if let Some(returning) = may_return(node, id, row) {
+        if let Some(returning) = may_return(daemon, id, row) {
             expected.insert(id.to_owned(), returning);
         }
     }
-    let config = node.config();
+    let config = daemon.config();
     expected.extend(configured(&config).into_iter().map(|id| (id, ExpectedPlugin::default())));
-    node.registry.returning.expect_all(expected, config.registration_timeout);
+    daemon.registry.returning.expect_all(expected, config.registration_timeout);
 }
 
 /// How creates wait for a plugin that was connected; `None` if it cannot come back.
-fn may_return(node: &Node, id: &str, row: &Value) -> Option<ExpectedPlugin> {
+fn may_return(daemon: &Daemon, id: &str, row: &Value) -> Option<ExpectedPlugin> {
     let number = |key: &str| row[key].as_u64();
     let Some(pid) = number("pid").and_then(|pid| u32::try_from(pid).ok()) else {
         return Some(ExpectedPlugin::default());
     };
     let pod = row["pod"].as_str();
-    let has_pod = pod.is_some_and(|pod| node.records.read().pod(pod).is_some());
+    let has_pod = pod.is_some_and(|pod| daemon.records.read().pod(pod).is_some());
     if has_pod || row["service"] == true {
         // A kubelet or systemd starts it again.
         return Some(ExpectedPlugin::default());
     }
-    let Ok(process) = pidfd::open_same(&node.host, pid, number("start")) else {
+    let Ok(process) = pidfd::open_same(&daemon.host, pid, number("start")) else {
         return Some(ExpectedPlugin::default()); // Nothing says that it has exited.
     };
     if process.as_ref().is_none_or(pidfd::has_ended) {
@@ -149,10 +149,10 @@ fn may_return(node: &Node, id: &str, row: &Value) -> Option<ExpectedPlugin> {
 
 /// The pod in which a process runs: by the containers on record, else by the name that kubelet gives
 /// to the pod's cgroup, since a plugin's own pod may have another runtime.
-pub(super) fn pod_of_process(node: &Node, pid: Option<i32>) -> Option<String> {
+pub(super) fn pod_of_process(daemon: &Daemon, pid: Option<i32>) -> Option<String> {
     let pid = pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0)?;
-    let cgroup = cgroup(node, pid);
-    let recorded = pod_of(&node.records.read(), &cgroup);
+    let cgroup = cgroup(daemon, pid);
+    let recorded = pod_of(&daemon.records.read(), &cgroup);
     recorded.or_else(|| pod_uid(&cgroup).map(ToOwned::to_owned))
 }
 
@@ -168,8 +168,8 @@ fn pod_uid(cgroup: &str) -> Option<&str> {
 }
 
 /// The cgroup of a process, by the line that every host has: version 2's, or the first.
-pub(super) fn cgroup(node: &Node, pid: u32) -> String {
-    let path = node.host.path(format!("/proc/{pid}/cgroup"));
+pub(super) fn cgroup(daemon: &Daemon, pid: u32) -> String {
+    let path = daemon.host.path(format!("/proc/{pid}/cgroup"));
     let text = files::read(&path, limits::KERNEL_FILE).or_absent().unwrap_or_default();
     let text = String::from_utf8_lossy(&text).into_owned();
     let lines = || text.lines().filter_map(|line| line.splitn(3, ':').nth(2));

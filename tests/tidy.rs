@@ -3,9 +3,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "tidy/book/mod.rs"]
 mod book;
+#[path = "tidy/manual/mod.rs"]
 mod manual;
+#[path = "tidy/sbom/mod.rs"]
 mod sbom;
+#[path = "tidy/skips.rs"]
+mod skips;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -146,19 +151,19 @@ const DAEMON_ROOMS: &[(&str, &str)] = &[
     ("process", ""),
     ("registry", "watch"),
     ("runtime", "watch"),
-    ("node", "process registry runtime watch"),
-    ("bundle", "node"),
-    ("request", "node"),
-    ("resources", "node registry runtime watch"),
-    ("pods", "node request watch"),
-    ("lifecycle", "bundle node pods resources runtime watch"),
-    ("plugins", "node process registry resources watch"),
-    ("verbs", "bundle lifecycle node pods registry request resources runtime watch"),
-    ("recovery", "bundle lifecycle node pods request resources runtime watch"),
-    ("server", "lifecycle node process recovery registry request runtime verbs watch"),
-    ("run_dir", "node plugins process recovery server watch"),
-    ("reload", "node plugins process recovery run_dir server"),
-    ("reexec", "node plugins process recovery registry run_dir server"),
+    ("shared", "process registry runtime watch"),
+    ("bundle", "shared"),
+    ("request", "shared"),
+    ("resources", "shared registry runtime watch"),
+    ("pods", "shared request watch"),
+    ("lifecycle", "bundle shared pods resources runtime watch"),
+    ("connections", "shared process registry resources watch"),
+    ("verbs", "bundle lifecycle shared pods registry request resources runtime watch"),
+    ("recovery", "bundle lifecycle shared pods request resources runtime watch"),
+    ("server", "lifecycle shared process recovery registry request runtime verbs watch"),
+    ("run_dir", "shared connections process recovery server watch"),
+    ("reload", "shared connections process recovery run_dir server"),
+    ("reexec", "shared connections process recovery registry run_dir server"),
 ];
 
 /// The room of the daemon in which a file lies; none of `src/daemon/mod.rs`, which starts them all.

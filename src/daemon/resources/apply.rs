@@ -8,9 +8,11 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
@@ -27,6 +29,7 @@ use crate::daemon::resources::in_force::{Block, in_force, note_changes};
 use crate::daemon::resources::route::{self, Route, route};
 use crate::daemon::runtime::{command, exit_status};
 use crate::daemon::shared::Daemon;
+use crate::daemon::shared::lane::Lane;
 use crate::daemon::shared::messages::{self, Classes};
 
 /// How long a plugin's update waits for another one of the same container.
@@ -76,10 +79,7 @@ pub(crate) async fn apply(
     requested: &PendingUpdate,
     found: Option<CheckedUpdate>,
 ) -> Result<(), UpdateError> {
-    let lane = daemon.lane(key);
-    let writing = std::sync::Arc::clone(&lane.writing).lock_owned();
-    let _writing =
-        tokio::time::timeout(UPDATE_WAIT, writing).await.map_err(|_late| UpdateError::Busy)?;
+    let _writing = turn_to_write(daemon, key).await?;
     let record = living(daemon, key)?;
     if record.is_starting() {
         return Err(UpdateError::Starting);
@@ -95,6 +95,16 @@ pub(crate) async fn apply(
     done
 }
 
+/// The turn to write a container's resources, and the lane, which lasts as long.
+async fn turn_to_write(
+    daemon: &Daemon,
+    key: &ContainerKey,
+) -> Result<(OwnedMutexGuard<()>, Rc<Lane>), UpdateError> {
+    let lane = daemon.lane(key);
+    let writing = tokio::time::timeout(UPDATE_WAIT, Arc::clone(&lane.writing).lock_owned()).await;
+    Ok((writing.map_err(|_late| UpdateError::Busy)?, lane))
+}
+
 /// Applies the values of an update, and records them.
 async fn set(
     daemon: &Rc<Daemon>,
@@ -102,15 +112,43 @@ async fn set(
     requested: &PendingUpdate,
     found: Option<Route>,
 ) -> Result<(), UpdateError> {
-    let scope = match found.map_or_else(|| route(daemon, record), Ok)? {
-        Route::Direct(cgroups) => match plan(record, &requested.part, None, &cgroups) {
-            Ok(writes) => return write(daemon, record, requested, &cgroups, writes).await,
-            Err(unfit @ Unfit::Refused { .. }) => return Err(unfit.into()),
-            Err(Unfit::NotDirect(_)) => None,
-        },
-        Route::Runtime(scope) => scope,
+    let found = found.map_or_else(|| route(daemon, record), Ok)?;
+    match set_directly(daemon, record, requested, found).await? {
+        DirectUpdate::Written => Ok(()),
+        DirectUpdate::LeftToRuntime(scope) => {
+            through_runtime(daemon, record, requested, scope.as_ref()).await
+        }
+    }
+}
+
+/// What became of an update in the cgroups.
+enum DirectUpdate {
+    /// It is written, and on record.
+    Written,
+    /// The runtime has to write it, perhaps with a part beside it in these cgroups.
+    LeftToRuntime(Option<Cgroups>),
+}
+
+/// Writes an update in the container's cgroups, if these are written directly.
+async fn set_directly(
+    daemon: &Daemon,
+    record: &Container,
+    requested: &PendingUpdate,
+    found: Route,
+) -> Result<DirectUpdate, UpdateError> {
+    let cgroups = match found {
+        Route::Direct(cgroups) => cgroups,
+        Route::Runtime(scope) => return Ok(DirectUpdate::LeftToRuntime(scope)),
     };
-    through_runtime(daemon, record, requested, scope.as_ref()).await
+    match plan(record, &requested.part, None, &cgroups) {
+        Ok(writes) => {
+            let changes = write_files(daemon, requested, &cgroups, writes).await?;
+            note_applied(daemon, &record.key, requested, changes);
+            Ok(DirectUpdate::Written)
+        }
+        Err(unfit @ Unfit::Refused { .. }) => Err(unfit.into()),
+        Err(Unfit::NotDirect(_)) => Ok(DirectUpdate::LeftToRuntime(None)),
+    }
 }
 
 /// Sets resources of a container that its runtime is creating: in its cgroups, else first of all
@@ -123,18 +161,12 @@ pub(crate) async fn at_birth(
     if requested.part.is_empty() {
         return Ok(());
     }
-    let lane = daemon.lane(key);
-    let writing = std::sync::Arc::clone(&lane.writing).lock_owned();
-    let _writing =
-        tokio::time::timeout(UPDATE_WAIT, writing).await.map_err(|_late| UpdateError::Busy)?;
+    let _writing = turn_to_write(daemon, key).await?;
     let record = daemon.container(key).ok_or(UpdateError::Unknown)?;
-    let scope = match route(daemon, &record)? {
-        Route::Direct(cgroups) => match plan(&record, &requested.part, None, &cgroups) {
-            Ok(writes) => return write(daemon, &record, &requested, &cgroups, writes).await,
-            Err(unfit @ Unfit::Refused { .. }) => return Err(unfit.into()),
-            Err(Unfit::NotDirect(_)) => None,
-        },
-        Route::Runtime(scope) => scope,
+    let found = route(daemon, &record)?;
+    let scope = match set_directly(daemon, &record, &requested, found).await? {
+        DirectUpdate::Written => return Ok(()),
+        DirectUpdate::LeftToRuntime(scope) => scope,
     };
     takes(&record, &split(&record, &requested.part, scope.as_ref()).rest)?;
     daemon.change(key, |record| record.deferred.push(requested));
@@ -162,18 +194,6 @@ pub(super) fn plan(
     cgroup::plan(cgroups.layout(), part, around, cgroups)
 }
 
-async fn write(
-    daemon: &Daemon,
-    record: &Container,
-    requested: &PendingUpdate,
-    cgroups: &Cgroups,
-    writes: Vec<cgroup::Write>,
-) -> Result<(), UpdateError> {
-    let changes = write_files(daemon, requested, cgroups, writes).await?;
-    note_applied(daemon, &record.key, requested, changes);
-    Ok(())
-}
-
 /// Writes all of it or nothing, and gives the changes for `explain`.
 async fn write_files(
     daemon: &Daemon,
@@ -181,8 +201,7 @@ async fn write_files(
     cgroups: &Cgroups,
     writes: Vec<cgroup::Write>,
 ) -> Result<Vec<Change>, UpdateError> {
-    let fault = |error: crate::error::Error| UpdateError::refused(error);
-    daemon.host.point(Point::DaemonCgroup).map_err(fault)?;
+    daemon.host.point(Point::DaemonCgroup).map_err(UpdateError::refused)?;
     let written = carry_out(cgroups, writes).await.map_err(|failed| match () {
         () if !cgroups.exists() => UpdateError::Gone,
         () if cgroups.is_frozen() => {
@@ -190,7 +209,7 @@ async fn write_files(
         }
         () => failed.into(),
     })?;
-    daemon.host.point(Point::DaemonCgroupDone).map_err(fault)?;
+    daemon.host.point(Point::DaemonCgroupDone).map_err(UpdateError::refused)?;
     let fields = owned::fields(&requested.part).into_iter();
     let fields: HashMap<String, owned::OwnedMember> =
         fields.map(|field| (field.path.clone(), field)).collect();
@@ -276,8 +295,7 @@ async fn run_checked_update(
     if let Err(update_error) = run_update(daemon, record, resources, with_devices).await {
         return Err(put_back(daemon, record, part, update_error).await);
     }
-    let fault = |error: crate::error::Error| UpdateError::refused(error);
-    daemon.host.point(Point::DaemonCgroupDone).map_err(fault)?;
+    daemon.host.point(Point::DaemonCgroupDone).map_err(UpdateError::refused)?;
     let changes = owned::fields(part).into_iter().map(|field| Change {
         at: now(),
         event: requested.event.clone(),
@@ -327,8 +345,7 @@ async fn run_update(
         resources.remove("devices"); // crun would take these for all that are allowed.
     }
     leave_out_idle(daemon, &mut resources, &record.engine_resources);
-    let fault = |error: crate::error::Error| UpdateError::refused(error);
-    daemon.host.point(Point::DaemonCgroup).map_err(fault)?;
+    daemon.host.point(Point::DaemonCgroup).map_err(UpdateError::refused)?;
     let document = Value::Object(resources).to_string();
     let words = ["update", "--resources", "-", &record.key.id];
     command::run(record, &words, document.as_bytes()).await.map_err(|error| {
@@ -388,10 +405,7 @@ pub(crate) fn rewrite_ignored(daemon: &Daemon, key: &ContainerKey) {
 
 /// After an update that failed half-way, or bypassed the daemon: writes the plugins' values again.
 pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<(), UpdateError> {
-    let lane = daemon.lane(key);
-    let writing = std::sync::Arc::clone(&lane.writing).lock_owned();
-    let _writing =
-        tokio::time::timeout(UPDATE_WAIT, writing).await.map_err(|_late| UpdateError::Busy)?;
+    let _writing = turn_to_write(daemon, key).await?;
     let record = living(daemon, key)?;
     classes::enter_again(daemon, &record);
     if restore_directly(daemon, &record, None).await.is_ok() {

@@ -7,10 +7,10 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use nri_adaptation::{Creation, Merged, Rights};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::adaptation::{Creation, Merged, Rights};
 use crate::chain::{self, ChainError, ChainedPlugin, Notification, Participants};
 use crate::config::Config;
 use crate::engine::Role;

@@ -4,7 +4,9 @@
 //! containers. Nothing here reads a file.
 
 use super::plugins::bare_name;
+use super::rules::INJECTIONS;
 use super::rules::RuleSection;
+use super::selectors::excluded;
 use super::settings::{ANY_PLUGIN, Config};
 use crate::glob;
 
@@ -23,23 +25,31 @@ pub(super) fn unreached(rules: &[RuleSection]) -> Vec<String> {
 /// Whether `rule` matches all pods and plugins that `other` matches.
 fn covers(rule: &RuleSection, other: &RuleSection) -> bool {
     let lists = [
-        (&rule.namespaces, &other.namespaces),
-        (&rule.engines, &other.engines),
-        (&rule.handlers, &other.handlers),
+        (&rule.pods.namespaces, &other.pods.namespaces),
+        (&rule.pods.engines, &other.pods.engines),
+        (&rule.pods.handlers, &other.pods.handlers),
     ];
     lists.iter().all(|(list, other)| covers_list(list, other, covers_pattern))
         && covers_list(&rule.plugins, &other.plugins, covers_plugin)
-        && rule.labels.iter().all(|(key, pattern)| {
+        && rule.pods.without_labels == other.pods.without_labels
+        && rule.pods.labels.iter().all(|(key, pattern)| {
             let has_all =
                 |(name, value): &(String, String)| name == key && covers_pattern(pattern, value);
-            other.labels.iter().any(has_all)
+            other.pods.labels.iter().any(has_all)
         })
 }
 
-/// An empty list matches everything.
+/// An empty list matches everything. One with exclusions is compared as a whole; those of `other`
+/// only make it narrower.
 fn covers_list(list: &[String], other: &[String], covers: fn(&str, &str) -> bool) -> bool {
+    if list.iter().any(|entry| excluded(entry).is_some()) {
+        return list == other;
+    }
     let is_covered = |other: &String| list.iter().any(|pattern| covers(pattern, other));
-    list.is_empty() || (!other.is_empty() && other.iter().all(is_covered))
+    let mut chosen = other.iter().filter(|entry| excluded(entry).is_none()).peekable();
+    list.iter().any(|pattern| pattern == "*")
+        || list.is_empty()
+        || (chosen.peek().is_some() && chosen.all(is_covered))
 }
 
 fn covers_pattern(pattern: &str, other: &str) -> bool {
@@ -59,7 +69,9 @@ impl Config {
         let sections = self.plugins.keys().filter(|name| *name != ANY_PLUGIN);
         let sections = sections.map(|name| (format!("the section [plugin.{name}]"), name));
         let in_rules = self.rules.iter().flat_map(|rule| {
-            rule.plugins.iter().map(|name| (format!("the rule \"{}\"", rule.name), name))
+            let names = rule.plugins.iter().filter(|name| !name.starts_with(INJECTIONS));
+            let names = names.filter(|name| excluded(name).is_none());
+            names.map(|name| (format!("the rule \"{}\"", rule.name), name))
         });
         let required = self.default_validator.required_plugins.iter();
         let required =
@@ -104,6 +116,9 @@ mod tests {
             ("engines = [\"*\"]", "engines = [\"cri-*\"]"),
             ("labels = [\"a=*\"]", "labels = [\"b=1\", \"a=2\"]"),
             ("namespaces = [\"x-*\"]", "namespaces = [\"x-*\"]"),
+            ("namespaces = [\"x\"]", "namespaces = [\"x\", \"!y\"]"),
+            ("namespaces = [\"*\"]", "namespaces = [\"!y\"]"),
+            ("namespaces = [\"!y\"]", "namespaces = [\"!y\"]"),
         ] {
             let lines = rules(first, second);
             let wanted = "the rule \"f:3\" never decides: the earlier rule \"f:1\" matches";
@@ -123,6 +138,10 @@ mod tests {
             ("labels = [\"a=1\"]", "namespaces = [\"x\"]"),
             ("labels = [\"a=1\", \"b=2\"]", "labels = [\"a=1\"]"),
             ("handlers = [\"\"]", "handlers = [\"kata\"]"),
+            ("namespaces = [\"*\", \"!a\"]", "namespaces = [\"a\"]"),
+            ("namespaces = [\"a\"]", "namespaces = [\"!b\"]"),
+            ("labels = [\"!a=1\"]", "namespaces = [\"x\"]"),
+            ("plugins = [\"inject:*\"]", "plugins = [\"10-foo\"]"),
         ] {
             assert_eq!(rules(first, second), [""; 0], "{first} / {second}");
         }

@@ -21,6 +21,7 @@ mod plugins;
 mod protection;
 mod reader;
 mod rules;
+mod selectors;
 mod settings;
 mod size;
 mod snapshot;
@@ -37,7 +38,8 @@ pub use keys::markdown;
 pub use plugins::PluginSettings;
 pub(crate) use plugins::bare_name;
 pub(crate) use protection::Protection;
-pub(crate) use rules::{EVERY_FIELD, EVICTION, RuleMode, RuleSection};
+pub(crate) use rules::{EVERY_FIELD, EVICTION, INJECTIONS, RuleMode, RuleSection};
+pub(crate) use selectors::{PodSelectors, excluded};
 pub use settings::OnFailure;
 pub(crate) use settings::{
     AuditTarget, Config, Consequence, DaemonPolicy, Displace, Evict, MetricsListener, PluginOrigin,

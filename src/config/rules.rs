@@ -10,21 +10,17 @@ use toml_edit::{ArrayOfTables, Item, TableLike, Value};
 
 use super::fields::check_field;
 use super::lists::TableMistake;
+use super::selectors::{Mistake, PodSelectors, read_name, read_patterns, read_text, read_texts};
 use super::settings::Config;
 use super::spelling::nearest;
-use crate::engine::EngineKind;
 use crate::error::quoted;
-use crate::glob;
 
 /// Every field, in `allow` and `deny` of a rule.
 pub(crate) const EVERY_FIELD: &str = "*";
+/// Begins the name of an injection where a rule lists plugins: `inject:NAME`.
+pub(crate) const INJECTIONS: &str = "inject:";
 /// The right to have a container evicted, beside the fields.
 pub(crate) const EVICTION: &str = "Eviction";
-/// The longest name of a rule.
-const LONGEST_NAME: usize = 100;
-
-/// What is wrong with a value.
-type Mistake = std::borrow::Cow<'static, str>;
 
 /// What happens if a plugin does what a rule does not permit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,14 +37,8 @@ pub enum RuleMode {
 pub struct RuleSection {
     /// Its name, else `FILE:LINE` of its header.
     pub name: String,
-    /// Pods in a namespace that matches one of these; empty = any.
-    pub namespaces: Vec<String>,
-    /// Pods that have all of these labels: key, and a pattern of the value.
-    pub labels: Vec<(String, String)>,
-    /// Pods of an engine that matches one of these; empty = any.
-    pub engines: Vec<String>,
-    /// Pods with a runtime handler that matches one of these; empty = any.
-    pub handlers: Vec<String>,
+    /// The pods that it is about.
+    pub pods: PodSelectors,
     /// Plugins whose name or `NN-name` matches one of these; empty = any.
     pub plugins: Vec<String>,
     /// If present, nothing but these.
@@ -90,94 +80,19 @@ macro_rules! rule_keys {
 
 rule_keys! {
     "name" = "", "Name of the rule in messages, `explain`, the audit log and metrics. No two rules share one. Without it: `FILE:LINE`.", |r, v| r.name = read_name(v)?;
-    "namespaces" = "[]", "Pods in one of these namespaces. Empty = any.", |r, v| r.namespaces = read_patterns(v)?;
-    "labels" = "[]", "Pods that have all of these labels, each as `\"KEY=VALUE\"`, or as a table `{ KEY = \"VALUE\" }`. `\"KEY=*\"` = any value. Pod authors write labels (on Docker image authors too): use them to restrict, not to permit.", |r, v| r.labels = read_labels(v)?;
-    "engines" = "[]", "Pods of one of these engines: `containerd-cri`, `containerd`, `nerdctl`, `docker`, `cri-o`, `podman`, `isulad`, `kubernetes` or `plain`, as `nri-runc nri pods --json` shows it. Empty = any.", |r, v| r.engines = read_engines(v)?;
-    "handlers" = "[]", "Pods with one of these runtime handlers; the default handler is `\"\"`. Empty = any.", |r, v| r.handlers = read_patterns(v)?;
-    "plugins" = "[]", "Plugins by `name` or `NN-name`. Empty = any.", |r, v| r.plugins = read_patterns(v)?;
+    "namespaces" = "[]", "Pods in one of these namespaces. `\"!NAME\"` excludes. Empty = any.", |r, v| r.pods.set("namespaces", v)?;
+    "labels" = "[]", "Pods that have all of these labels, each as `\"KEY=VALUE\"`, or as a table `{ KEY = \"VALUE\" }`. `\"KEY=*\"` = any value, `\"!KEY=VALUE\"` excludes. Pod authors write labels (on Docker image authors too): use them to restrict, not to permit.", |r, v| r.pods.set("labels", v)?;
+    "engines" = "[]", "Pods of one of these engines: `containerd-cri`, `containerd`, `nerdctl`, `docker`, `cri-o`, `podman`, `isulad`, `kubernetes` or `plain`, as `nri-runc nri pods --json` shows it. Empty = any.", |r, v| r.pods.set("engines", v)?;
+    "handlers" = "[]", "Pods with one of these runtime handlers; the default handler is `\"\"`. Empty = any.", |r, v| r.pods.set("handlers", v)?;
+    "plugins" = "[]", "Plugins by `name` or `NN-name`; injections by `inject:NAME` or `inject:*`, and only so. Empty = any plugin.", |r, v| r.plugins = read_patterns(v)?;
     "allow" = "", "Fields that the plugin may set, by NRI name, and `Eviction`; `[\"*\"]` = all. Without it: all.", |r, v| r.allow = Some(read_rights(v)?);
     "deny" = "[]", "Fields that the plugin may not set, likewise; overrides `allow`.", |r, v| r.deny = read_rights(v)?;
     "mode" = "\"enforce\"", "`enforce`: what the rule does not permit is refused. `audit`: it is done, and noted.", |r, v| r.mode = read_mode(v)?;
     "hide" = "false", "The plugin receives nothing about these pods and their containers, and may not change them. With `mode = \"audit\"` it receives all, and what it changes is logged. Not together with `allow` or `deny`.", |r, v| r.hide = read_truth(v)?;
 }
 
-fn read_text(value: &Value) -> Result<&str, Mistake> {
-    value.as_str().ok_or_else(|| "expected a string in quotes".into())
-}
-
-fn read_texts(value: &Value) -> Result<Vec<&str>, Mistake> {
-    let list = value.as_array().ok_or(Mistake::from("expected a list of strings"))?;
-    list.iter().map(read_text).collect()
-}
-
 fn read_truth(value: &Value) -> Result<bool, Mistake> {
     value.as_bool().ok_or_else(|| "expected true or false".into())
-}
-
-fn read_name(value: &Value) -> Result<String, Mistake> {
-    let name = read_text(value)?;
-    let is_fine = !name.trim().is_empty() && !name.contains(char::is_control);
-    if !is_fine || name.chars().count() > LONGEST_NAME {
-        return Err(format!("expected a name of 1 to {LONGEST_NAME} visible characters").into());
-    }
-    Ok(name.to_owned())
-}
-
-/// A pattern that can match nothing would make a rule hold nowhere.
-fn check_pattern(pattern: &str) -> Result<(), Mistake> {
-    match glob::mistake(pattern) {
-        Some(why) => Err(format!("the pattern {pattern:?} {why}").into()),
-        None => Ok(()),
-    }
-}
-
-fn read_patterns(value: &Value) -> Result<Vec<String>, Mistake> {
-    let patterns = read_texts(value)?;
-    patterns.iter().try_for_each(|pattern| check_pattern(pattern))?;
-    Ok(patterns.into_iter().map(ToOwned::to_owned).collect())
-}
-
-/// Patterns of engines' names: one that matches none of them would make a rule hold nowhere.
-fn read_engines(value: &Value) -> Result<Vec<String>, Mistake> {
-    let patterns = read_patterns(value)?;
-    let names = || EngineKind::ALL.into_iter().map(EngineKind::name);
-    for pattern in &patterns {
-        if !names().any(|name| glob::matches(pattern, name)) {
-            let near = nearest(pattern, names());
-            let what = format!("{pattern:?} is not the name of an engine (did you mean {near:?}?)");
-            return Err(what.into());
-        }
-    }
-    Ok(patterns)
-}
-
-fn read_labels(value: &Value) -> Result<Vec<(String, String)>, Mistake> {
-    if let Some(table) = value.as_inline_table() {
-        return read_label_table(table);
-    }
-    let pairs = read_texts(value)?.into_iter().map(|label| {
-        let pair = label.split_once('=').filter(|(key, _)| !key.is_empty());
-        let wrong = || Mistake::from(format!("expected \"KEY=VALUE\" in place of {label:?}"));
-        let (key, pattern) = pair.ok_or_else(wrong)?;
-        label_of(key, pattern)
-    });
-    pairs.collect()
-}
-
-fn read_label_table(table: &dyn TableLike) -> Result<Vec<(String, String)>, Mistake> {
-    let pairs = table.iter().map(|(key, item)| {
-        let value = item.as_value().ok_or(Mistake::from("expected a string in quotes"))?;
-        label_of(key, read_text(value)?)
-    });
-    pairs.collect()
-}
-
-fn label_of(key: &str, pattern: &str) -> Result<(String, String), Mistake> {
-    if key.contains(['*', '?', '[']) {
-        return Err(format!("the key {key:?} of a label cannot be a pattern").into());
-    }
-    check_pattern(pattern)?;
-    Ok((key.to_owned(), pattern.to_owned()))
 }
 
 /// Names of fields. An empty list would mean everything to one reader, and nothing to another.
@@ -238,9 +153,7 @@ fn read_rule(table: &dyn TableLike, at: usize) -> (RuleSection, Vec<TableMistake
         };
         let set = match item {
             Item::Value(value) => (key.set)(&mut rule, value),
-            Item::Table(table) if name == "labels" => {
-                read_label_table(table).map(|labels| rule.labels = labels)
-            }
+            Item::Table(table) if name == "labels" => rule.pods.set_labels(table),
             Item::None | Item::Table(_) | Item::ArrayOfTables(_) => {
                 Err("expected a value, not a table".into())
             }
@@ -308,8 +221,8 @@ mod tests {
     #[test]
     fn every_key_of_a_rule_is_read_and_rules_keep_their_order() {
         let (rules, problems) = read(
-            "[[rule]]\nname = \"no hooks\"\nnamespaces = [\"prod-*\", 'x']\n\
-             labels = [\"app=web*\", \"k8s.io/tier=\"]\nengines = [\"docker\"]\n\
+            "[[rule]]\nname = \"no hooks\"\nnamespaces = [\"prod-*\", 'x', \"!prod-a\"]\n\
+             labels = [\"app=web*\", \"k8s.io/tier=\", \"!old=*\"]\nengines = [\"docker\"]\n\
              handlers = [\"\"]\nplugins = [\"10-*\"]\nallow = [\"Env\", \"Eviction\"]\n\
              deny = [\"*\"]\nmode = \"audit\"\n\n[log]\nlevel = \"info\"\n# more\n\
              [[rule]]\nhide = true\n",
@@ -318,10 +231,13 @@ mod tests {
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         let first = RuleSection {
             name: "no hooks".to_owned(),
-            namespaces: texts(&["prod-*", "x"]),
-            labels: vec![pair("app", "web*"), pair("k8s.io/tier", "")],
-            engines: texts(&["docker"]),
-            handlers: texts(&[""]),
+            pods: PodSelectors {
+                namespaces: texts(&["prod-*", "x", "!prod-a"]),
+                labels: vec![pair("app", "web*"), pair("k8s.io/tier", "")],
+                without_labels: vec![pair("old", "*")],
+                engines: texts(&["docker"]),
+                handlers: texts(&[""]),
+            },
             plugins: texts(&["10-*"]),
             allow: Some(texts(&["Env", "Eviction"])),
             deny: texts(&["*"]),
@@ -341,7 +257,7 @@ mod tests {
             "[[rule]]\nlabels = [\"app=web\", \"t=*\"]\n",
         ] {
             let (rules, problems) = read(text);
-            assert_eq!((problems, &rules[0].labels), (Vec::new(), &wanted), "{text}");
+            assert_eq!((problems, &rules[0].pods.labels), (Vec::new(), &wanted), "{text}");
         }
     }
 
@@ -359,6 +275,12 @@ mod tests {
             ("hide = \"true\"", "f:2:8: rule.hide: expected true or false"),
             ("hide = true\ndeny = [\"Env\"]", "f:1:1: a rule with hide = true leaves nothing"),
             ("namespaces = [\"a[\"]", "f:2:14: rule.namespaces: the pattern \"a[\" has a ["),
+            ("namespaces = [\"!*\"]", "f:2:14: rule.namespaces: \"!*\" excludes everything"),
+            ("namespaces = [\"!a[\"]", "f:2:14: rule.namespaces: the pattern \"a[\" has a ["),
+            ("engines = [\"!crio\"]", "f:2:11: rule.engines: \"crio\" is not the name of"),
+            ("labels = [\"!app\"]", "f:2:10: rule.labels: expected \"KEY=VALUE\" in place of"),
+            ("labels = [\"!!a=b\"]", "f:2:10: rule.labels: the key \"!a\" of a label cannot"),
+            ("labels = { \"!a\" = \"b\" }", "f:2:10: rule.labels: the key \"!a\" of a"),
             ("namespaces = \"a\"", "f:2:14: rule.namespaces: expected a list of strings"),
             (
                 "engines = [\"crio\"]",

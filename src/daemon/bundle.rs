@@ -3,14 +3,14 @@
 //! one beside it, restoring the engine's, removing temporary names. The wrapper exchanges the two
 //! files; until then the bundle is as the engine wrote it.
 //!
-//! It never decides about the contents of a document. It imports `node`.
+//! It never decides about the contents of a document. It imports `shared`.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use tracing::warn;
 
-use crate::daemon::node::{Node, log_failure};
+use crate::daemon::shared::{Daemon, log_failure};
 use crate::error::{Context, Error, Result};
 use crate::files::{self, Original};
 use crate::host::Point;
@@ -34,11 +34,16 @@ impl Bundle {
     ///
     /// # Errors
     /// Fails when the document cannot be read.
-    pub(crate) fn open(node: &Node, dir: OwnedFd, bundle: &Path, document: &str) -> Result<Self> {
+    pub(crate) fn open(
+        daemon: &Daemon,
+        dir: OwnedFd,
+        bundle: &Path,
+        document: &str,
+    ) -> Result<Self> {
         let mut original = files::read_through_link_at(&dir, document)
             .doing(|| format!("{}", bundle.display()))
             .map_err(|error| error.hint("nothing was changed or started"))?;
-        let store = node.records.read();
+        let store = daemon.records.read();
         let (folder, bundle) = (files::path_of(&dir), bundle.to_string_lossy());
         let of_folder = folder.iter().flat_map(|folder| store.of_folder(folder));
         let ours = of_folder.chain(store.of_folder(&bundle)).find_map(|known| {
@@ -84,11 +89,15 @@ impl Bundle {
     ///
     /// # Errors
     /// Fails when the disk refuses.
-    pub(crate) fn write_engines(&self, node: &Node, key: &ContainerKey) -> Result<Option<String>> {
+    pub(crate) fn write_engines(
+        &self,
+        daemon: &Daemon,
+        key: &ContainerKey,
+    ) -> Result<Option<String>> {
         if !self.is_patched {
             return Ok(None);
         }
-        self.write_beside(node, key, &self.original.bytes).map(Some)
+        self.write_beside(daemon, key, &self.original.bytes).map(Some)
     }
 
     /// Writes the patched document beside the engine's, which is kept (D1, D16); returns its name.
@@ -97,27 +106,27 @@ impl Bundle {
     /// Fails when the disk refuses.
     pub(crate) fn write_beside(
         &self,
-        node: &Node,
+        daemon: &Daemon,
         key: &ContainerKey,
         bytes: &[u8],
     ) -> Result<String> {
-        self.lay_beside(node, key, bytes).map_err(|error| error.hint("the bundle is unchanged"))
+        self.lay_beside(daemon, key, bytes).map_err(|error| error.hint("the bundle is unchanged"))
     }
 
-    fn lay_beside(&self, node: &Node, key: &ContainerKey, bytes: &[u8]) -> Result<String> {
-        let incarnation = node.records.read().container(key).map(|record| record.incarnation);
+    fn lay_beside(&self, daemon: &Daemon, key: &ContainerKey, bytes: &[u8]) -> Result<String> {
+        let incarnation = daemon.records.read().container(key).map(|record| record.incarnation);
         let Some(incarnation) = incarnation else {
             return Err(Error::new("the container was removed while its plugins were asked"));
         };
         let document = self.document.clone();
         let temporary = format!(".{document}{}", temporary_suffix(incarnation));
         files::remove_at(&self.dir, &temporary);
-        let pristine = node.records.read().keep_pristine(incarnation, &self.original.bytes)?;
-        node.host.point(Point::DaemonKept)?;
+        let pristine = daemon.records.read().keep_pristine(incarnation, &self.original.bytes)?;
+        daemon.host.point(Point::DaemonKept)?;
         let kept = pristine.clone();
         let written = files::create_at(&self.dir, &temporary, bytes, &self.original);
         let written = written.and_then(|inode| {
-            node.host.point(Point::DaemonWritten)?;
+            daemon.host.point(Point::DaemonWritten)?;
             let patched = Patched {
                 document,
                 temporary: temporary.clone(),
@@ -126,10 +135,10 @@ impl Bundle {
                 folder: files::path_of(&self.dir).unwrap_or_default(),
                 fingerprint: files::fingerprint(bytes),
             };
-            node.records.change(key, |record| record.patched = Some(patched))
+            daemon.records.change(key, |record| record.patched = Some(patched))
         });
         if written.is_err() {
-            node.records.read().drop_pristine(&kept);
+            daemon.records.read().drop_pristine(&kept);
         }
         written.map(|()| temporary)
     }
@@ -147,11 +156,11 @@ fn temporary_suffix(incarnation: u64) -> String {
 /// is still in place. A missing bundle, or a document that was replaced or edited since, is not
 /// touched. A failure that may pass is waited out for a moment: afterwards the container's record,
 /// and with it the engine's document, may be gone.
-pub(crate) async fn restore(node: &Node, record: &Container) {
-    log_failure("restoring a bundle", node.host.point(Point::DaemonRestore));
+pub(crate) async fn restore(daemon: &Daemon, record: &Container) {
+    log_failure("restoring a bundle", daemon.host.point(Point::DaemonRestore));
     let mut backoff = Backoff::default();
     for attempt in 1..=ATTEMPTS {
-        let Err(error) = restore_now(node, record) else { return };
+        let Err(error) = restore_now(daemon, record) else { return };
         if !error.may_pass() || attempt == ATTEMPTS {
             let folder = record.folder();
             return warn!("{folder}: the engine's document could not be restored: {error}");
@@ -160,7 +169,7 @@ pub(crate) async fn restore(node: &Node, record: &Container) {
     }
 }
 
-fn restore_now(node: &Node, record: &Container) -> Result<()> {
+fn restore_now(daemon: &Daemon, record: &Container) -> Result<()> {
     let dir = match files::open_dir(Path::new(record.folder())) {
         Ok(dir) => dir,
         Err(error) if error.may_pass() => return Err(error),
@@ -174,7 +183,7 @@ fn restore_now(node: &Node, record: &Container) -> Result<()> {
     };
     files::remove_at(&dir, &files::kept_name(&patched.temporary));
     if is_ours(&patched.document)? {
-        write_pristine(node, &dir, patched)?;
+        write_pristine(daemon, &dir, patched)?;
         files::exchange_at(&dir, &patched.temporary, &patched.document)?;
         if !is_ours(&patched.temporary)? {
             // It was edited right before the exchange: the edit wins.
@@ -187,9 +196,9 @@ fn restore_now(node: &Node, record: &Container) -> Result<()> {
 
 /// Writes the engine's document beside the patched one. After an exchange the temporary name may
 /// hold the document of another container in the same bundle.
-fn write_pristine(node: &Node, dir: &OwnedFd, patched: &Patched) -> Result<()> {
+fn write_pristine(daemon: &Daemon, dir: &OwnedFd, patched: &Patched) -> Result<()> {
     let there = files::read_at(dir, &patched.temporary);
-    let pristine = match node.records.read().pristine(&patched.pristine) {
+    let pristine = match daemon.records.read().pristine(&patched.pristine) {
         Ok(pristine) => pristine,
         Err(error) if error.may_pass() => return Err(error),
         // Lost with a run directory that was wiped.

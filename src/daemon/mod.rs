@@ -7,9 +7,8 @@
 //! the tree of imports is a list in `tests/tidy.rs`.
 
 mod bundle;
+mod connections;
 mod lifecycle;
-mod node;
-mod plugins;
 mod pods;
 mod process;
 mod recovery;
@@ -21,6 +20,7 @@ mod resources;
 mod run_dir;
 mod runtime;
 mod server;
+mod shared;
 mod verbs;
 mod watch;
 
@@ -40,9 +40,8 @@ use crate::last_words;
 use crate::presence::{self, IfThere};
 use crate::state::Store;
 
+use connections::{admission, socket};
 use lifecycle::exit;
-use node::Node;
-use plugins::{admission, socket};
 use pods::{crio, crio_added, crio_removed, resized};
 use process::signals::Signals;
 use process::sockets::{DaemonLock, WrapperSocket};
@@ -57,6 +56,7 @@ use run_dir::RunDir;
 use server::drain::Drain;
 use server::http::MetricsServer;
 use server::traced;
+use shared::Daemon;
 
 pub(crate) use process::other;
 pub(crate) use reexec::abilities;
@@ -186,43 +186,43 @@ async fn serve(loaded: Loaded, beginning: Beginning, start: &Start) -> Result<()
     let mut signals = Signals::new()?;
     let Beginning { lock, stand_in, wrappers, saved } = beginning;
     report(&loaded);
-    let node = open_node(&loaded, stand_in, start)?;
+    let daemon = open_node(&loaded, stand_in, start)?;
     if saved.is_some() {
-        node.host.point(Point::DaemonReexecBegun)?;
+        daemon.host.point(Point::DaemonReexecBegun)?;
     }
-    let started_with = node.process.started_with.get_or_init(|| StartedWith::new(&loaded));
-    tokio::task::spawn_local(write_records(Rc::clone(&node)));
+    let started_with = daemon.process.started_with.get_or_init(|| StartedWith::new(&loaded));
+    tokio::task::spawn_local(write_records(Rc::clone(&daemon)));
     let drain = Rc::new(Drain::default());
-    let run_dir = RunDir::new(&node, &drain, lock, &loaded);
-    tokio::task::spawn_local(exit::watch_all(Rc::clone(&node)));
-    tokio::task::spawn_local(crio::watch(Rc::clone(&node)));
+    let run_dir = RunDir::new(&daemon, &drain, lock, &loaded);
+    tokio::task::spawn_local(exit::watch_all(Rc::clone(&daemon)));
+    tokio::task::spawn_local(crio::watch(Rc::clone(&daemon)));
     let waiting = match saved {
         Some(saved) => {
-            let resumed = resume::resume(&node, saved).await;
-            node.host.point(Point::DaemonReexecTaken)?;
+            let resumed = resume::resume(&daemon, saved).await;
+            daemon.host.point(Point::DaemonReexecTaken)?;
             Some(resumed)
         }
         None => {
-            begin(&node).await;
+            begin(&daemon).await;
             None
         }
     };
-    follow_engines(&node);
+    follow_engines(&daemon);
     run_dir.open(wrappers)?;
-    traced::export(&node);
+    traced::export(&daemon);
     let metrics = match waiting {
         Some((waiting, metrics)) => {
-            resume::follow(&node).await;
-            resume::report(&node, waiting).await;
-            MetricsServer::resume(&node, metrics).await
+            resume::follow(&daemon).await;
+            resume::report(&daemon, waiting).await;
+            MetricsServer::resume(&daemon, metrics).await
         }
-        None => MetricsServer::start(&node).await,
+        None => MetricsServer::start(&daemon).await,
     };
     let metrics = RefCell::new(metrics);
     let (is_foreground, metrics) = (start.is_foreground(), &metrics);
-    let reloads = Reloads { node: &node, run_dir: &run_dir, started_with, metrics };
-    let (node, run_dir, drain) = (&node, &run_dir, &drain);
-    let reexec = Reexec { node, run_dir, drain, started_with, metrics, is_foreground };
+    let reloads = Reloads { daemon: &daemon, run_dir: &run_dir, started_with, metrics };
+    let (daemon, run_dir, drain) = (&daemon, &run_dir, &drain);
+    let reexec = Reexec { daemon, run_dir, drain, started_with, metrics, is_foreground };
     announce(start);
     info!("nri-runc {} is ready", env!("CARGO_PKG_VERSION"));
     tokio::select! {
@@ -233,8 +233,8 @@ async fn serve(loaded: Loaded, beginning: Beginning, start: &Start) -> Result<()
         () = service_manager::keep_informed() => {}
         () = crate::log::deliver_waiting() => {}
     }
-    drain.drain(node, &mut signals.ends).await;
-    farewell(node).await;
+    drain.drain(daemon, &mut signals.ends).await;
+    farewell(daemon).await;
     run_dir.leave();
     drain.release().await;
     Ok(())
@@ -251,18 +251,18 @@ fn report(loaded: &Loaded) {
 }
 
 /// Follows what engines do without a call that reaches the daemon.
-fn follow_engines(node: &Rc<Node>) {
-    crio_removed::follow_all(node);
-    resized::follow_all(node);
-    enabled::catch_up(node);
-    tokio::task::spawn_local(lost::look_out(Rc::clone(node)));
-    if !node.is_bystander() {
-        crio_added::look_out(node);
+fn follow_engines(daemon: &Rc<Daemon>) {
+    crio_removed::follow_all(daemon);
+    resized::follow_all(daemon);
+    enabled::catch_up(daemon);
+    tokio::task::spawn_local(lost::look_out(Rc::clone(daemon)));
+    if !daemon.is_bystander() {
+        crio_added::look_out(daemon);
     }
 }
 
 /// The daemon's state, with the records of an earlier daemon of this boot.
-fn open_node(loaded: &Loaded, stand_in: Option<StandIn>, start: &Start) -> Result<Rc<Node>> {
+fn open_node(loaded: &Loaded, stand_in: Option<StandIn>, start: &Start) -> Result<Rc<Daemon>> {
     let host = loaded.config.host();
     let path = host.path("/proc/sys/kernel/random/boot_id");
     // Where there is none, no boot is told from another; by a wrong one, every record would go.
@@ -270,26 +270,26 @@ fn open_node(loaded: &Loaded, stand_in: Option<StandIn>, start: &Start) -> Resul
     let boot_id = boot_id.doing(|| format!("reading {}", path.display()))?;
     let boot_id = boot_id.unwrap_or_default().trim().to_owned();
     let (store, problems) = Store::open(&loaded.config.run_dir.join("state"), &boot_id)?;
-    let node = Node::new(loaded.config.clone(), host, store);
-    *node.process.stand_in.borrow_mut() = stand_in;
-    problems.iter().for_each(|problem| node.report.note_failure(problem, ""));
+    let daemon = Daemon::new(loaded.config.clone(), host, store);
+    *daemon.process.stand_in.borrow_mut() = stand_in;
+    problems.iter().for_each(|problem| daemon.report.note_failure(problem, ""));
     if let Some(words) = last_words::take(&loaded.config.run_dir, !start.is_foreground()) {
-        node.report.note_failure(&format!("the daemon before ended with: {words}"), "");
+        daemon.report.note_failure(&format!("the daemon before ended with: {words}"), "");
     }
-    Ok(node)
+    Ok(daemon)
 }
 
 /// Begins without a program before: what happened without a daemon is found out, and plugins are
 /// waited for.
-async fn begin(node: &Rc<Node>) {
-    let is_first = !node.records.read().is_stamped();
-    bypassed::adopt(node).await;
-    rediscover::rediscover(node).await;
-    let unknown = catch_up::make_true(node).await;
-    crio_added::adopt(node, is_first).await;
-    socket::open(node);
-    tokio::task::spawn_local(admission::record_protecting_plugins_later(Rc::clone(node)));
-    catch_up::recover(node, &unknown);
+async fn begin(daemon: &Rc<Daemon>) {
+    let is_first = !daemon.records.read().is_stamped();
+    bypassed::adopt(daemon).await;
+    rediscover::rediscover(daemon).await;
+    let unknown = catch_up::make_true(daemon).await;
+    crio_added::adopt(daemon, is_first).await;
+    socket::open(daemon);
+    tokio::task::spawn_local(admission::record_protecting_plugins_later(Rc::clone(daemon)));
+    catch_up::recover(daemon, &unknown);
 }
 
 /// Reports that the daemon is ready: to the wrapper that started it, and to systemd.
@@ -313,10 +313,10 @@ fn say_to_starter(start: &Start, word: &[u8]) {
 }
 
 /// Shuts plugins down cleanly; a plugin that does not answer in time is not waited for.
-async fn farewell(node: &Rc<Node>) {
+async fn farewell(daemon: &Rc<Daemon>) {
     info!("stopping");
-    node.process.is_ending.set(true);
-    let shutdowns = node.registry.all_connections().into_iter().map(|connected| {
+    daemon.process.is_ending.set(true);
+    let shutdowns = daemon.registry.all_connections().into_iter().map(|connected| {
         tokio::task::spawn_local(async move {
             connected.chained.plugin.shutdown("it was shut down").await;
         })
@@ -325,10 +325,10 @@ async fn farewell(node: &Rc<Node>) {
     for shutdown in shutdowns {
         let _not_waited_for = tokio::time::timeout(SHUTDOWN_WAIT, shutdown).await;
     }
-    node.registry.socket.remove(&node.config().socket_path);
-    node.report.audit.flush(AUDIT_WAIT).await;
+    daemon.registry.socket.remove(&daemon.config().socket_path);
+    daemon.report.audit.flush(AUDIT_WAIT).await;
 }
 
-async fn write_records(node: Rc<Node>) {
-    node.records.write_when_there_is_room().await;
+async fn write_records(daemon: Rc<Daemon>) {
+    daemon.records.write_when_there_is_room().await;
 }

@@ -4,7 +4,7 @@
 //! once. A request under way finishes with the values that it has read.
 //!
 //! It never applies a configuration with an error (D43), and never a value that needs a restart:
-//! that one is named, and stays as it was. It imports `node`, `plugins`, `process`, `run_dir` and
+//! that one is named, and stays as it was. It imports `shared`, `connections`, `process`, `run_dir` and
 //! `server`.
 
 use std::cell::RefCell;
@@ -19,20 +19,20 @@ use crate::config::{ChangedKey, Config, Effect, Loaded};
 use crate::error::{Error, Result};
 use crate::plugin::{PluginFile, discover};
 
-use crate::daemon::node::Node;
-use crate::daemon::plugins::{admission, returning, socket};
+use crate::daemon::connections::{admission, returning, socket};
 use crate::daemon::process::service_manager;
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::recovery::enabled;
 use crate::daemon::run_dir::RunDir;
 use crate::daemon::server::http::{self, MetricsServer};
+use crate::daemon::shared::Daemon;
 
 /// How often the files are read while an error in them refuses creates.
 const FIXED_CHECK: Duration = Duration::from_millis(500);
 
 /// What a reload changes.
 pub(crate) struct Reloads<'d> {
-    pub(crate) node: &'d Rc<Node>,
+    pub(crate) daemon: &'d Rc<Daemon>,
     pub(crate) run_dir: &'d RunDir,
     pub(crate) started_with: &'d StartedWith,
     pub(crate) metrics: &'d RefCell<MetricsServer>,
@@ -51,10 +51,10 @@ impl Reloads<'_> {
     /// Reloads at each hangup and at each request, one after the other. Returns when creates were
     /// refused for an error in the files which is fixed, and only another daemon can apply them.
     pub(crate) async fn serve(&self, mut hangups: Signal) {
-        let Some(mut requests) = self.node.process.reloads.receive() else { return };
+        let Some(mut requests) = self.daemon.process.reloads.receive() else { return };
         let mut is_reported = false;
         loop {
-            let is_unreliable = self.node.config().protection_error.is_some();
+            let is_unreliable = self.daemon.config().protection_error.is_some();
             tokio::select! {
                 _ = hangups.recv() => drop(self.reload(false).await),
                 Some(request) = requests.recv() => {
@@ -74,7 +74,7 @@ impl Reloads<'_> {
     /// Reloads once the error that refuses creates is fixed. True if another daemon has to be
     /// started for it, and something starts it.
     async fn needs_successor(&self, is_reported: &mut bool) -> bool {
-        let (loaded, now) = (self.started_with.read(), self.node.config());
+        let (loaded, now) = (self.started_with.read(), self.daemon.config());
         if loaded.refusal().is_some() {
             *is_reported = false;
             return false;
@@ -106,7 +106,7 @@ impl Reloads<'_> {
             Ok(_) => "applied",
             Err(_) => "refused",
         };
-        self.node.report.metrics.count_reload(name);
+        self.daemon.report.metrics.count_reload(name);
         if let Err(error) = &outcome {
             warn!("{error}");
         }
@@ -132,7 +132,7 @@ impl Reloads<'_> {
         let mut warnings = loaded.warnings();
         let config = &loaded.config;
         let (found, _) = discover(&config.plugin_path, &config.plugin_config_path);
-        let mut known = self.node.registry.known_plugins();
+        let mut known = self.daemon.registry.known_plugins();
         known.extend(found.iter().map(PluginFile::id));
         warnings.extend(config.unseen_plugins(&known));
         warnings
@@ -140,11 +140,11 @@ impl Reloads<'_> {
 
     async fn apply(&self) -> Result<Reloaded> {
         let (reloaded, loaded) = self.check(false)?;
-        let before = self.node.config();
+        let before = self.daemon.config();
         let mut next = loaded.config.clone();
         next.keep_started(&before);
-        let socket_change =
-            socket::prepare(self.node, &next).map_err(|error| not_reloaded(&error.to_string()))?;
+        let socket_change = socket::prepare(self.daemon, &next)
+            .map_err(|error| not_reloaded(&error.to_string()))?;
         let is_metrics_elsewhere = next.metrics_listen != before.metrics_listen;
         let at = next.metrics_listen.as_ref().filter(|_| is_metrics_elsewhere);
         let metrics = match http::open(at).await {
@@ -160,9 +160,9 @@ impl Reloads<'_> {
             reloaded.log();
         }
         self.put_in_force(&before, next, &loaded);
-        socket::change(self.node, socket_change, &before.socket_path);
+        socket::change(self.daemon, socket_change, &before.socket_path);
         if is_metrics_elsewhere {
-            self.metrics.borrow_mut().serve(self.node, metrics);
+            self.metrics.borrow_mut().serve(self.daemon, metrics);
         }
         if !is_shown {
             reloaded.log();
@@ -177,16 +177,16 @@ impl Reloads<'_> {
         if log(before) != log(&next) && !crate::log::change(before, &next) {
             warn!("the log could not be changed");
         }
-        self.node.report.audit.apply(&next);
-        let shown_more = self.node.replace_config(next);
-        returning::expect_added(self.node, before);
-        returning::synchronize_anew(self.node, &shown_more);
-        admission::disconnect_unfit(self.node, before);
-        enabled::catch_up(self.node);
+        self.daemon.report.audit.apply(&next);
+        let shown_more = self.daemon.replace_config(next);
+        returning::expect_added(self.daemon, before);
+        returning::synchronize_anew(self.daemon, &shown_more);
+        admission::disconnect_unfit(self.daemon, before);
+        enabled::catch_up(self.daemon);
         self.started_with.put_in_force(loaded);
         self.run_dir.note_configuration(loaded);
         // A plugin's declaration may count now, or not any more.
-        admission::record_protecting_plugins(self.node);
+        admission::record_protecting_plugins(self.daemon);
     }
 }
 

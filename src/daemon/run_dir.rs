@@ -4,7 +4,7 @@
 //! the daemon restores missing files at once, from its records. A file system that is mounted over
 //! the directory sends no event, so it is looked at every other second too.
 //!
-//! It never looks into a record. It imports `node`, `plugins`, `process`, `recovery`, `server` and
+//! It never looks into a record. It imports `shared`, `connections`, `process`, `recovery`, `server` and
 //! `watch`.
 
 use std::cell::{Cell, RefCell};
@@ -23,12 +23,12 @@ use crate::link::{BYPASSED_DIR, REFUSED_DIR};
 use crate::plugin::socket::SocketFile;
 use crate::presence::{self, IfThere};
 
-use crate::daemon::node::{Node, log_failure};
-use crate::daemon::plugins::admission;
+use crate::daemon::connections::admission;
 use crate::daemon::process::sockets::{self, DaemonLock, WrapperSocket};
 use crate::daemon::recovery::bypassed;
 use crate::daemon::server::drain::Drain;
 use crate::daemon::server::session;
+use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::folders::WatchedFolder;
 
 /// How often the directory is checked without an event: a mount over it sends none, and the kernel
@@ -40,7 +40,7 @@ const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_s
 
 /// The parts of the run directory that belong to this daemon alone.
 pub(crate) struct RunDir {
-    node: Rc<Node>,
+    daemon: Rc<Daemon>,
     drain: Rc<Drain>,
     lock: RefCell<DaemonLock>,
     /// The socket's file; none if the service manager owns it.
@@ -56,13 +56,13 @@ pub(crate) struct RunDir {
 impl RunDir {
     /// Takes over a run directory that has its lock and its records.
     pub(crate) fn new(
-        node: &Rc<Node>,
+        daemon: &Rc<Daemon>,
         drain: &Rc<Drain>,
         lock: DaemonLock,
         loaded: &Loaded,
     ) -> Self {
         let run_dir = Self {
-            node: Rc::clone(node),
+            daemon: Rc::clone(daemon),
             drain: Rc::clone(drain),
             lock: RefCell::new(lock),
             socket: Cell::default(),
@@ -84,7 +84,7 @@ impl RunDir {
 
     fn keep_snapshot(&self) {
         if let Some(text) = &*self.snapshot.borrow() {
-            let path = self.node.config().run_dir.join(SNAPSHOT);
+            let path = self.daemon.config().run_dir.join(SNAPSHOT);
             log_failure("keeping the configuration", files::replace(&path, text.as_bytes()));
         }
     }
@@ -111,25 +111,25 @@ impl RunDir {
         self.listener.set(listener.as_raw_fd());
         // A connection to an earlier socket is served by its own task.
         tokio::task::spawn_local(session::accept(
-            Rc::clone(&self.node),
+            Rc::clone(&self.daemon),
             Rc::clone(&self.drain),
             listener,
         ));
         // Heartbeats are sent again.
-        let _is_gone = std::fs::remove_file(self.node.config().reexec_file());
+        let _is_gone = std::fs::remove_file(self.daemon.config().reexec_file());
         self.follow();
         Ok(())
     }
 
     fn follow(&self) {
-        let before = self.following.replace(Some(bypassed::follow(&self.node)));
+        let before = self.following.replace(Some(bypassed::follow(&self.daemon)));
         before.iter().for_each(JoinHandle::abort);
     }
 
     /// Removes the socket's file: wrappers find no daemon here any more.
     pub(crate) fn leave(&self) {
         if let Some(file) = self.socket.get() {
-            file.remove(&self.node.config().daemon_socket());
+            file.remove(&self.daemon.config().daemon_socket());
         }
     }
 
@@ -159,7 +159,7 @@ impl RunDir {
                 Err(error) => error.to_string(),
             };
             if !std::mem::replace(&mut is_reported, true) {
-                self.node.report.note_failure(
+                self.daemon.report.note_failure(
                     &format!("the run directory was deleted or mounted over; {outcome}"),
                     "",
                 );
@@ -172,21 +172,21 @@ impl RunDir {
 
     /// None if the kernel has no watch left, or one of the folders does not exist.
     fn watch(&self) -> Option<[WatchedFolder; 2]> {
-        let config = self.node.config();
+        let config = self.daemon.config();
         let run = &config.run_dir;
-        let folders = &self.node.watches.folders;
+        let folders = &self.daemon.watches.folders;
         Some([folders.watch(run)?, folders.watch(&run.join("state"))?])
     }
 
     fn has_lock(&self) -> Result<bool> {
         let ours = self.lock.borrow().metadata()?;
-        let there = std::fs::symlink_metadata(self.node.config().daemon_lock()).if_there()?;
+        let there = std::fs::symlink_metadata(self.daemon.config().daemon_lock()).if_there()?;
         let file = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
         Ok(there.map(file) == Some(file(ours)))
     }
 
     fn has_socket(&self) -> Result<bool> {
-        let path = self.node.config().daemon_socket();
+        let path = self.daemon.config().daemon_socket();
         // The service manager looks after its own socket, as long as there is one.
         Ok(match self.socket.get() {
             None => presence::exists(&path)?,
@@ -196,22 +196,22 @@ impl RunDir {
 
     /// Whether nothing of it is missing.
     fn is_whole(&self) -> Result<bool> {
-        let config = self.node.config();
+        let config = self.daemon.config();
         let run = &config.run_dir;
         Ok(self.has_lock()?
             && self.has_socket()?
-            && self.node.records.read().is_in_place()?
+            && self.daemon.records.read().is_in_place()?
             && presence::is_dir(&run.join(BYPASSED_DIR))?
             && presence::is_dir(&run.join(REFUSED_DIR))?)
     }
 
     /// Whether a wrapper found no daemon and has started another one before this one noticed.
     fn has_another(&self) -> bool {
-        matches!(self.has_lock(), Ok(false)) && sockets::is_locked(&self.node.config())
+        matches!(self.has_lock(), Ok(false)) && sockets::is_locked(&self.daemon.config())
     }
 
     fn restore(&self) -> Result<()> {
-        let config = &self.node.config();
+        let config = &self.daemon.config();
         if !self.has_lock()? {
             // It may be the lock of a folder that is about to vanish: then it is taken once more.
             self.lock.replace(sockets::try_lock(config)?);
@@ -219,9 +219,9 @@ impl RunDir {
         if !self.has_socket()? {
             self.open(sockets::bound(config)?)?;
         }
-        if !self.node.records.read().is_in_place()? {
-            self.node.records.rebuild()?;
-            admission::remember_who_is_here(&self.node);
+        if !self.daemon.records.read().is_in_place()? {
+            self.daemon.records.rebuild()?;
+            admission::remember_who_is_here(&self.daemon);
         }
         self.keep_snapshot();
         self.follow();

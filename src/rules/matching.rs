@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::RuledPod;
-use crate::config::{RuleSection, bare_name};
+use crate::config::{INJECTIONS, PodSelectors, RuleSection, bare_name, excluded};
 use crate::error::quoted;
 use crate::glob;
 
@@ -59,60 +59,101 @@ impl fmt::Display for Reason {
 
 /// Tries one rule.
 pub(super) fn fit(rule: &RuleSection, plugin: &str, pod: &RuledPod) -> (Fit, Reason) {
-    let mut by = Vec::new();
+    let differs = || (Fit::No, Reason::Differs("plugins", plugin.to_owned()));
     let bare = bare_name(plugin);
-    match entry(&rule.plugins, |pattern| {
-        glob::matches(pattern, plugin) || glob::matches(pattern, bare)
-    }) {
-        Entry::Any => {}
-        Entry::Found(pattern) => by.push(("plugins", pattern.to_owned())),
-        Entry::None => return (Fit::No, Reason::Differs("plugins", plugin.to_owned())),
-    }
-    for (key, pattern) in &rule.labels {
-        match pod.labels.get(key).filter(|value| glob::matches(pattern, value)) {
-            Some(_) => by.push(("labels", format!("{key}={pattern}"))),
-            None => {
-                let other = pod.labels.get(key).map(|value| format!("{key}={value}"));
-                return (Fit::No, Reason::Differs("labels", other.unwrap_or_else(|| key.clone())));
-            }
+    let matches = |pattern: &str| glob::matches(pattern, plugin) || glob::matches(pattern, bare);
+    // An injection is the operator's own word: only its own name, or `inject:*`, names it.
+    if plugin.starts_with(INJECTIONS) {
+        let is_its = |entry: &String| entry.starts_with(INJECTIONS) && matches(entry);
+        if !rule.plugins.iter().any(is_its) {
+            return differs();
         }
     }
+    let mut by = Vec::new();
+    match entry(&rule.plugins, matches) {
+        Entry::Any => {}
+        Entry::Found(pattern) => by.push(("plugins", pattern.to_owned())),
+        Entry::Excluded(_) | Entry::None => return differs(),
+    }
+    match fit_pod(&rule.pods, pod) {
+        (fit, Reason::Matches(more)) => {
+            by.extend(more);
+            (fit, Reason::Matches(by))
+        }
+        differs => differs,
+    }
+}
+
+/// Tries the selectors of pods. A pod that could be any is not excluded by its name: it may be
+/// another one (decision D59).
+pub(crate) fn fit_pod(pods: &PodSelectors, pod: &RuledPod) -> (Fit, Reason) {
+    let mut by = Vec::new();
+    let has = |(key, pattern): &(String, String)| {
+        pod.labels.get(key).is_some_and(|value| glob::matches(pattern, value))
+    };
+    let label = |key: &String| match pod.labels.get(key) {
+        Some(value) => format!("{key}={value}"),
+        None => key.clone(),
+    };
+    if let Some((key, _)) = pods.labels.iter().find(|label| !has(label)) {
+        return (Fit::No, Reason::Differs("labels", label(key)));
+    }
+    if let Some((key, _)) = pods.without_labels.iter().find(|label| has(label)) {
+        return (Fit::No, Reason::Differs("labels", label(key)));
+    }
+    by.extend(pods.labels.iter().map(|(key, pattern)| ("labels", format!("{key}={pattern}"))));
     let mut fit = Fit::Yes;
     for (name, list, value) in [
-        ("namespaces", &rule.namespaces, &pod.namespace),
-        ("engines", &rule.engines, &pod.engine),
-        ("handlers", &rule.handlers, &pod.handler),
+        ("namespaces", &pods.namespaces, &pod.namespace),
+        ("engines", &pods.engines, &pod.engine),
+        ("handlers", &pods.handlers, &pod.handler),
     ] {
         match entry(list, |pattern| glob::matches(pattern, value)) {
             Entry::Any => {}
-            // It holds for whatever it is.
-            Entry::Found("*") => by.push((name, "*".to_owned())),
+            // It holds for every value.
+            Entry::Found("*") if list.iter().all(|entry| excluded(entry).is_none()) => {
+                by.push((name, "*".to_owned()));
+            }
             found if pod.is_doubtful => {
                 fit = Fit::Maybe;
-                let pattern = if let Entry::Found(pattern) = found { pattern } else { value };
+                let pattern = match found {
+                    Entry::Found(pattern) | Entry::Excluded(pattern) => pattern,
+                    Entry::Any | Entry::None => value,
+                };
                 by.push((name, format!("{pattern} (not proven)")));
             }
             Entry::Found(pattern) => by.push((name, pattern.to_owned())),
-            Entry::None => return (Fit::No, Reason::Differs(name, value.clone())),
+            Entry::Excluded(_) | Entry::None => {
+                return (Fit::No, Reason::Differs(name, value.clone()));
+            }
         }
     }
     (fit, Reason::Matches(by))
 }
 
-enum Entry<'r> {
+pub(crate) enum Entry<'r> {
     /// The list is empty: it says nothing.
     Any,
     Found(&'r str),
+    /// By this entry.
+    Excluded(&'r str),
     None,
 }
 
-/// The first entry that matches; `*` before any other, since it needs no proof.
-fn entry(list: &[String], matches: impl Fn(&str) -> bool) -> Entry<'_> {
-    if list.is_empty() {
-        return Entry::Any;
+/// The entry that decides: an exclusion before all others, then `*`, since it needs no proof, then
+/// the first one that matches. A list of exclusions matches everything else.
+pub(crate) fn entry(list: &[String], matches: impl Fn(&str) -> bool) -> Entry<'_> {
+    let Some(first) = list.first() else { return Entry::Any };
+    let is_against = |entry: &&String| excluded(entry).is_some_and(&matches);
+    if let Some(entry) = list.iter().find(is_against) {
+        return Entry::Excluded(entry);
     }
-    let any = list.iter().find(|pattern| *pattern == "*");
-    match any.or_else(|| list.iter().find(|pattern| matches(pattern))) {
+    let mut wanted = list.iter().filter(|entry| excluded(entry).is_none()).peekable();
+    if wanted.peek().is_none() {
+        return Entry::Found(first);
+    }
+    let any = wanted.clone().find(|pattern| *pattern == "*");
+    match any.or_else(|| wanted.find(|pattern| matches(pattern))) {
         Some(pattern) => Entry::Found(pattern),
         None => Entry::None,
     }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::adaptation::{FieldSet, NriField, Rights, RuleDecision, Ruling};
-use crate::config::{EVERY_FIELD, EVICTION, RuleMode, RuleSection};
+use crate::config::{EVERY_FIELD, EVICTION, INJECTIONS, RuleMode, RuleSection};
 use crate::plugin::api;
 
 pub(crate) use matching::{Fit, Reason};
@@ -169,7 +169,9 @@ impl Rules {
     /// The plugins that rules name without a wildcard.
     fn named_plugins(&self) -> impl Iterator<Item = &str> {
         let names = self.rules.iter().flat_map(|rule| &rule.section.plugins);
-        names.map(String::as_str).filter(|name| !name.contains(['*', '?', '[', '\\']))
+        names.map(String::as_str).filter(|name| {
+            !name.contains(['*', '?', '[', '\\', '!']) && !name.starts_with(INJECTIONS)
+        })
     }
 }
 

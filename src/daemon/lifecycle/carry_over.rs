@@ -11,34 +11,34 @@ use crate::plugin::Event;
 use crate::spec::{overlay, owned};
 use crate::state::{Container, ContainerKey, PendingUpdate};
 
-use crate::daemon::node::messages::{self, Classes};
-use crate::daemon::node::{Node, log_failure};
 use crate::daemon::resources::in_force::Block;
+use crate::daemon::shared::messages::{self, Classes};
+use crate::daemon::shared::{Daemon, log_failure};
 
 /// The event behind such values, as `explain` shows it.
 const EVENT: &str = "restart under the same id";
 
 /// Keeps the plugins' values of a container that is about to be forgotten, if it may be re-created.
-pub(crate) fn keep_values(node: &Node, record: &Container) {
+pub(crate) fn keep_values(daemon: &Daemon, record: &Container) {
     let is_later = record.overlay != record.at_creation || is_moved(record);
     if !record.was_made() {
         return; // The values of an earlier container still hold.
     }
     let may_return = !EngineKind::named(&record.engine).is_some_and(EngineKind::uses_ids_once);
     if is_later && !record.is_sandbox && may_return {
-        log_failure("keeping what plugins had set", node.records.keep_for_successor(record));
+        log_failure("keeping what plugins had set", daemon.records.keep_for_successor(record));
     } else {
-        node.records.drop_kept(&record.key);
+        daemon.records.drop_kept(&record.key);
     }
 }
 
 /// Values to apply once the container is created; `answered` has those of this creation's replies.
 pub(crate) fn from_earlier(
-    node: &Node,
+    daemon: &Daemon,
     key: &ContainerKey,
     answered: &Block,
 ) -> Option<PendingUpdate> {
-    let store = node.records.read();
+    let store = daemon.records.read();
     let new = store.container(key)?;
     let old = store.gone().rev().find(|gone| gone.key == *key && gone.was_made())?;
     // Another bundle means another container that happens to have the same ID.
@@ -48,7 +48,7 @@ pub(crate) fn from_earlier(
     }
     let (engine, asked) = (&old.engine_resources, &new.engine_resources);
     let kept = overlay::merge_update(engine, &old.overlay, asked, false).overlay;
-    let is_there = |plugin: &str| node.registry.find(plugin).is_some();
+    let is_there = |plugin: &str| daemon.registry.find(plugin).is_some();
     let (at_creation, answered) = (owned::values(&old.at_creation), owned::values(answered));
     let part = owned::keep_owned(&kept, |field| {
         let is_of_creation = at_creation.get(&field.path) == Some(&field.value);

@@ -9,51 +9,51 @@ use std::rc::Rc;
 use tracing::warn;
 
 use crate::daemon::lifecycle::{late_start, settle, stop};
-use crate::daemon::node::Node;
-use crate::daemon::node::queues::InitProcess;
+use crate::daemon::shared::Daemon;
+use crate::daemon::shared::queues::InitProcess;
 use crate::daemon::watch::pidfd;
 use crate::error::in_our_words;
 use crate::presence::Backoff;
 use crate::state::ContainerKey;
 
 /// Watches every init process that other rooms queue. Never ends.
-pub(crate) async fn watch_all(node: Rc<Node>) {
-    let Some(mut inits) = node.watches.inits.receive() else { return };
+pub(crate) async fn watch_all(daemon: Rc<Daemon>) {
+    let Some(mut inits) = daemon.watches.inits.receive() else { return };
     while let Some(init) = inits.recv().await {
-        tokio::task::spawn_local(watch(Rc::clone(&node), init));
+        tokio::task::spawn_local(watch(Rc::clone(&daemon), init));
     }
 }
 
-async fn watch(node: Rc<Node>, init: InitProcess) {
+async fn watch(daemon: Rc<Daemon>, init: InitProcess) {
     let InitProcess { key, incarnation, process, folder } = init;
     let process = match process {
         Ok(process) => process,
-        Err(unknown) => match find(&node, &key, incarnation, unknown).await {
+        Err(unknown) => match find(&daemon, &key, incarnation, unknown).await {
             Some(process) => process,
             None => return,
         },
     };
     // Its descriptor stays open until its exit was noted: another program may go on with it.
-    node.watches.init_watches.begin(&key, incarnation, process.as_ref());
+    daemon.watches.init_watches.begin(&key, incarnation, process.as_ref());
     // Boxed, all but the waiting: futures that call plugins are large, and there may be thousands.
     // A process that has been reaped is looked at too: the container may have been started before.
-    Box::pin(late_start::until_started(&node, &key, incarnation, process.as_ref(), folder)).await;
+    Box::pin(late_start::until_started(&daemon, &key, incarnation, process.as_ref(), folder)).await;
     let process = match process {
         Some(process) => {
             let process = pidfd::ended_alone(process).await;
-            node.process.release_monitor();
+            daemon.process.release_monitor();
             Some(process)
         }
         None => None,
     };
-    Box::pin(exited(&node, &key, incarnation, process.as_ref())).await;
-    node.watches.init_watches.end(&key, incarnation);
+    Box::pin(exited(&daemon, &key, incarnation, process.as_ref())).await;
+    daemon.watches.init_watches.end(&key, incarnation);
 }
 
 /// Asks for the init process again until the kernel says whether it is there; `None` if another
 /// task has seen the end of the container meanwhile.
 async fn find(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     key: &ContainerKey,
     incarnation: u64,
     mut unknown: io::Error,
@@ -63,30 +63,35 @@ async fn find(
         let why = in_our_words(&unknown);
         warn!("whether {} runs is not known yet, and asked for again: {why}", key.id);
         tokio::time::sleep(backoff.next()).await;
-        let record = node.container(key).filter(|record| record.incarnation == incarnation)?;
-        match pidfd::open_same(&node.host, record.init_pid?, record.init_start) {
+        let record = daemon.container(key).filter(|record| record.incarnation == incarnation)?;
+        match pidfd::open_same(&daemon.host, record.init_pid?, record.init_start) {
             Ok(process) => return Some(process),
             Err(still) => unknown = still,
         }
     }
 }
 
-async fn exited(node: &Rc<Node>, key: &ContainerKey, incarnation: u64, process: Option<&OwnedFd>) {
-    if let Some(record) = node.container(key).filter(|record| !record.is_sandbox) {
-        let code = node.caches.exit_codes.wait(&node.host, &record, process).await;
+async fn exited(
+    daemon: &Rc<Daemon>,
+    key: &ContainerKey,
+    incarnation: u64,
+    process: Option<&OwnedFd>,
+) {
+    if let Some(record) = daemon.container(key).filter(|record| !record.is_sandbox) {
+        let code = daemon.caches.exit_codes.wait(&daemon.host, &record, process).await;
         // A `delete` may have reported the exit meanwhile; the removal is still to be reported.
-        node.records.change_in_memory(key, |record| {
+        daemon.records.change_in_memory(key, |record| {
             if record.incarnation == incarnation {
                 record.exit_code = record.exit_code.or(code);
             }
         });
     }
-    let lane = node.lane(key);
+    let lane = daemon.lane(key);
     settle::wait_for_start(&lane).await;
     let _turn = lane.turn.lock().await;
     // The runtime process of `start` may have been reaped together with a short-lived init.
-    settle::settle_exited(node, key, &lane).await;
-    if node.container(key).is_some_and(|record| record.incarnation == incarnation) {
-        stop::stopped(node, key).await;
+    settle::settle_exited(daemon, key, &lane).await;
+    if daemon.container(key).is_some_and(|record| record.incarnation == incarnation) {
+        stop::stopped(daemon, key).await;
     }
 }

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::daemon::lifecycle::{notify, state};
-use crate::daemon::node::{Node, log_failure};
 use crate::daemon::pods::{life, own_process};
 use crate::daemon::runtime::state_dir;
+use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::pidfd;
 use crate::daemon::watch::start_watch::StartWatch;
 use crate::plugin::Event;
@@ -19,25 +19,25 @@ use crate::state::{ContainerKey, Lifecycle, PodState};
 const UNKNOWN_CHECK: Duration = Duration::from_millis(200);
 
 /// A container was started without a request: plugins are notified afterwards, and cannot refuse.
-pub(crate) async fn started(node: &Rc<Node>, key: &ContainerKey) {
-    let Some(record) = node.container(key) else { return };
+pub(crate) async fn started(daemon: &Rc<Daemon>, key: &ContainerKey) {
+    let Some(record) = daemon.container(key) else { return };
     if record.state != Lifecycle::Created || record.in_flight.is_some() {
         return;
     }
     if record.is_sandbox {
-        log_failure("recording a start", state::mark_running(node, key, None));
-        let state = node.records.read().pod(&record.pod).map(|pod| pod.state);
+        log_failure("recording a start", state::mark_running(daemon, key, None));
+        let state = daemon.records.read().pod(&record.pod).map(|pod| pod.state);
         if state == Some(PodState::Created)
-            && let Err(late) = life::run(node, &record.pod).await
+            && let Err(late) = life::run(daemon, &record.pod).await
         {
-            node.report.note_failure(&format!("{}: it runs already: {late}", key.id), "");
+            daemon.report.note_failure(&format!("{}: it runs already: {late}", key.id), "");
         }
         return;
     }
-    own_process::learn(node, key).await;
-    notify::notify(node, Event::StartContainer, key).await;
-    log_failure("recording a start", state::mark_running(node, key, None));
-    notify::notify(node, Event::PostStartContainer, key).await;
+    own_process::learn(daemon, key).await;
+    notify::notify(daemon, Event::StartContainer, key).await;
+    log_failure("recording a start", state::mark_running(daemon, key, None));
+    notify::notify(daemon, Event::PostStartContainer, key).await;
 }
 
 /// Waits for the start of a container that a hook reported, until it starts or its process ends.
@@ -45,20 +45,20 @@ pub(crate) async fn started(node: &Rc<Node>, key: &ContainerKey) {
 ///
 /// `process`: its init process, unless that has been reaped.
 pub(crate) async fn until_started(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     key: &ContainerKey,
     incarnation: u64,
     process: Option<&OwnedFd>,
     mut folder: StartWatch,
 ) {
-    let waits = |node: &Node| {
-        let record = node.container(key).filter(|record| record.incarnation == incarnation)?;
+    let waits = |daemon: &Daemon| {
+        let record = daemon.container(key).filter(|record| record.incarnation == incarnation)?;
         (record.by_hook && record.state == Lifecycle::Created).then_some(())
     };
-    while waits(node).is_some() {
+    while waits(daemon).is_some() {
         let has_ended = process.is_none_or(pidfd::has_ended);
         // Without the container's folder, only an event that was already seen there counts.
-        let is_there = state_dir::exists(&node.host, key);
+        let is_there = state_dir::exists(&daemon.host, key);
         let is_started = is_there.and_then(|is_there| {
             folder.has_started(is_there).map(|is_started| (is_there, is_started))
         });
@@ -67,10 +67,10 @@ pub(crate) async fn until_started(
             continue;
         };
         if is_started {
-            let lane = node.lane(key);
+            let lane = daemon.lane(key);
             let _turn = lane.turn.lock().await;
-            if waits(node).is_some() {
-                started(node, key).await;
+            if waits(daemon).is_some() {
+                started(daemon, key).await;
             }
             return;
         }

@@ -4,19 +4,19 @@
 
 use std::rc::Rc;
 
-use crate::daemon::node::Node;
 use crate::daemon::resources::{target, updates};
+use crate::daemon::shared::Daemon;
 use crate::error::Result;
 use crate::limits;
 use crate::plugin::Event;
 use crate::state::ContainerKey;
 
 /// Notifies every plugin that knows the container of an event that has happened.
-pub(crate) async fn notify(node: &Rc<Node>, event: Event, key: &ContainerKey) {
-    let Some(notification) = node.notification(event, key) else { return };
-    let pods = target::KnownPods { node, subject: Some(key) };
-    if let Some(updated) = node.registry.notify_all(&notification, &pods).await {
-        updates::carry_out(node, updated, event, key).await;
+pub(crate) async fn notify(daemon: &Rc<Daemon>, event: Event, key: &ContainerKey) {
+    let Some(notification) = daemon.notification(event, key) else { return };
+    let pods = target::KnownPods { daemon, subject: Some(key) };
+    if let Some(updated) = daemon.registry.notify_all(&notification, &pods).await {
+        updates::carry_out(daemon, updated, event, key).await;
     }
 }
 
@@ -24,12 +24,16 @@ pub(crate) async fn notify(node: &Rc<Node>, event: Event, key: &ContainerKey) {
 ///
 /// # Errors
 /// Fails with the refusing plugin.
-pub(crate) async fn ask_to_start(node: &Rc<Node>, key: &ContainerKey, hint: &str) -> Result<()> {
-    let Some(notification) = node.notification(Event::StartContainer, key) else { return Ok(()) };
-    let (skipped, allowed) = node.registry.notify_until_refused(&notification).await;
+pub(crate) async fn ask_to_start(
+    daemon: &Rc<Daemon>,
+    key: &ContainerKey,
+    hint: &str,
+) -> Result<()> {
+    let Some(notification) = daemon.notification(Event::StartContainer, key) else { return Ok(()) };
+    let (skipped, allowed) = daemon.registry.notify_until_refused(&notification).await;
     if !skipped.is_empty() {
-        node.audit_skipped(key, Event::StartContainer.name(), &skipped);
-        node.change(key, |record| {
+        daemon.audit_skipped(key, Event::StartContainer.name(), &skipped);
+        daemon.change(key, |record| {
             skipped.into_iter().for_each(|new| limits::keep_ends(&mut record.skipped, new));
         });
     }

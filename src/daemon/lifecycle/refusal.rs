@@ -4,20 +4,25 @@
 use tracing::info;
 
 use crate::clock::now;
-use crate::daemon::node::Node;
 use crate::daemon::runtime::error_log::{RuntimeLog, change_behind};
+use crate::daemon::shared::Daemon;
 use crate::error::Error;
 use crate::state::ContainerKey;
 
 /// Notes the runtime's refusal: in `explain`, and among the failures if a plugin's change caused
 /// it.
-pub(crate) fn note_refusal(node: &Node, key: &ContainerKey, verb: &str, log: Option<&RuntimeLog>) {
-    let Some(record) = node.container(key) else { return };
+pub(crate) fn note_refusal(
+    daemon: &Daemon,
+    key: &ContainerKey,
+    verb: &str,
+    log: Option<&RuntimeLog>,
+) {
+    let Some(record) = daemon.container(key) else { return };
     let Some(words) = log.and_then(RuntimeLog::last_error) else {
         let what = if verb == "start" { "start" } else { "create" };
         let line = format!("the runtime did not {what} it");
         info!("{}: {line}; see the engine's log", key.id);
-        return node.change(key, |record| record.refuse(line, now()));
+        return daemon.change(key, |record| record.refuse(line, now()));
     };
     let mut line = format!("the runtime refused it: {words}");
     let behind = change_behind(&record.changes, &words);
@@ -27,10 +32,10 @@ pub(crate) fn note_refusal(node: &Node, key: &ContainerKey, verb: &str, log: Opt
     let error = Error::new(line).by(behind.map(|change| change.plugin.clone()).unwrap_or_default());
     if let Some(change) = behind {
         let error = error.clone().about(&change.field);
-        node.report.note_refusal(verb, &key.id, &error);
-        node.audit_refusal(key, verb, &error);
+        daemon.report.note_refusal(verb, &key.id, &error);
+        daemon.audit_refusal(key, verb, &error);
     } else {
         info!("{verb} {}: {error}", key.id);
     }
-    node.change(key, |record| record.refuse(error.to_string(), now()));
+    daemon.change(key, |record| record.refuse(error.to_string(), now()));
 }

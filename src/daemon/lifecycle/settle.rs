@@ -11,11 +11,11 @@ use tracing::{debug, warn};
 use crate::argv::Verb;
 use crate::daemon::bundle;
 use crate::daemon::lifecycle::{notify, refusal, removal, rollback, state, update_outcome};
-use crate::daemon::node::lane::{Lane, PendingVerb};
-use crate::daemon::node::{Node, log_failure};
 use crate::daemon::pods::own_process;
 use crate::daemon::resources::updates;
 use crate::daemon::runtime::state_dir;
+use crate::daemon::shared::lane::{Lane, PendingVerb};
+use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::pidfd;
 use crate::error::Result;
 use crate::host::Point;
@@ -28,31 +28,31 @@ const START_WAIT: Duration = Duration::from_secs(2);
 
 /// Watches a runtime process until it exits, then settles its verb.
 pub(crate) fn watch(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     key: &ContainerKey,
     lane: &Rc<Lane>,
     pending: Rc<PendingVerb>,
 ) {
     lane.pending.borrow_mut().push(Rc::clone(&pending));
-    let (node, key, lane) = (Rc::clone(node), key.clone(), Rc::clone(lane));
+    let (daemon, key, lane) = (Rc::clone(daemon), key.clone(), Rc::clone(lane));
     tokio::task::spawn_local(async move {
         if pending.verb.creates_and_starts() {
-            follow_run(&node, &key, &pending, &lane).await;
+            follow_run(&daemon, &key, &pending, &lane).await;
         }
         pidfd::ended(&pending.process).await;
         // At once: other requests may write from here on, whichever holds the turn.
-        let _asked_for_again = update_outcome::note_taken(&node, &key, &pending);
+        let _asked_for_again = update_outcome::note_taken(&daemon, &key, &pending);
         let mut backoff = Backoff::default();
         loop {
             let turn = lane.turn.lock().await;
-            settle_exited(&node, &key, &lane).await;
+            settle_exited(&daemon, &key, &lane).await;
             drop(turn);
             if !lane.pending.borrow().iter().any(|open| Rc::ptr_eq(open, &pending)) {
                 break;
             }
             tokio::time::sleep(backoff.next()).await;
         }
-        node.lanes.release(&key, lane);
+        daemon.lanes.release(&key, lane);
     });
 }
 
@@ -62,10 +62,10 @@ const ATTEMPTS: usize = 6;
 
 /// Settles the verbs of this lane before another one; the caller holds the lane. That waits a moment
 /// for an outcome that cannot be known at once.
-pub(crate) async fn settle_before(node: &Rc<Node>, key: &ContainerKey, lane: &Lane) {
+pub(crate) async fn settle_before(daemon: &Rc<Daemon>, key: &ContainerKey, lane: &Lane) {
     let mut backoff = Backoff::default();
     for attempt in 1..=ATTEMPTS {
-        settle_exited(node, key, lane).await;
+        settle_exited(daemon, key, lane).await;
         let is_open = |open: &Rc<PendingVerb>| pidfd::has_ended(&open.process);
         if attempt == ATTEMPTS || !lane.pending.borrow().iter().any(is_open) {
             return;
@@ -76,7 +76,7 @@ pub(crate) async fn settle_before(node: &Rc<Node>, key: &ContainerKey, lane: &La
 
 /// Settles every verb of this lane whose runtime process has exited; the caller holds the lane. One
 /// whose outcome cannot be known stays open, and those behind it.
-pub(crate) async fn settle_exited(node: &Rc<Node>, key: &ContainerKey, lane: &Lane) {
+pub(crate) async fn settle_exited(daemon: &Rc<Daemon>, key: &ContainerKey, lane: &Lane) {
     loop {
         let next = {
             let mut pending = lane.pending.borrow_mut();
@@ -84,7 +84,7 @@ pub(crate) async fn settle_exited(node: &Rc<Node>, key: &ContainerKey, lane: &La
             at.map(|at| (at, pending.remove(at)))
         };
         let Some((at, pending)) = next else { return };
-        if let Err(unknown) = settle(node, key, &pending).await {
+        if let Err(unknown) = settle(daemon, key, &pending).await {
             let verb = pending.verb.name();
             warn!(
                 "the outcome of {verb} {} is not known yet, and asked for again: {unknown}",
@@ -97,14 +97,14 @@ pub(crate) async fn settle_exited(node: &Rc<Node>, key: &ContainerKey, lane: &La
     }
 }
 
-async fn settle(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) -> Result<()> {
-    log_failure("settling a verb", node.host.point(Point::DaemonSettle));
+async fn settle(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVerb) -> Result<()> {
+    log_failure("settling a verb", daemon.host.point(Point::DaemonSettle));
     if let Some(by_wrapper) = &pending.by_wrapper
         && by_wrapper().await?
     {
         return Ok(());
     }
-    let Some(record) = node.container(key) else { return Ok(()) };
+    let Some(record) = daemon.container(key) else { return Ok(()) };
     if record.incarnation != pending.incarnation {
         return Ok(());
     }
@@ -112,12 +112,12 @@ async fn settle(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) -> R
     let flight = record.in_flight.clone().filter(|flight| flight.verb == pending.verb.name());
     if flight.is_some() {
         // Written together with the outcome of the verb.
-        node.records.change_in_memory(key, |record| record.in_flight = None);
+        daemon.records.change_in_memory(key, |record| record.in_flight = None);
     }
-    let settled = conclude(node, key, &record, pending).await;
+    let settled = conclude(daemon, key, &record, pending).await;
     if settled.is_err() && flight.is_some() {
         // It is asked for again.
-        node.records.change_in_memory(key, |record| {
+        daemon.records.change_in_memory(key, |record| {
             if record.incarnation == pending.incarnation {
                 record.in_flight = record.in_flight.take().or(flight);
             }
@@ -128,17 +128,17 @@ async fn settle(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) -> R
 
 /// Records the outcome of a verb, and notifies plugins of it.
 async fn conclude(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     key: &ContainerKey,
     record: &Container,
     pending: &PendingVerb,
 ) -> Result<()> {
     match pending.verb {
-        Verb::Create => settle_create(node, key, record, pending).await,
-        Verb::Start => settle_start(node, key, record, pending).await,
-        Verb::Update => update_outcome::settle(node, key, pending).await,
-        Verb::Delete => removal::settle(node, key).await,
-        Verb::Run | Verb::Restore => settle_run(node, key, pending).await,
+        Verb::Create => settle_create(daemon, key, record, pending).await,
+        Verb::Start => settle_start(daemon, key, record, pending).await,
+        Verb::Update => update_outcome::settle(daemon, key, pending).await,
+        Verb::Delete => removal::settle(daemon, key).await,
+        Verb::Run | Verb::Restore => settle_run(daemon, key, pending).await,
         Verb::Kill | Verb::Pause | Verb::Resume | Verb::Exec | Verb::State => Ok(()),
         Verb::Nri | Verb::Other | Verb::None => Ok(()),
     }
@@ -155,88 +155,88 @@ pub(crate) async fn wait_for_start(lane: &Lane) {
 }
 
 /// Whether the runtime process that creates this container still runs.
-pub(crate) fn is_being_created(node: &Node, key: &ContainerKey) -> bool {
-    let lane = node.lane(key);
+pub(crate) fn is_being_created(daemon: &Daemon, key: &ContainerKey) -> bool {
+    let lane = daemon.lane(key);
     let pending = lane.pending.borrow();
     pending.iter().any(|pending| pending.verb.creates() && !pidfd::has_ended(&pending.process))
 }
 
 /// `create` succeeded if there is an init process; else the creation is rolled back.
 async fn settle_create(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     key: &ContainerKey,
     record: &Container,
     pending: &PendingVerb,
 ) -> Result<()> {
-    let init = pending.init_pid(&node.host, key)?;
+    let init = pending.init_pid(&daemon.host, key)?;
     let Some(pid) = init else {
-        refusal::note_refusal(node, key, "create", pending.log.as_ref());
-        state::mark_not_created(node, key);
-        rollback::creation(node, key).await;
+        refusal::note_refusal(daemon, key, "create", pending.log.as_ref());
+        state::mark_not_created(daemon, key);
+        rollback::creation(daemon, key).await;
         return Ok(());
     };
-    state::mark_created(node, key, pid)?;
-    log_failure("settling a verb", node.host.point(Point::DaemonSettled));
+    state::mark_created(daemon, key, pid)?;
+    log_failure("settling a verb", daemon.host.point(Point::DaemonSettled));
     bundle::drop_temporary(record);
-    own_process::learn(node, key).await;
-    if let Some(record) = node.container(key) {
-        updates::carry_out_deferred(node, key).await;
+    own_process::learn(daemon, key).await;
+    if let Some(record) = daemon.container(key) {
+        updates::carry_out_deferred(daemon, key).await;
         if !record.is_sandbox {
-            notify::notify(node, Event::PostCreateContainer, key).await;
+            notify::notify(daemon, Event::PostCreateContainer, key).await;
         }
-        node.watch_init_with(&record, Some(pending.take_start_watch(&node.host, key)));
+        daemon.watch_init_with(&record, Some(pending.take_start_watch(&daemon.host, key)));
     }
     Ok(())
 }
 
 /// `start` succeeded if no process waits at the fifo any more, even if init has exited since.
 async fn settle_start(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     key: &ContainerKey,
     record: &Container,
     pending: &PendingVerb,
 ) -> Result<()> {
     let is_created = record.state == Lifecycle::Created;
-    if !is_created || state_dir::waits_for_start(&node.host, key)? {
+    if !is_created || state_dir::waits_for_start(&daemon.host, key)? {
         if is_created {
-            refusal::note_refusal(node, key, "start", pending.log.as_ref());
+            refusal::note_refusal(daemon, key, "start", pending.log.as_ref());
         }
-        node.change(key, |_| ());
-        not_started(node, key).await;
+        daemon.change(key, |_| ());
+        not_started(daemon, key).await;
         return Ok(());
     }
-    state::mark_running(node, key, None)?;
-    log_failure("settling a verb", node.host.point(Point::DaemonSettled));
-    own_process::learn(node, key).await;
-    updates::carry_out_deferred(node, key).await;
+    state::mark_running(daemon, key, None)?;
+    log_failure("settling a verb", daemon.host.point(Point::DaemonSettled));
+    own_process::learn(daemon, key).await;
+    updates::carry_out_deferred(daemon, key).await;
     if !record.is_sandbox {
-        notify::notify(node, Event::PostStartContainer, key).await;
+        notify::notify(daemon, Event::PostStartContainer, key).await;
     }
     Ok(())
 }
 
 /// A call ended that may have been a start, and the container was not started: updates that waited
 /// for it are carried out.
-pub(crate) async fn not_started(node: &Rc<Node>, key: &ContainerKey) {
-    if node.container(key).is_some_and(|record| record.state != Lifecycle::Creating) {
-        updates::carry_out_deferred(node, key).await;
+pub(crate) async fn not_started(daemon: &Rc<Daemon>, key: &ContainerKey) {
+    if daemon.container(key).is_some_and(|record| record.state != Lifecycle::Creating) {
+        updates::carry_out_deferred(daemon, key).await;
     }
 }
 
 /// A foreground `run` lasts as long as its container: the daemon watches for the start meanwhile.
-async fn follow_run(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb, lane: &Lane) {
+async fn follow_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVerb, lane: &Lane) {
     // The runtime's state may be gone when the start is seen.
     let mut init = None;
     loop {
         let has_exited = pidfd::has_ended(&pending.process);
         // What cannot be known now is asked for again after a pause.
-        init = state_dir::init_pid(&node.host, key, None, None).or_absent().flatten().or(init);
+        init = state_dir::init_pid(&daemon.host, key, None, None).or_absent().flatten().or(init);
         let is_started = pending.start_watch.borrow_mut().has_started(init.is_some());
         if matches!(is_started, Ok(true)) {
             // The runtime has long read its document.
             drop(pending.bundle.borrow_mut().take());
             let _turn = lane.turn.lock().await;
-            if running(node, key, pending, init).await.is_ok() {
+            if running(daemon, key, pending, init).await.is_ok() {
                 return;
             }
         }
@@ -252,27 +252,27 @@ async fn follow_run(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb, 
 }
 
 /// The foreground runtime has exited, or a detached one has started its container, or failed.
-async fn settle_run(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) -> Result<()> {
-    let init = pending.init_pid(&node.host, key)?;
-    let is_there = state_dir::exists(&node.host, key)?;
+async fn settle_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVerb) -> Result<()> {
+    let init = pending.init_pid(&daemon.host, key)?;
+    let is_there = state_dir::exists(&daemon.host, key)?;
     let is_started = pending.start_watch.borrow_mut().has_started(init.is_some())?;
     if is_started {
-        running(node, key, pending, init).await?;
+        running(daemon, key, pending, init).await?;
     }
     if !is_started && init.is_none() {
-        refusal::note_refusal(node, key, pending.verb.name(), pending.log.as_ref());
-        state::mark_not_created(node, key);
+        refusal::note_refusal(daemon, key, pending.verb.name(), pending.log.as_ref());
+        state::mark_not_created(daemon, key);
     }
     if !is_there {
-        removal::removed(node, key).await;
+        removal::removed(daemon, key).await;
     } else if let (false, Some(pid)) = (is_started, init) {
         // The runtime was killed half way: the container exists and was not started.
-        state::mark_created(node, key, pid)?;
-        if let Some(record) = node.container(key) {
+        state::mark_created(daemon, key, pid)?;
+        if let Some(record) = daemon.container(key) {
             bundle::drop_temporary(&record);
-            own_process::learn(node, key).await;
-            updates::carry_out_deferred(node, key).await;
-            node.watch_init(&record);
+            own_process::learn(daemon, key).await;
+            updates::carry_out_deferred(daemon, key).await;
+            daemon.watch_init(&record);
         }
     }
     Ok(())
@@ -280,22 +280,22 @@ async fn settle_run(node: &Rc<Node>, key: &ContainerKey, pending: &PendingVerb) 
 
 /// The container was started; the first caller that sees it reports it.
 async fn running(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     key: &ContainerKey,
     pending: &PendingVerb,
     init: Option<u32>,
 ) -> Result<()> {
-    let Some(record) = node.container(key) else { return Ok(()) };
+    let Some(record) = daemon.container(key) else { return Ok(()) };
     if record.incarnation != pending.incarnation || record.state != Lifecycle::Creating {
         return Ok(());
     }
-    state::mark_running(node, key, init)?;
+    state::mark_running(daemon, key, init)?;
     bundle::drop_temporary(&record);
-    own_process::learn(node, key).await;
-    updates::carry_out_deferred(node, key).await;
-    notify::notify(node, Event::PostStartContainer, key).await;
-    if let Some(record) = node.container(key) {
-        node.watch_init(&record);
+    own_process::learn(daemon, key).await;
+    updates::carry_out_deferred(daemon, key).await;
+    notify::notify(daemon, Event::PostStartContainer, key).await;
+    if let Some(record) = daemon.container(key) {
+        daemon.watch_init(&record);
     }
     Ok(())
 }

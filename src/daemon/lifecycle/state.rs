@@ -6,8 +6,8 @@
 use std::io;
 
 use crate::clock::now;
-use crate::daemon::node::{Node, log_failure};
 use crate::daemon::runtime::{exit_status, state_dir};
+use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::pidfd;
 use crate::host::Point;
 use crate::state::{Container, ContainerKey, Lifecycle};
@@ -16,13 +16,13 @@ use crate::state::{Container, ContainerKey, Lifecycle};
 ///
 /// # Errors
 /// Fails when it cannot be known when that process started; nothing is changed then.
-pub(crate) fn mark_created(node: &Node, key: &ContainerKey, pid: u32) -> io::Result<()> {
-    let start = pidfd::start_time(&node.host, pid)?;
-    node.change(key, |record| {
+pub(crate) fn mark_created(daemon: &Daemon, key: &ContainerKey, pid: u32) -> io::Result<()> {
+    let start = pidfd::start_time(&daemon.host, pid)?;
+    daemon.change(key, |record| {
         set_init(record, pid, start);
         record.state = Lifecycle::Created;
     });
-    audit_creation(node, key);
+    audit_creation(daemon, key);
     Ok(())
 }
 
@@ -30,11 +30,15 @@ pub(crate) fn mark_created(node: &Node, key: &ContainerKey, pid: u32) -> io::Res
 ///
 /// # Errors
 /// Fails when it cannot be known when `init` started; nothing is changed then.
-pub(crate) fn mark_running(node: &Node, key: &ContainerKey, init: Option<u32>) -> io::Result<()> {
-    let start = init.map(|pid| pidfd::start_time(&node.host, pid)).transpose()?.flatten();
+pub(crate) fn mark_running(
+    daemon: &Daemon,
+    key: &ContainerKey,
+    init: Option<u32>,
+) -> io::Result<()> {
+    let start = init.map(|pid| pidfd::start_time(&daemon.host, pid)).transpose()?.flatten();
     let was_creating =
-        node.container(key).is_some_and(|record| record.state == Lifecycle::Creating);
-    node.change(key, |record| {
+        daemon.container(key).is_some_and(|record| record.state == Lifecycle::Creating);
+    daemon.change(key, |record| {
         if let Some(pid) = init {
             set_init(record, pid, start);
         }
@@ -44,16 +48,16 @@ pub(crate) fn mark_running(node: &Node, key: &ContainerKey, init: Option<u32>) -
         }
     });
     if was_creating {
-        audit_creation(node, key);
+        audit_creation(daemon, key);
     }
     Ok(())
 }
 
 /// What plugins changed is in force from here on: an earlier entry of the audit log would also be
 /// there for a container that never came to be.
-fn audit_creation(node: &Node, key: &ContainerKey) {
-    if let Some(record) = node.container(key) {
-        node.audit_applied(key, &record.changes);
+fn audit_creation(daemon: &Daemon, key: &ContainerKey) {
+    if let Some(record) = daemon.container(key) {
+        daemon.audit_applied(key, &record.changes);
     }
 }
 
@@ -70,8 +74,8 @@ const NOT_CREATED: i32 = 128;
 
 /// The runtime refused to create the container: its engine has it all the same, and says that it
 /// exited at once.
-pub(crate) fn mark_not_created(node: &Node, key: &ContainerKey) {
-    node.records.change_in_memory(key, |record| {
+pub(crate) fn mark_not_created(daemon: &Daemon, key: &ContainerKey) {
+    daemon.records.change_in_memory(key, |record| {
         if record.created_at == 0 {
             record.created_at = now();
             record.exit_code = Some(NOT_CREATED);
@@ -80,15 +84,15 @@ pub(crate) fn mark_not_created(node: &Node, key: &ContainerKey) {
 }
 
 /// The container's process has exited; false if that was known, or there is no container.
-pub(crate) fn mark_stopped(node: &Node, key: &ContainerKey) -> bool {
-    let Some(record) = node.container(key) else { return false };
+pub(crate) fn mark_stopped(daemon: &Daemon, key: &ContainerKey) -> bool {
+    let Some(record) = daemon.container(key) else { return false };
     if matches!(record.state, Lifecycle::Stopped | Lifecycle::Removed) {
         return false;
     }
-    log_failure("recording an exit", node.host.point(Point::DaemonStop));
-    let code = record.exit_code.or_else(|| exit_status::code(&node.host, &record));
-    let (reason, message) = exit_status::status(&node.host, &record, code);
-    node.change(key, |record| {
+    log_failure("recording an exit", daemon.host.point(Point::DaemonStop));
+    let code = record.exit_code.or_else(|| exit_status::code(&daemon.host, &record));
+    let (reason, message) = exit_status::status(&daemon.host, &record, code);
+    daemon.change(key, |record| {
         record.state = Lifecycle::Stopped;
         record.status_reason = reason;
         record.status_message = message;
@@ -101,16 +105,16 @@ pub(crate) fn mark_stopped(node: &Node, key: &ContainerKey) -> bool {
 }
 
 /// Records an exit status that became known after plugins were notified of the exit.
-pub(crate) fn learn_exit_status(node: &Node, key: &ContainerKey) {
-    let Some(record) = node.container(key) else { return };
+pub(crate) fn learn_exit_status(daemon: &Daemon, key: &ContainerKey) {
+    let Some(record) = daemon.container(key) else { return };
     let is_settled = !matches!(record.status_reason.as_str(), "" | exit_status::UNKNOWN);
     if record.init_pid.is_none() || is_settled {
         return;
     }
-    let code = record.exit_code.or_else(|| exit_status::code(&node.host, &record));
+    let code = record.exit_code.or_else(|| exit_status::code(&daemon.host, &record));
     let Some(code) = code else { return };
-    let (reason, message) = exit_status::status(&node.host, &record, Some(code));
-    node.change(key, |record| {
+    let (reason, message) = exit_status::status(&daemon.host, &record, Some(code));
+    daemon.change(key, |record| {
         record.exit_code = Some(code);
         record.status_reason = reason;
         record.status_message = message;
@@ -119,24 +123,24 @@ pub(crate) fn learn_exit_status(node: &Node, key: &ContainerKey) {
 
 /// The runtime has deleted the container, and its engine keeps it: the engine's own document is of
 /// no use any more.
-pub(crate) fn mark_deleted(node: &Node, key: &ContainerKey) {
-    let Some(record) = node.container(key) else { return };
-    log_failure("recording a delete", node.host.point(Point::DaemonDeleted));
-    node.change(key, |record| {
+pub(crate) fn mark_deleted(daemon: &Daemon, key: &ContainerKey) {
+    let Some(record) = daemon.container(key) else { return };
+    log_failure("recording a delete", daemon.host.point(Point::DaemonDeleted));
+    daemon.change(key, |record| {
         record.is_deleted = true;
         (record.deleting, record.in_flight, record.updating) = (None, None, None);
         record.patched = None;
     });
     if let Some(patched) = &record.patched {
-        node.records.read().drop_pristine(&patched.pristine);
+        daemon.records.read().drop_pristine(&patched.pristine);
     }
 }
 
 /// The container is removed: its record goes, and `explain` shows it for a while.
-pub(crate) fn forget(node: &Node, key: &ContainerKey) {
-    log_failure("forgetting a container", node.host.point(Point::DaemonForget));
-    node.records.forget(key);
-    node.note_forgotten(key);
+pub(crate) fn forget(daemon: &Daemon, key: &ContainerKey) {
+    log_failure("forgetting a container", daemon.host.point(Point::DaemonForget));
+    daemon.records.forget(key);
+    daemon.note_forgotten(key);
 }
 
 /// Fills in the present state of a container that the runtime made without the daemon. Its times
@@ -144,20 +148,20 @@ pub(crate) fn forget(node: &Node, key: &ContainerKey) {
 ///
 /// # Errors
 /// Fails when that state cannot be known.
-pub(crate) fn set_found(node: &Node, record: &mut Container, pid: u32) -> io::Result<()> {
+pub(crate) fn set_found(daemon: &Daemon, record: &mut Container, pid: u32) -> io::Result<()> {
     record.init_pid = Some(pid);
-    record.init_start = match state_dir::init_start(&node.host, &record.key)? {
+    record.init_start = match state_dir::init_start(&daemon.host, &record.key)? {
         Some(start) => Some(start),
-        None => pidfd::start_time(&node.host, pid)?,
+        None => pidfd::start_time(&daemon.host, pid)?,
     };
-    record.state = if exit_status::has_exited(&node.host, record) {
+    record.state = if exit_status::has_exited(&daemon.host, record) {
         Lifecycle::Stopped
-    } else if state_dir::waits_for_start(&node.host, &record.key)? {
+    } else if state_dir::waits_for_start(&daemon.host, &record.key)? {
         Lifecycle::Created
     } else {
         Lifecycle::Running
     };
-    let since = state_dir::time_of_ticks(&node.host, record.init_start);
+    let since = state_dir::time_of_ticks(&daemon.host, record.init_start);
     if record.created_at == 0 {
         record.created_at = if since == 0 { now() } else { since };
     }

@@ -5,26 +5,26 @@
 use std::rc::Rc;
 
 use crate::daemon::lifecycle::{notify, state};
-use crate::daemon::node::queues::PodNews;
-use crate::daemon::node::{Node, log_failure};
 use crate::daemon::pods::{own_process, stopping};
+use crate::daemon::shared::queues::PodNews;
+use crate::daemon::shared::{Daemon, log_failure};
 use crate::host::Point;
 use crate::plugin::Event;
 use crate::state::ContainerKey;
 
 /// Marks a container stopped and notifies the plugins; the second time nothing happens.
-pub(crate) async fn stopped(node: &Rc<Node>, key: &ContainerKey) {
-    let Some(record) = node.container(key) else { return };
+pub(crate) async fn stopped(daemon: &Rc<Daemon>, key: &ContainerKey) {
+    let Some(record) = daemon.container(key) else { return };
     // Marked before plugins are notified: a concurrent caller must not notify them again.
-    if !state::mark_stopped(node, key) {
+    if !state::mark_stopped(daemon, key) {
         return;
     }
-    own_process::forget(node, &record);
-    node.process.release_monitor();
-    log_failure("notifying plugins of an exit", node.host.point(Point::DaemonStopped));
+    own_process::forget(daemon, &record);
+    daemon.process.release_monitor();
+    log_failure("notifying plugins of an exit", daemon.host.point(Point::DaemonStopped));
     if !record.is_sandbox {
-        notify::notify(node, Event::StopContainer, key).await;
-        node.tell_crio_watch(PodNews::MemberEnded(record.pod.clone()));
+        notify::notify(daemon, Event::StopContainer, key).await;
+        daemon.tell_crio_watch(PodNews::MemberEnded(record.pod.clone()));
     }
-    stopping::container_ended(node, &record);
+    stopping::container_ended(daemon, &record);
 }

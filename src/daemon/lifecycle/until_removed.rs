@@ -14,7 +14,7 @@ use std::rc::Rc;
 use tracing::{debug, info};
 
 use crate::daemon::lifecycle::{removal, settle};
-use crate::daemon::node::Node;
+use crate::daemon::shared::Daemon;
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
 use crate::engine::{EngineKind, folder_until_removed};
 use crate::presence::{self, Backoff};
@@ -24,33 +24,33 @@ use crate::state::{Container, ContainerKey};
 const MOST: usize = 1000;
 
 /// The engine's folder of this container.
-fn folder(node: &Node, record: &Container) -> Option<PathBuf> {
+fn folder(daemon: &Daemon, record: &Container) -> Option<PathBuf> {
     let engine = EngineKind::named(&record.engine)?;
     let (id, is_sandbox) = (&record.key.id, record.is_sandbox);
     let folder = folder_until_removed(engine, &record.bundle, id, is_sandbox)?;
-    Some(node.host.path(folder))
+    Some(daemon.host.path(folder))
 }
 
 /// Whether the engine still keeps this container, and its removal will be seen.
 ///
 /// # Errors
 /// Fails when that cannot be known.
-pub(crate) fn is_kept(node: &Rc<Node>, record: &Container) -> io::Result<bool> {
-    let Some(folder) = folder(node, record) else { return Ok(false) };
+pub(crate) fn is_kept(daemon: &Rc<Daemon>, record: &Container) -> io::Result<bool> {
+    let Some(folder) = folder(daemon, record) else { return Ok(false) };
     // Watched before it is looked at: no removal in between is missed.
     Ok(presence::is_dir(&folder)?
-        && folder.parent().is_some_and(|home| watch(node, home))
+        && folder.parent().is_some_and(|home| watch(daemon, home))
         && presence::is_dir(&folder)?)
 }
 
 /// Looks again whether the engine keeps a deleted container, after a pause.
-pub(crate) fn look_again(node: &Rc<Node>, record: &Rc<Container>) {
-    let (node, record) = (Rc::clone(node), Rc::clone(record));
+pub(crate) fn look_again(daemon: &Rc<Daemon>, record: &Rc<Container>) {
+    let (daemon, record) = (Rc::clone(daemon), Rc::clone(record));
     tokio::task::spawn_local(async move {
         let mut backoff = Backoff::default();
         loop {
             tokio::time::sleep(backoff.next()).await;
-            match remove_unless_kept(&node, &record, false).await {
+            match remove_unless_kept(&daemon, &record, false).await {
                 Ok(()) => return,
                 Err(unknown) => debug!("{}: {unknown}", record.key.id),
             }
@@ -59,45 +59,45 @@ pub(crate) fn look_again(node: &Rc<Node>, record: &Rc<Container>) {
 }
 
 /// Watches the folder of all folders; false if that cannot be.
-fn watch(node: &Rc<Node>, home: &Path) -> bool {
-    if node.watches.kept_homes.borrow().contains(home) {
+fn watch(daemon: &Rc<Daemon>, home: &Path) -> bool {
+    if daemon.watches.kept_homes.borrow().contains(home) {
         return true;
     }
-    match node.watches.folders.watch_if_there(home) {
+    match daemon.watches.folders.watch_if_there(home) {
         Ok(Some(watched)) => {
-            node.watches.kept_homes.borrow_mut().insert(home.to_owned());
-            tokio::task::spawn_local(follow(Rc::clone(node), home.to_owned(), watched));
+            daemon.watches.kept_homes.borrow_mut().insert(home.to_owned());
+            tokio::task::spawn_local(follow(Rc::clone(daemon), home.to_owned(), watched));
             true
         }
         Ok(None) => false,
         Err(_no_watch) => {
             let what = "cannot watch for removed containers (inotify limit reached): plugins are \
                         notified of their removal when the runtime deletes them";
-            node.report.note_missing(EngineKind::ContainerdCri.name(), what, "");
+            daemon.report.note_missing(EngineKind::ContainerdCri.name(), what, "");
             false
         }
     }
 }
 
-async fn follow(node: Rc<Node>, home: PathBuf, mut watched: WatchedFolder) {
+async fn follow(daemon: Rc<Daemon>, home: PathBuf, mut watched: WatchedFolder) {
     loop {
         match watched.next().await {
             FolderEvent::Came(_) => {}
-            FolderEvent::Went(name) => gone(&node, deleted(&node, &home, Some(&name))),
-            FolderEvent::Unknown => gone(&node, deleted(&node, &home, None)),
+            FolderEvent::Went(name) => gone(&daemon, deleted(&daemon, &home, Some(&name))),
+            FolderEvent::Unknown => gone(&daemon, deleted(&daemon, &home, None)),
             FolderEvent::Gone => break,
         }
     }
     // Another folder may be at the path by now: it is watched with the next container.
-    node.watches.kept_homes.borrow_mut().remove(&home);
-    gone(&node, deleted(&node, &home, None));
+    daemon.watches.kept_homes.borrow_mut().remove(&home);
+    gone(&daemon, deleted(&daemon, &home, None));
 }
 
 /// The deleted containers with a folder in `home`, oldest first: of this name, or all.
-fn deleted(node: &Node, home: &Path, name: Option<&OsStr>) -> Vec<Rc<Container>> {
+fn deleted(daemon: &Daemon, home: &Path, name: Option<&OsStr>) -> Vec<Rc<Container>> {
     let id = name.map(|name| name.to_string_lossy().into_owned());
     let mut records: Vec<Rc<Container>> = {
-        let store = node.records.read();
+        let store = daemon.records.read();
         match &id {
             Some(id) => {
                 let keys: Vec<ContainerKey> = store.of_id(id).map(|c| c.key.clone()).collect();
@@ -107,7 +107,7 @@ fn deleted(node: &Node, home: &Path, name: Option<&OsStr>) -> Vec<Rc<Container>>
         }
     };
     records.retain(|record| {
-        let is_here = || folder(node, record).is_some_and(|path| path.parent() == Some(home));
+        let is_here = || folder(daemon, record).is_some_and(|path| path.parent() == Some(home));
         record.is_deleted && is_here()
     });
     records.sort_by_key(|record| record.incarnation);
@@ -115,15 +115,15 @@ fn deleted(node: &Node, home: &Path, name: Option<&OsStr>) -> Vec<Rc<Container>>
 }
 
 /// Notifies plugins of those of `records` that are gone, in a task of its own: plugins may be slow.
-fn gone(node: &Rc<Node>, records: Vec<Rc<Container>>) {
+fn gone(daemon: &Rc<Daemon>, records: Vec<Rc<Container>>) {
     if records.is_empty() {
         return;
     }
-    let (node, active) = (Rc::clone(node), node.process.activity.begin());
+    let (daemon, active) = (Rc::clone(daemon), daemon.process.activity.begin());
     tokio::task::spawn_local(async move {
         for record in records {
-            if remove_unless_kept(&node, &record, false).await.is_err() {
-                look_again(&node, &record);
+            if remove_unless_kept(&daemon, &record, false).await.is_err() {
+                look_again(&daemon, &record);
             }
         }
         drop(active);
@@ -132,28 +132,28 @@ fn gone(node: &Rc<Node>, records: Vec<Rc<Container>>) {
 
 /// Removes a deleted container that its engine does not keep any more, or in any case.
 async fn remove_unless_kept(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     record: &Container,
     in_any_case: bool,
 ) -> io::Result<()> {
     let key = &record.key;
-    let lane = node.lane(key);
+    let lane = daemon.lane(key);
     let turn = lane.turn.lock().await;
-    settle::settle_exited(node, key, &lane).await;
-    let now = node.container(key).filter(|now| now.incarnation == record.incarnation);
+    settle::settle_exited(daemon, key, &lane).await;
+    let now = daemon.container(key).filter(|now| now.incarnation == record.incarnation);
     let now = now.filter(|now| now.is_deleted);
-    let is_kept = now.map(|now| if in_any_case { Ok(false) } else { is_kept(node, &now) });
+    let is_kept = now.map(|now| if in_any_case { Ok(false) } else { is_kept(daemon, &now) });
     if matches!(is_kept, Some(Ok(false))) {
-        removal::removed(node, key).await;
+        removal::removed(daemon, key).await;
     }
     drop(turn);
-    node.lanes.release(key, lane);
+    daemon.lanes.release(key, lane);
     is_kept.transpose().map(|_known| ())
 }
 
 /// Bounds the deleted containers that are kept: an engine may never remove them.
-pub(crate) fn bound(node: &Rc<Node>) {
-    let mut kept = node.records.read().all_shared();
+pub(crate) fn bound(daemon: &Rc<Daemon>) {
+    let mut kept = daemon.records.read().all_shared();
     kept.retain(|record| record.is_deleted);
     let surplus = kept.len().saturating_sub(MOST);
     if surplus == 0 {
@@ -161,12 +161,12 @@ pub(crate) fn bound(node: &Rc<Node>) {
     }
     kept.sort_by_key(|record| record.incarnation);
     kept.truncate(surplus);
-    let node = Rc::clone(node);
+    let daemon = Rc::clone(daemon);
     tokio::task::spawn_local(async move {
         for record in kept {
             let id = &record.key.id;
             info!("{id} counts as removed: its engine keeps more than {MOST} exited containers");
-            let _is_removed = remove_unless_kept(&node, &record, true).await;
+            let _is_removed = remove_unless_kept(&daemon, &record, true).await;
         }
     });
 }
@@ -202,22 +202,22 @@ mod tests {
         let config = Config { run_dir: temp.path().join("run"), ..Config::default() };
         let host = config.host();
         let store = Store::open(&temp.path().join("state"), "boot").unwrap().0;
-        let node = Node::new(config, host, store);
+        let daemon = Daemon::new(config, host, store);
         for number in 0..MOST + 3 {
-            node.records.put(record(temp.path(), number)).unwrap();
+            daemon.records.put(record(temp.path(), number)).unwrap();
         }
-        let known = || node.records.read().containers().count();
+        let known = || daemon.records.read().containers().count();
         let story = async {
-            bound(&node);
+            bound(&daemon);
             while known() > MOST {
                 tokio::time::sleep(std::time::Duration::from_millis(2)).await;
             }
-            bound(&node);
+            bound(&daemon);
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         };
         tokio::task::LocalSet::new().run_until(story).await;
         assert_eq!(known(), MOST);
-        let oldest = node.records.read().containers().map(|c| c.incarnation).min();
+        let oldest = daemon.records.read().containers().map(|c| c.incarnation).min();
         assert_eq!(oldest, Some(3), "the oldest counted as removed");
     }
 }

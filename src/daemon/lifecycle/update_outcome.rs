@@ -11,12 +11,12 @@ use serde_json::Value;
 use tracing::info;
 
 use crate::daemon::lifecycle::notify;
-use crate::daemon::node::lane::{ConcludedUpdate, PendingVerb, ProposedUpdate};
-use crate::daemon::node::messages::{self, Classes};
-use crate::daemon::node::{Node, log_failure};
 use crate::daemon::resources::in_force::Block;
 use crate::daemon::resources::{apply, in_force, partial};
 use crate::daemon::runtime::state_dir::{self, Stamp};
+use crate::daemon::shared::lane::{ConcludedUpdate, PendingVerb, ProposedUpdate};
+use crate::daemon::shared::messages::{self, Classes};
+use crate::daemon::shared::{Daemon, log_failure};
 use crate::error::{Result, quoted};
 use crate::host::Point;
 use crate::limits;
@@ -35,18 +35,18 @@ const RESTORE_WAIT: Duration = Duration::from_secs(5);
 /// # Errors
 /// Fails when that cannot be known; another call asks again.
 pub(crate) fn note_taken(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     key: &ContainerKey,
     pending: &PendingVerb,
 ) -> io::Result<()> {
-    let after = state_dir::state_stamp(&node.host, key)?;
+    let after = state_dir::state_stamp(&daemon.host, key)?;
     let Some(proposed) = pending.proposed.borrow_mut().take() else { return Ok(()) };
-    let Some(record) = node.container(key) else { return Ok(()) };
+    let Some(record) = daemon.container(key) else { return Ok(()) };
     if record.incarnation != pending.incarnation {
         return Ok(());
     }
     let is_replaced = is_replaced(&pending.state_before, after);
-    let concluded = conclude(node, &record, is_replaced, proposed);
+    let concluded = conclude(daemon, &record, is_replaced, proposed);
     *pending.concluded.borrow_mut() = Some(concluded);
     Ok(())
 }
@@ -62,7 +62,7 @@ pub(crate) fn is_replaced(
 
 /// Records what became of an update; where its state file does not say so, the cgroup files do.
 pub(crate) fn conclude(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     record: &Container,
     is_replaced: Option<bool>,
     proposed: ProposedUpdate,
@@ -73,17 +73,17 @@ pub(crate) fn conclude(
     let is_crun = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun;
     let by_files = is_crun || is_replaced.is_none();
     let is_taken =
-        is_replaced == Some(true) || (by_files && apply::has_taken(node, record, &tried));
+        is_replaced == Some(true) || (by_files && apply::has_taken(daemon, record, &tried));
     let is_told = proposed.is_told;
     if !is_taken {
         // runc and crun write file by file, and undo nothing when they fail.
-        let restoring = apply::restore(node, record, &tried);
+        let restoring = apply::restore(daemon, record, &tried);
         if record.updating.is_some() {
-            node.change(key, |record| record.updating = None);
+            daemon.change(key, |record| record.updating = None);
         }
         return ConcludedUpdate { is_told, failed: Some(tried), restoring };
     }
-    log_failure("recording an update", node.host.point(Point::DaemonUpdated));
+    log_failure("recording an update", daemon.host.point(Point::DaemonUpdated));
     let ProposedUpdate { engine, overlay, owners, changes, repeated, classes, .. } = &proposed;
     let _until_written = &proposed.writing;
     let news = log_repeated(record, repeated, overlay);
@@ -95,7 +95,7 @@ pub(crate) fn conclude(
         && news.is_empty()
         && record.updating.is_none();
     if !is_unchanged {
-        node.change(key, |record| {
+        daemon.change(key, |record| {
             record.engine_resources = engine.clone();
             record.overlay = overlay.clone();
             record.owners = owners.clone();
@@ -110,8 +110,8 @@ pub(crate) fn conclude(
             record.message = message;
         });
     }
-    node.audit_applied(key, changes);
-    apply::rewrite_ignored(node, key);
+    daemon.audit_applied(key, changes);
+    apply::rewrite_ignored(daemon, key);
     ConcludedUpdate { is_told, failed: None, restoring: None }
 }
 
@@ -154,11 +154,11 @@ fn log_repeated(
 /// # Errors
 /// Fails when it cannot be known whether the runtime took it.
 pub(crate) async fn settle(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     key: &ContainerKey,
     pending: &PendingVerb,
 ) -> Result<()> {
-    note_taken(node, key, pending)?;
+    note_taken(daemon, key, pending)?;
     let Some(concluded) = pending.concluded.take() else { return Ok(()) };
     let ConcludedUpdate { is_told, failed, restoring } = concluded;
     if !is_told {
@@ -168,19 +168,19 @@ pub(crate) async fn settle(
         if let Some(restoring) = restoring {
             let _or_late = tokio::time::timeout(RESTORE_WAIT, restoring).await;
         }
-        note_left_in_force(node, key, &tried);
+        note_left_in_force(daemon, key, &tried);
     }
-    notify::notify(node, Event::PostUpdateContainer, key).await;
+    notify::notify(daemon, Event::PostUpdateContainer, key).await;
     Ok(())
 }
 
 /// The container's message has the resources that are in force after a failed update.
-fn note_left_in_force(node: &Node, key: &ContainerKey, tried: &Block) {
-    let Some(record) = node.container(key) else { return };
-    let left = partial::left_in_force(node, &record, tried);
+fn note_left_in_force(daemon: &Daemon, key: &ContainerKey, tried: &Block) {
+    let Some(record) = daemon.container(key) else { return };
+    let left = partial::left_in_force(daemon, &record, tried);
     let message =
         messages::with_resources(&record.message, &record.overlay, &left, &Classes::default());
     if message != record.message {
-        node.change(key, |record| record.message = message);
+        daemon.change(key, |record| record.message = message);
     }
 }

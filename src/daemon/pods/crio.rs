@@ -3,22 +3,22 @@
 
 use std::rc::Rc;
 
-use crate::daemon::node::Node;
-use crate::daemon::node::queues::PodNews;
 use crate::daemon::pods::{crio_added, crio_removed};
+use crate::daemon::shared::Daemon;
+use crate::daemon::shared::queues::PodNews;
 
 /// Follows every pod that has a folder, and watches for others beside it. Never ends.
-pub(crate) async fn watch(node: Rc<Node>) {
-    let Some(mut news) = node.watches.crio.news.receive() else { return };
+pub(crate) async fn watch(daemon: Rc<Daemon>) {
+    let Some(mut news) = daemon.watches.crio.news.receive() else { return };
     while let Some(news) = news.recv().await {
         match news {
-            PodNews::LookOut => crio_added::look_out(&node),
-            PodNews::MemberEnded(id) => crio_removed::member_ended(&node, &id),
+            PodNews::LookOut => crio_added::look_out(&daemon),
+            PodNews::MemberEnded(id) => crio_removed::member_ended(&daemon, &id),
             PodNews::Announced(id) => {
-                crio_removed::follow(&node, &id);
-                let pod = node.records.read().pod(&id).and_then(|pod| pod.lives_with.clone());
+                crio_removed::follow(&daemon, &id);
+                let pod = daemon.records.read().pod(&id).and_then(|pod| pod.lives_with.clone());
                 if let Some(document) = pod {
-                    crio_added::learn(&node, &document);
+                    crio_added::learn(&daemon, &document);
                 }
             }
         }

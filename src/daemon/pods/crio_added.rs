@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use tracing::debug;
 
-use crate::daemon::node::{Node, log_failure};
 use crate::daemon::pods::life;
 use crate::daemon::request::describe::{Description, describe_folder};
+use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::folders::{FolderEvent, FolderWatch, WatchedFolder};
 use crate::engine::EngineKind;
 use crate::presence::{self, IfThere};
@@ -47,16 +47,19 @@ enum PodFolder {
 /// first daemon of a boot takes none over: an older pod may never have a container that nri-runc
 /// runs, so it is announced with the first one. Neither does a daemon with required plugins, which
 /// have to answer RunPodSandbox.
-pub(crate) async fn adopt(node: &Rc<Node>, is_first: bool) {
-    for home in known_homes(node) {
-        let ids = unknown_pods(node, &home);
-        if is_first || node.config().requires_plugins() || node.config().default_validator.enable {
-            node.watches.crio.older_than_daemon.borrow_mut().extend(ids);
+pub(crate) async fn adopt(daemon: &Rc<Daemon>, is_first: bool) {
+    for home in known_homes(daemon) {
+        let ids = unknown_pods(daemon, &home);
+        if is_first
+            || daemon.config().requires_plugins()
+            || daemon.config().default_validator.enable
+        {
+            daemon.watches.crio.older_than_daemon.borrow_mut().extend(ids);
             continue;
         }
         for id in ids {
-            if let PodFolder::Pod(seen) = read_folder(node, &home, &id).await {
-                let adopted = life::adopt_arrived(node, &seen);
+            if let PodFolder::Pod(seen) = read_folder(daemon, &home, &id).await {
+                let adopted = life::adopt_arrived(daemon, &seen);
                 log_failure("taking over a pod without containers", adopted);
             }
         }
@@ -64,56 +67,56 @@ pub(crate) async fn adopt(node: &Rc<Node>, is_first: bool) {
 }
 
 /// Watches for new pods from now on.
-pub(crate) fn look_out(node: &Rc<Node>) {
+pub(crate) fn look_out(daemon: &Rc<Daemon>) {
     // Read once at the start, so that a later `uninstall` is noticed.
-    let _is_default = is_for_us(node, "");
-    let homes = known_homes(node);
+    let _is_default = is_for_us(daemon, "");
+    let homes = known_homes(daemon);
     for home in homes {
-        look_out_at(node, home);
+        look_out_at(daemon, home);
     }
 }
 
 /// Watches the folder of a pod with this document: others may appear beside it.
-pub(crate) fn learn(node: &Rc<Node>, document: &str) {
-    if let Some(home) = home_of(node, document) {
-        look_out_at(node, home);
+pub(crate) fn learn(daemon: &Rc<Daemon>, document: &str) {
+    if let Some(home) = home_of(daemon, document) {
+        look_out_at(daemon, home);
     }
 }
 
-fn look_out_at(node: &Rc<Node>, home: PathBuf) {
-    if node.watches.crio.homes.borrow_mut().insert(home.clone()) {
-        let node = Rc::clone(node);
-        tokio::task::spawn_local(async move { follow(&node, &home).await });
+fn look_out_at(daemon: &Rc<Daemon>, home: PathBuf) {
+    if daemon.watches.crio.homes.borrow_mut().insert(home.clone()) {
+        let daemon = Rc::clone(daemon);
+        tokio::task::spawn_local(async move { follow(&daemon, &home).await });
     }
 }
 
 /// CRI-O's default folder, and those of pods on record.
-fn known_homes(node: &Node) -> BTreeSet<PathBuf> {
-    let store = node.records.read();
+fn known_homes(daemon: &Daemon) -> BTreeSet<PathBuf> {
+    let store = daemon.records.read();
     let documents = store.pods().filter_map(|pod| pod.lives_with.as_ref());
     let mut homes: BTreeSet<PathBuf> =
-        documents.filter_map(|document| home_of(node, document)).collect();
-    homes.insert(node.host.path(HOME));
+        documents.filter_map(|document| home_of(daemon, document)).collect();
+    homes.insert(daemon.host.path(HOME));
     homes
 }
 
 /// The folder of all pods, from a document `HOME/ID/userdata/config.json`.
-fn home_of(node: &Node, document: &str) -> Option<PathBuf> {
-    let home = node.host.path(document).ancestors().nth(3)?.to_owned();
-    (!home.starts_with(node.host.path(LASTING_ROOT))).then_some(home)
+fn home_of(daemon: &Daemon, document: &str) -> Option<PathBuf> {
+    let home = daemon.host.path(document).ancestors().nth(3)?.to_owned();
+    (!home.starts_with(daemon.host.path(LASTING_ROOT))).then_some(home)
 }
 
-async fn follow(node: &Rc<Node>, home: &Path) {
+async fn follow(daemon: &Rc<Daemon>, home: &Path) {
     loop {
-        let Some(mut watched) = appears(&node.watches.folders, home).await else {
+        let Some(mut watched) = appears(&daemon.watches.folders, home).await else {
             let what = "cannot watch for new pods (inotify limit reached): they are announced with their first container";
-            return node.report.note_missing(EngineKind::Crio.name(), what, "");
+            return daemon.report.note_missing(EngineKind::Crio.name(), what, "");
         };
-        consider_all(node, home).await;
+        consider_all(daemon, home).await;
         loop {
             match watched.next().await {
-                FolderEvent::Came(name) => consider(node, home, &name).await,
-                FolderEvent::Unknown => consider_all(node, home).await,
+                FolderEvent::Came(name) => consider(daemon, home, &name).await,
+                FolderEvent::Unknown => consider_all(daemon, home).await,
                 FolderEvent::Went(_) if !matches!(presence::is_dir(home), Ok(false)) => {}
                 // Also if another folder is in its place by now: that one is not watched.
                 FolderEvent::Went(_) | FolderEvent::Gone => break,
@@ -140,19 +143,19 @@ async fn appears(folders: &FolderWatch, home: &Path) -> Option<WatchedFolder> {
     }
 }
 
-async fn consider_all(node: &Rc<Node>, home: &Path) {
-    for id in unknown_pods(node, home) {
-        consider(node, home, OsStr::new(&id)).await;
+async fn consider_all(daemon: &Rc<Daemon>, home: &Path) {
+    for id in unknown_pods(daemon, home) {
+        consider(daemon, home, OsStr::new(&id)).await;
         tokio::task::yield_now().await;
     }
 }
 
 /// IDs of folders that belong to no known pod or container.
-fn unknown_pods(node: &Node, home: &Path) -> Vec<String> {
+fn unknown_pods(daemon: &Daemon, home: &Path) -> Vec<String> {
     // Pods that are not found here are announced with their first container.
     let entries = presence::entries(home).or_absent().into_iter().flatten();
     let names = entries.filter_map(|entry| id_of(&entry.file_name()));
-    names.filter(|id| !is_known(node, id)).collect()
+    names.filter(|id| !is_known(daemon, id)).collect()
 }
 
 fn id_of(name: &OsStr) -> Option<String> {
@@ -160,59 +163,60 @@ fn id_of(name: &OsStr) -> Option<String> {
     crate::engine::is_id(id).then(|| id.to_owned())
 }
 
-fn is_known(node: &Node, id: &str) -> bool {
-    let store = node.records.read();
+fn is_known(daemon: &Daemon, id: &str) -> bool {
+    let store = daemon.records.read();
     store.pod(id).is_some()
         || store.of_id(id).next().is_some()
-        || node.watches.crio.older_than_daemon.borrow().contains(id)
+        || daemon.watches.crio.older_than_daemon.borrow().contains(id)
 }
 
 /// A folder exists. This does not wait for plugins: other folders may appear meanwhile.
-async fn consider(node: &Rc<Node>, home: &Path, name: &OsStr) {
-    let Some(id) = id_of(name).filter(|id| !is_known(node, id)) else { return };
+async fn consider(daemon: &Rc<Daemon>, home: &Path, name: &OsStr) {
+    let Some(id) = id_of(name).filter(|id| !is_known(daemon, id)) else { return };
     let meta = std::fs::symlink_metadata(home.join(&id)).or_absent();
-    if !meta.is_some_and(|meta| meta.is_dir()) || node.watches.crio.arriving.borrow().contains(&id)
+    if !meta.is_some_and(|meta| meta.is_dir())
+        || daemon.watches.crio.arriving.borrow().contains(&id)
     {
         return;
     }
-    let seen = read_folder(node, home, &id).await;
+    let seen = read_folder(daemon, home, &id).await;
     if matches!(seen, PodFolder::SomethingElse) {
         return;
     }
-    if node.watches.crio.arriving.borrow().len() >= WAITED_FOR {
+    if daemon.watches.crio.arriving.borrow().len() >= WAITED_FOR {
         let what = "too many folders without a document: their pods are announced with a container";
-        return node.report.note_missing(EngineKind::Crio.name(), what, "");
+        return daemon.report.note_missing(EngineKind::Crio.name(), what, "");
     }
-    node.watches.crio.arriving.borrow_mut().insert(id.clone());
-    let (node, home) = (Rc::clone(node), home.to_owned());
+    daemon.watches.crio.arriving.borrow_mut().insert(id.clone());
+    let (daemon, home) = (Rc::clone(daemon), home.to_owned());
     tokio::task::spawn_local(async move {
         let seen = match seen {
             PodFolder::NotYet => {
-                tokio::time::timeout(DOCUMENT_WAIT, arrives(&node, &home, &id)).await
+                tokio::time::timeout(DOCUMENT_WAIT, arrives(&daemon, &home, &id)).await
             }
             PodFolder::Pod(_) | PodFolder::SomethingElse => Ok(Some(seen)),
         };
         if let Ok(Some(PodFolder::Pod(seen))) = seen {
-            match life::arrives(&node, &seen).await {
+            match life::arrives(&daemon, &seen).await {
                 Ok(()) => debug!("pod {id} appeared without a runtime call"),
                 Err(error) => {
-                    node.report.note_refusal("pod", &id, &error);
-                    node.audit_pod_refusal(&id, "pod", &error);
+                    daemon.report.note_refusal("pod", &id, &error);
+                    daemon.audit_pod_refusal(&id, "pod", &error);
                 }
             }
         }
-        node.watches.crio.arriving.borrow_mut().remove(&id);
+        daemon.watches.crio.arriving.borrow_mut().remove(&id);
     });
 }
 
 /// Waits for the folder's document.
-async fn arrives(node: &Rc<Node>, home: &Path, id: &str) -> Option<PodFolder> {
+async fn arrives(daemon: &Rc<Daemon>, home: &Path, id: &str) -> Option<PodFolder> {
     let folder = home.join(id);
     let userdata = folder.join("userdata");
     // Until the kernel says so, nothing has gone; a container announces what is missed here.
     let is_missing = |folder: &Path| matches!(presence::is_dir(folder), Ok(false));
     if is_missing(&userdata) {
-        let mut watched = node.watches.folders.watch(&folder)?;
+        let mut watched = daemon.watches.folders.watch(&folder)?;
         while is_missing(&userdata) {
             match watched.next().await {
                 FolderEvent::Gone => return None,
@@ -221,9 +225,9 @@ async fn arrives(node: &Rc<Node>, home: &Path, id: &str) -> Option<PodFolder> {
             }
         }
     }
-    let mut watched = node.watches.folders.watch(&userdata)?;
+    let mut watched = daemon.watches.folders.watch(&userdata)?;
     loop {
-        let seen = read_folder(node, home, id).await;
+        let seen = read_folder(daemon, home, id).await;
         if !matches!(seen, PodFolder::NotYet) {
             return Some(seen);
         }
@@ -231,7 +235,9 @@ async fn arrives(node: &Rc<Node>, home: &Path, id: &str) -> Option<PodFolder> {
         loop {
             match watched.next().await {
                 FolderEvent::Gone => return None,
-                FolderEvent::Went(_) if is_missing(&userdata) || is_known(node, id) => return None,
+                FolderEvent::Went(_) if is_missing(&userdata) || is_known(daemon, id) => {
+                    return None;
+                }
                 FolderEvent::Unknown => break,
                 news if news == document => break,
                 FolderEvent::Came(_) | FolderEvent::Went(_) => {}
@@ -240,28 +246,28 @@ async fn arrives(node: &Rc<Node>, home: &Path, id: &str) -> Option<PodFolder> {
     }
 }
 
-async fn read_folder(node: &Node, home: &Path, id: &str) -> PodFolder {
-    if is_known(node, id) {
+async fn read_folder(daemon: &Daemon, home: &Path, id: &str) -> PodFolder {
+    if is_known(daemon, id) {
         return PodFolder::SomethingElse;
     }
     let userdata = home.join(id).join("userdata");
     let document = crate::files::open_dir(&userdata)
         .and_then(|dir| crate::files::read_at(&dir, "config.json"));
     let Ok(document) = document else { return PodFolder::NotYet };
-    match describe_folder(node, &userdata, id, &document.bytes).await {
+    match describe_folder(daemon, &userdata, id, &document.bytes).await {
         // It is being written.
         Err(_) => PodFolder::NotYet,
         Ok(None) => PodFolder::SomethingElse,
-        Ok(Some(seen)) if !is_for_us(node, &seen.pod.runtime_handler) => PodFolder::SomethingElse,
+        Ok(Some(seen)) if !is_for_us(daemon, &seen.pod.runtime_handler) => PodFolder::SomethingElse,
         Ok(Some(seen)) => PodFolder::Pod(Box::new(seen)),
     }
 }
 
 /// Whether CRI-O calls us for pods of this handler, as far as `install` knows: a pod of another one
 /// has no container that we run. Where CRI-O was configured by hand, every pod may be ours.
-fn is_for_us(node: &Node, handler: &str) -> bool {
-    let was_registered = &node.watches.crio.was_registered;
-    let is_recorded = registered::is_called_for(&node.host, "crio", handler);
+fn is_for_us(daemon: &Daemon, handler: &str) -> bool {
+    let was_registered = &daemon.watches.crio.was_registered;
+    let is_recorded = registered::is_called_for(&daemon.host, "crio", handler);
     was_registered.set(was_registered.get() || is_recorded.is_some());
     is_recorded.unwrap_or(!was_registered.get())
 }

@@ -14,8 +14,8 @@ use futures_util::future::select_all;
 use crate::presence::{self, Backoff, IfThere};
 use crate::state::{ContainerKey, Lifecycle};
 
-use crate::daemon::node::Node;
 use crate::daemon::pods::life;
+use crate::daemon::shared::Daemon;
 use crate::daemon::watch::folders::WatchedFolder;
 
 /// How often a pod is checked when the kernel has no inotify watch left.
@@ -26,21 +26,21 @@ const MARK: &str = "stopped";
 const ROOTS: [&str; 2] = ["/run/containers/storage/", "/var/lib/containers/storage/"];
 
 /// Watches such a pod until its end; for any other pod it does nothing.
-pub(crate) fn follow(node: &Rc<Node>, id: &str) {
-    let path = node.records.read().pod(id).and_then(|pod| pod.lives_with.clone());
-    let Some(path) = path.map(|path| node.host.path(path)) else { return };
-    let (node, id) = (Rc::clone(node), id.to_owned());
+pub(crate) fn follow(daemon: &Rc<Daemon>, id: &str) {
+    let path = daemon.records.read().pod(id).and_then(|pod| pod.lives_with.clone());
+    let Some(path) = path.map(|path| daemon.host.path(path)) else { return };
+    let (daemon, id) = (Rc::clone(daemon), id.to_owned());
     tokio::task::spawn_local(async move {
         // None if the folder was removed before the watch: then the pod ends at once.
-        let mut watched = watch(&node, &path);
+        let mut watched = watch(&daemon, &path);
         loop {
             // Registered before the check: no notification in between is missed.
-            let forgotten = node.watches.crio.forgotten.notified();
+            let forgotten = daemon.watches.crio.forgotten.notified();
             let is_there = presence::exists(&path);
-            if matches!(is_there, Ok(false)) || node.records.read().pod(&id).is_none() {
+            if matches!(is_there, Ok(false)) || daemon.records.read().pod(&id).is_none() {
                 break;
             }
-            let is_known = stop_if_marked(&node, &id).await.is_ok() && is_there.is_ok();
+            let is_known = stop_if_marked(&daemon, &id).await.is_ok() && is_there.is_ok();
             let again = async {
                 match &mut watched {
                     Some(watched) if is_known => something_changes(watched).await,
@@ -52,20 +52,20 @@ pub(crate) fn follow(node: &Rc<Node>, id: &str) {
                 () = forgotten => {}
             }
             if watched.is_none() {
-                watched = watch(&node, &path);
+                watched = watch(&daemon, &path);
             }
         }
-        life::end_if_empty(&node, &id).await;
-        node.lanes.drop_idle_pod(&node.records.read(), &id);
+        life::end_if_empty(&daemon, &id).await;
+        daemon.lanes.drop_idle_pod(&daemon.records.read(), &id);
     });
 }
 
 /// Watches the folders of the pod; `None` if the kernel has no watch left for one of them.
-fn watch(node: &Node, document: &Path) -> Option<Vec<WatchedFolder>> {
+fn watch(daemon: &Daemon, document: &Path) -> Option<Vec<WatchedFolder>> {
     let mut watched = Vec::new();
     for folder in folders(document) {
         watched.extend(
-            node.watches.folders.watch_if_there(&folder).map_err(io::Error::from).or_absent()?,
+            daemon.watches.folders.watch_if_there(&folder).map_err(io::Error::from).or_absent()?,
         );
     }
     Some(watched)
@@ -80,21 +80,21 @@ async fn something_changes(watched: &mut [WatchedFolder]) {
 }
 
 /// Follows every pod that an earlier daemon recorded.
-pub(crate) fn follow_all(node: &Rc<Node>) {
-    let ids: Vec<String> = node.records.read().pods().map(|pod| pod.id.clone()).collect();
+pub(crate) fn follow_all(daemon: &Rc<Daemon>) {
+    let ids: Vec<String> = daemon.records.read().pods().map(|pod| pod.id.clone()).collect();
     for id in ids {
-        follow(node, &id);
+        follow(daemon, &id);
     }
 }
 
 /// A container of the pod has exited: its pod may have been waiting for that. Done in a task of its
 /// own, because the caller still holds the container's turn.
-pub(crate) fn member_ended(node: &Rc<Node>, id: &str) {
-    if node.records.read().pod(id).is_some_and(|pod| pod.lives_with.is_some()) {
-        let (node, id) = (Rc::clone(node), id.to_owned());
+pub(crate) fn member_ended(daemon: &Rc<Daemon>, id: &str) {
+    if daemon.records.read().pod(id).is_some_and(|pod| pod.lives_with.is_some()) {
+        let (daemon, id) = (Rc::clone(daemon), id.to_owned());
         tokio::task::spawn_local(async move {
             let mut backoff = Backoff::default();
-            while stop_if_marked(&node, &id).await.is_err() {
+            while stop_if_marked(&daemon, &id).await.is_err() {
                 tokio::time::sleep(backoff.next()).await;
             }
         });
@@ -105,9 +105,9 @@ pub(crate) fn member_ended(node: &Rc<Node>, id: &str) {
 ///
 /// # Errors
 /// Fails when it cannot be known whether the engine has stopped it.
-async fn stop_if_marked(node: &Rc<Node>, id: &str) -> io::Result<()> {
-    let path = node.records.read().pod(id).and_then(|pod| pod.lives_with.clone());
-    let Some(path) = path.map(|path| node.host.path(path)) else { return Ok(()) };
+async fn stop_if_marked(daemon: &Rc<Daemon>, id: &str) -> io::Result<()> {
+    let path = daemon.records.read().pod(id).and_then(|pod| pod.lives_with.clone());
+    let Some(path) = path.map(|path| daemon.host.path(path)) else { return Ok(()) };
     let mut is_marked = false;
     for folder in folders(&path) {
         is_marked |= presence::exists(&folder.join(MARK))?;
@@ -115,21 +115,21 @@ async fn stop_if_marked(node: &Rc<Node>, id: &str) -> io::Result<()> {
     if !is_marked {
         return Ok(());
     }
-    let members = |node: &Node| -> Vec<(ContainerKey, bool)> {
-        let store = node.records.read();
+    let members = |daemon: &Daemon| -> Vec<(ContainerKey, bool)> {
+        let store = daemon.records.read();
         let members = store.of_pod(id);
         let has_ended = |state| matches!(state, Lifecycle::Stopped | Lifecycle::Removed);
         members.map(|member| (member.key.clone(), has_ended(member.state))).collect()
     };
-    for (key, _) in members(node) {
+    for (key, _) in members(daemon) {
         // A task that notifies plugins of this member is done once the lane is free.
-        let lane = node.lane(&key);
+        let lane = daemon.lane(&key);
         drop(lane.turn.lock().await);
     }
-    let lane = node.pod_lane(id);
+    let lane = daemon.pod_lane(id);
     let _turn = lane.turn.lock().await;
-    if members(node).iter().all(|(_, has_ended)| *has_ended) {
-        life::stop(node, id).await;
+    if members(daemon).iter().all(|(_, has_ended)| *has_ended) {
+        life::stop(daemon, id).await;
     }
     Ok(())
 }
@@ -150,7 +150,7 @@ mod tests {
     use crate::config::Config;
     use crate::state::{Pod, Store};
 
-    fn node(dir: &Path) -> Rc<Node> {
+    fn daemon(dir: &Path) -> Rc<Daemon> {
         let config = Config { run_dir: dir.join("run"), ..Config::default() };
         let host = config.host();
         let mut store = Store::open(&dir.join("state"), "boot").unwrap().0;
@@ -160,13 +160,13 @@ mod tests {
             "sandbox": null, "message": ""
         });
         store.put_pod(serde_json::from_value::<Pod>(json).unwrap()).unwrap();
-        Node::new(config, host, store)
+        Daemon::new(config, host, store)
     }
 
     /// Whether no task follows any pod, within a while.
-    async fn no_task_follows(node: &Rc<Node>) -> bool {
+    async fn no_task_follows(daemon: &Rc<Daemon>) -> bool {
         let mut left = 500;
-        while Rc::strong_count(node) > 1 && left > 0 {
+        while Rc::strong_count(daemon) > 1 && left > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
             left -= 1;
         }
@@ -178,13 +178,13 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         std::fs::create_dir(temp.path().join("pod")).unwrap();
         crate::files::replace(&temp.path().join("pod/config.json"), b"{}").unwrap();
-        let node = node(temp.path());
+        let daemon = daemon(temp.path());
         let story = async {
-            follow_all(&node);
+            follow_all(&daemon);
             tokio::time::sleep(Duration::from_millis(50)).await;
-            assert_eq!(Rc::strong_count(&node), 2, "it is followed");
-            life::end(&node, "p").await;
-            assert!(no_task_follows(&node).await, "it is followed for ever");
+            assert_eq!(Rc::strong_count(&daemon), 2, "it is followed");
+            life::end(&daemon, "p").await;
+            assert!(no_task_follows(&daemon).await, "it is followed for ever");
         };
         tokio::task::LocalSet::new().run_until(story).await;
     }
@@ -194,13 +194,13 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         std::fs::create_dir(temp.path().join("pod")).unwrap();
         crate::files::replace(&temp.path().join("pod/config.json"), b"{}").unwrap();
-        let node = node(temp.path());
+        let daemon = daemon(temp.path());
         let story = async {
-            follow_all(&node);
+            follow_all(&daemon);
             tokio::time::sleep(Duration::from_millis(50)).await;
             std::fs::remove_file(temp.path().join("pod/config.json")).unwrap();
-            assert!(no_task_follows(&node).await);
-            assert!(node.records.read().pod("p").is_none());
+            assert!(no_task_follows(&daemon).await);
+            assert!(daemon.records.read().pod("p").is_none());
         };
         tokio::task::LocalSet::new().run_until(story).await;
     }

@@ -4,7 +4,7 @@
 //! call of a runtime begins or ends: CRI-O's without infrastructure containers. On engines without
 //! pods a pod has the process and the addresses of its container (`own_process.rs`).
 //!
-//! It never changes a container. It imports `node`, `request` and `watch`.
+//! It never changes a container. It imports `shared`, `request` and `watch`.
 
 pub(crate) mod crio;
 pub(crate) mod crio_added;

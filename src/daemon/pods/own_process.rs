@@ -7,61 +7,61 @@
 
 use std::rc::Rc;
 
-use crate::daemon::node::{Node, messages};
+use crate::daemon::shared::{Daemon, messages};
 use crate::engine::EngineKind;
 use crate::sources;
 use crate::state::{Container, ContainerKey, Lifecycle, Pod};
 
 /// The container has a process: it is its pod's if no other one is, and its addresses are looked
 /// up as long as none are known. An engine may set up the network at any time until the start.
-pub(crate) async fn learn(node: &Rc<Node>, key: &ContainerKey) {
-    let Some(record) = node.container(key).filter(|record| !record.is_sandbox) else { return };
+pub(crate) async fn learn(daemon: &Rc<Daemon>, key: &ContainerKey) {
+    let Some(record) = daemon.container(key).filter(|record| !record.is_sandbox) else { return };
     let Some(init) = record.init_pid else { return };
-    let Some(pod) = pod_without_sandbox(node, &record) else { return };
+    let Some(pod) = pod_without_sandbox(daemon, &record) else { return };
     if pod.pid != 0 && pod.pid != init {
         return;
     }
     // Not written: the next daemon looks for it again.
-    node.records.change_pod_in_memory(&pod.id, |pod| pod.pid = init);
-    let found = look_up(node, &pod, init, record.init_start).await;
+    daemon.records.change_pod_in_memory(&pod.id, |pod| pod.pid = init);
+    let found = look_up(daemon, &pod, init, record.init_start).await;
     if !found.is_empty() {
-        node.note_pod(&pod.id, |pod| set_addresses(pod, found));
+        daemon.note_pod(&pod.id, |pod| set_addresses(pod, found));
     }
 }
 
 /// The pod's infrastructure container was started: its addresses are looked up if its engine says
 /// none (Podman).
-pub(crate) async fn learn_addresses(node: &Rc<Node>, id: &str) {
-    let pod = node.records.read().pod(id).cloned();
+pub(crate) async fn learn_addresses(daemon: &Rc<Daemon>, id: &str) {
+    let pod = daemon.records.read().pod(id).cloned();
     let Some(pod) = pod.filter(|pod| pod.pid != 0 && !has_pods(pod)) else { return };
-    let sandbox = pod.sandbox.as_ref().and_then(|key| node.container(key));
+    let sandbox = pod.sandbox.as_ref().and_then(|key| daemon.container(key));
     let start = sandbox.filter(|sandbox| sandbox.init_pid == Some(pod.pid));
     let Some(start) = start.map(|sandbox| sandbox.init_start) else { return };
-    let found = look_up(node, &pod, pod.pid, start).await;
+    let found = look_up(daemon, &pod, pod.pid, start).await;
     if !found.is_empty() {
-        node.note_pod(id, |pod| set_addresses(pod, found));
+        daemon.note_pod(id, |pod| set_addresses(pod, found));
     }
 }
 
 /// The container's process has exited: its number may soon be another process's. The pod has the
 /// process of its oldest living member from now on, if there is one.
-pub(crate) fn forget(node: &Node, record: &Container) {
-    let Some(pod) = pod_without_sandbox(node, record) else { return };
+pub(crate) fn forget(daemon: &Daemon, record: &Container) {
+    let Some(pod) = pod_without_sandbox(daemon, record) else { return };
     if pod.pid == 0 || record.init_pid != Some(pod.pid) {
         return;
     }
     let next = {
-        let store = node.records.read();
+        let store = daemon.records.read();
         let is_alive =
             |other: &&Container| matches!(other.state, Lifecycle::Created | Lifecycle::Running);
         let members = store.of_pod(&pod.id).filter(is_alive).filter(|one| one.key != record.key);
         members.min_by_key(|one| one.incarnation).and_then(|one| one.init_pid)
     };
-    node.records.change_pod_in_memory(&pod.id, |pod| pod.pid = next.unwrap_or(0));
+    daemon.records.change_pod_in_memory(&pod.id, |pod| pod.pid = next.unwrap_or(0));
 }
 
-fn pod_without_sandbox(node: &Node, record: &Container) -> Option<Pod> {
-    let store = node.records.read();
+fn pod_without_sandbox(daemon: &Daemon, record: &Container) -> Option<Pod> {
+    let store = daemon.records.read();
     let pod = store.pod(&record.pod)?;
     (pod.sandbox.is_none() && !has_pods(pod)).then(|| pod.clone())
 }
@@ -71,11 +71,11 @@ fn has_pods(pod: &Pod) -> bool {
     EngineKind::named(&pod.engine).is_none_or(EngineKind::has_pods)
 }
 
-async fn look_up(node: &Node, pod: &Pod, pid: u32, start: Option<u64>) -> Vec<String> {
+async fn look_up(daemon: &Daemon, pod: &Pod, pid: u32, start: Option<u64>) -> Vec<String> {
     if !messages::pod(pod).ips.is_empty() {
         return Vec::new();
     }
-    sources::addresses(&node.host, pid, start).await
+    sources::addresses(&daemon.host, pid, start).await
 }
 
 fn set_addresses(pod: &mut Pod, found: Vec<String>) {

@@ -17,9 +17,9 @@ use tracing::info;
 
 use crate::adaptation::{ValidatorExemptions, missing_required};
 use crate::chain::{Cause, PluginFailure};
-use crate::daemon::node::{Node, events, messages};
 use crate::daemon::request::describe::Description;
 use crate::daemon::request::record;
+use crate::daemon::shared::{Daemon, events, messages};
 use crate::error::{Error, Result, quoted};
 use crate::plugin::{api, caller_deadline};
 use crate::rules::RuledPod;
@@ -34,7 +34,7 @@ const NOT_ASKED: &str = "was not asked at RunPodSandbox";
 
 /// What one pod, or one container of it, requires of plugins.
 pub(crate) struct Requirement<'n> {
-    node: &'n Node,
+    daemon: &'n Daemon,
     pod: api::PodSandbox,
     /// None for the pod itself.
     container: Option<String>,
@@ -47,10 +47,10 @@ pub(crate) struct Requirement<'n> {
 
 impl<'n> Requirement<'n> {
     /// What a container that is being created requires.
-    pub(crate) fn of_container(node: &'n Node, description: &Description) -> Self {
-        let pod = record::known_pod(node, description);
+    pub(crate) fn of_container(daemon: &'n Daemon, description: &Description) -> Self {
+        let pod = record::known_pod(daemon, description);
         Self {
-            node,
+            daemon,
             ruled: RuledPod::of(&pod, description.engine.name(), description.is_doubtful),
             pod,
             container: Some(description.container.name.clone()),
@@ -60,11 +60,11 @@ impl<'n> Requirement<'n> {
     }
 
     /// What a pod requires at RunPodSandbox.
-    pub(crate) fn of_pod(node: &'n Node, pod: &Pod) -> Self {
+    pub(crate) fn of_pod(daemon: &'n Daemon, pod: &Pod) -> Self {
         let is_validated = pod.sandbox.is_some() || pod.lives_with.is_some();
         let (message, ruled) = (messages::pod(pod), events::ruled_pod(pod));
         let is_exempt = pod.is_exempt;
-        Self { node, pod: message, container: None, ruled, is_exempt, is_validated }
+        Self { daemon, pod: message, container: None, ruled, is_exempt, is_validated }
     }
 
     /// Waits for required plugins that are not connected: those that are expected back after a
@@ -73,19 +73,19 @@ impl<'n> Requirement<'n> {
         if self.is_met() {
             return;
         }
-        self.node.registry.wait_for_returning().await;
-        let (node, begun) = (self.node, Instant::now());
+        self.daemon.registry.wait_for_returning().await;
+        let (daemon, begun) = (self.daemon, Instant::now());
         loop {
-            let arrived = node.registry.returning.arrival();
-            let missing = self.missing(|name| node.registry.is_present(name)).unwrap_or_default();
-            let waits = missing.iter().map(|name| node.config().required_wait(name));
+            let arrived = daemon.registry.returning.arrival();
+            let missing = self.missing(|name| daemon.registry.is_present(name)).unwrap_or_default();
+            let waits = missing.iter().map(|name| daemon.config().required_wait(name));
             let Some(wait) = waits.min() else { return };
             let until = caller_deadline().map_or(begun + wait, |caller| caller.min(begun + wait));
             let now = Instant::now();
-            if now >= until || node.process.is_ending.get() {
+            if now >= until || daemon.process.is_ending.get() {
                 return;
             }
-            if node.registry.returning.note_wait(&missing) {
+            if daemon.registry.returning.note_wait(&missing) {
                 let (names, seconds) = (missing.join(", "), (until - now).as_secs_f32());
                 info!(
                     "pods and containers wait up to {seconds:.1} s for {names}, which is required"
@@ -97,7 +97,7 @@ impl<'n> Requirement<'n> {
 
     /// Whether every required plugin is connected.
     fn is_met(&self) -> bool {
-        let missing = self.missing(|name| self.node.registry.is_present(name));
+        let missing = self.missing(|name| self.daemon.registry.is_present(name));
         missing.is_ok_and(|missing| missing.is_empty())
     }
 
@@ -106,7 +106,7 @@ impl<'n> Requirement<'n> {
     pub(crate) fn require_connected(&self) -> Result<()> {
         self.require_sound_configuration()?;
         let is_present = |name: &str| self.takes_part(name);
-        let stand_in = |name: &str| self.node.registry.stand_in(name);
+        let stand_in = |name: &str| self.daemon.registry.stand_in(name);
         let missing = match self.container {
             // The validator would take a plugin of that name for the pre-installed one.
             Some(_) => self.missing_by_operator(is_present).and_then(|mut missing| {
@@ -129,7 +129,7 @@ impl<'n> Requirement<'n> {
             );
             return Err(Error::new(why).hint(self.hint()));
         }
-        let is_hidden = |name: &&String| self.node.registry.is_present(name);
+        let is_hidden = |name: &&String| self.daemon.registry.is_present(name);
         if let Some(hidden) = missing.iter().find(is_hidden) {
             let why = format!("a rule hides this pod from the required plugin {hidden}");
             return Err(Error::new(why).hint("change the rule, or exempt_namespaces"));
@@ -142,7 +142,7 @@ impl<'n> Requirement<'n> {
 
     /// Whether a plugin is connected and may hear of this pod.
     fn takes_part(&self, name: &str) -> bool {
-        self.node.registry.is_present_for(name, &self.ruled)
+        self.daemon.registry.is_present_for(name, &self.ruled)
     }
 
     fn hint(&self) -> &'static str {
@@ -155,8 +155,8 @@ impl<'n> Requirement<'n> {
     /// Refuses while a protecting part of the configuration cannot be read: its protection is not
     /// in force. Exempt namespaces go on, so that a node can be repaired.
     fn require_sound_configuration(&self) -> Result<()> {
-        let Some(why) = self.node.config().unreliable() else { return Ok(()) };
-        if self.node.is_bystander() || self.is_exempt {
+        let Some(why) = self.daemon.config().unreliable() else { return Ok(()) };
+        if self.daemon.is_bystander() || self.is_exempt {
             return Ok(());
         }
         let hint = match self.container {
@@ -191,11 +191,11 @@ impl<'n> Requirement<'n> {
     /// Refuses a container of a pod that a required plugin has missed, although the plugin is back
     /// (D40). One that is still missing is another rule's.
     pub(crate) fn require_pod_answered(&self) -> Result<()> {
-        let mut missed = match self.node.records.read().pod(&self.pod.id) {
+        let mut missed = match self.daemon.records.read().pod(&self.pod.id) {
             Some(pod) => pod.skipped.clone(),
             None => return Ok(()),
         };
-        missed.retain(|skipped| self.node.registry.is_present(&skipped.plugin));
+        missed.retain(|skipped| self.daemon.registry.is_present(&skipped.plugin));
         self.require_answers(&missed).map_err(|failure| {
             let text = format!("{}: no container of this pod is created", failure.text);
             let hint = "the bundle is unchanged; delete the pod, so that a new one is announced";
@@ -217,7 +217,7 @@ impl<'n> Requirement<'n> {
 
     /// The entry of a plugin that is meant where `name` (or `NN-name`) is required.
     fn entry<'s>(&self, silent: &'s [Skipped], name: &str) -> Option<&'s Skipped> {
-        let pre_installed = &self.node.registry.pre_installed;
+        let pre_installed = &self.daemon.registry.pre_installed;
         silent.iter().find(|skipped| pre_installed.is_meant(name, &skipped.plugin))
     }
 
@@ -227,12 +227,12 @@ impl<'n> Requirement<'n> {
     }
 
     fn named(&self) -> BTreeSet<String> {
-        if self.node.is_bystander() {
+        if self.daemon.is_bystander() {
             return BTreeSet::new();
         }
-        let mut names = self.node.registry.builtin().plugins_of_pod(&self.pod);
+        let mut names = self.daemon.registry.builtin().plugins_of_pod(&self.pod);
         if !self.is_exempt {
-            names.extend(self.node.config().required_plugins().map(ToOwned::to_owned));
+            names.extend(self.daemon.config().required_plugins().map(ToOwned::to_owned));
         }
         names
     }
@@ -243,14 +243,14 @@ impl<'n> Requirement<'n> {
         &self,
         is_present: impl Fn(&str) -> bool,
     ) -> std::result::Result<Vec<String>, String> {
-        if self.node.is_bystander() {
+        if self.daemon.is_bystander() {
             return Ok(Vec::new());
         }
         let mut missing = self.missing_by_operator(&is_present)?;
         if !self.is_validated {
             return Ok(missing);
         }
-        let builtin = self.node.registry.builtin();
+        let builtin = self.daemon.registry.builtin();
         let more = builtin.absent_plugins(&self.pod, self.container.as_deref(), is_present);
         for name in more.map_err(|why| quoted(&why))? {
             if !missing.contains(&name) {
@@ -265,10 +265,10 @@ impl<'n> Requirement<'n> {
         &self,
         is_present: impl Fn(&str) -> bool,
     ) -> std::result::Result<Vec<String>, String> {
-        if self.node.is_bystander() {
+        if self.daemon.is_bystander() {
             return Ok(Vec::new());
         }
-        let config = &self.node.config();
+        let config = &self.daemon.config();
         let exemptions = ValidatorExemptions {
             is_exempt: self.is_exempt,
             tolerate_missing_plugins_annotation: &config

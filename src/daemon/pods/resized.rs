@@ -14,7 +14,7 @@ use futures_util::future::select_all;
 use tracing::debug;
 
 use crate::cgroup::{CgroupFiles, Cgroups, Layout};
-use crate::daemon::node::{Node, log_failure, messages};
+use crate::daemon::shared::{Daemon, log_failure, messages};
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
 use crate::describe::resized::{PodLimits, V1, V2, resized};
 use crate::engine::{EngineKind, cgroup_of_pod};
@@ -29,11 +29,11 @@ use crate::state::{Pod, PodState};
 const SETTLE: Duration = Duration::from_millis(100);
 
 /// The limits of the pod's cgroup now; none where the cgroup is not kubelet's.
-pub(crate) fn limits(node: &Node, engine: EngineKind, pod: &api::PodSandbox) -> PodLimits {
-    cgroups(node, engine, pod).map(|cgroups| read(&cgroups)).unwrap_or_default()
+pub(crate) fn limits(daemon: &Daemon, engine: EngineKind, pod: &api::PodSandbox) -> PodLimits {
+    cgroups(daemon, engine, pod).map(|cgroups| read(&cgroups)).unwrap_or_default()
 }
 
-fn cgroups(node: &Node, engine: EngineKind, pod: &api::PodSandbox) -> Option<Cgroups> {
+fn cgroups(daemon: &Daemon, engine: EngineKind, pod: &api::PodSandbox) -> Option<Cgroups> {
     if !engine.has_pods() {
         return None;
     }
@@ -45,8 +45,8 @@ fn cgroups(node: &Node, engine: EngineKind, pod: &api::PodSandbox) -> Option<Cgr
         ("", parent) => format!("{parent}:-:-"),
         (path, _) => path.to_owned(),
     };
-    let mounts = node.caches.cgroup_mounts(&node.host).or_absent()?;
-    Cgroups::at(&node.host, &mounts, &cgroup_of_pod(&path, &pod.uid)?)
+    let mounts = daemon.caches.cgroup_mounts(&daemon.host).or_absent()?;
+    Cgroups::at(&daemon.host, &mounts, &cgroup_of_pod(&path, &pod.uid)?)
 }
 
 /// The files of this layout, with their controllers.
@@ -69,20 +69,20 @@ fn read(cgroups: &Cgroups) -> PodLimits {
 
 /// Watches the cgroup of a pod that was announced, until the pod is forgotten. What changed since
 /// its limits were recorded is told at once.
-pub(crate) fn follow(node: &Rc<Node>, id: &str) {
-    let Some(pod) = node.records.read().pod(id).cloned() else { return };
+pub(crate) fn follow(daemon: &Rc<Daemon>, id: &str) {
+    let Some(pod) = daemon.records.read().pod(id).cloned() else { return };
     let Some(engine) = EngineKind::named(&pod.engine) else { return };
-    let Some(cgroups) = cgroups(node, engine, &messages::pod(&pod)) else { return };
-    let mut watched = watch(node, engine, &cgroups);
+    let Some(cgroups) = cgroups(daemon, engine, &messages::pod(&pod)) else { return };
+    let mut watched = watch(daemon, engine, &cgroups);
     if watched.is_empty() {
         return;
     }
-    let ended = node.watches.pod_cgroups.begin(id);
-    let (node, id) = (Rc::clone(node), id.to_owned());
+    let ended = daemon.watches.pod_cgroups.begin(id);
+    let (daemon, id) = (Rc::clone(daemon), id.to_owned());
     tokio::task::spawn_local(async move {
         loop {
             // Boxed: it calls plugins, and there may be many pods.
-            Box::pin(tell_if_changed(&node, &id, &cgroups)).await;
+            Box::pin(tell_if_changed(&daemon, &id, &cgroups)).await;
             tokio::select! {
                 is_there = next_write(&mut watched) => if !is_there { break },
                 () = ended.notified() => break,
@@ -94,33 +94,33 @@ pub(crate) fn follow(node: &Rc<Node>, id: &str) {
 }
 
 /// Follows every pod that an earlier daemon recorded, once its plugins are back.
-pub(crate) fn follow_all(node: &Rc<Node>) {
-    let ids: Vec<String> = node.records.read().pods().map(|pod| pod.id.clone()).collect();
+pub(crate) fn follow_all(daemon: &Rc<Daemon>) {
+    let ids: Vec<String> = daemon.records.read().pods().map(|pod| pod.id.clone()).collect();
     if ids.is_empty() {
         return;
     }
-    let node = Rc::clone(node);
+    let daemon = Rc::clone(daemon);
     tokio::task::spawn_local(async move {
-        node.registry.wait_for_returning().await;
-        for id in ids.iter().filter(|id| !node.watches.pod_cgroups.has(id)) {
-            follow(&node, id);
+        daemon.registry.wait_for_returning().await;
+        for id in ids.iter().filter(|id| !daemon.watches.pod_cgroups.has(id)) {
+            follow(&daemon, id);
         }
     });
 }
 
 /// The folders of the cgroup, each once; none if the kernel has no watch left.
-fn watch(node: &Node, engine: EngineKind, cgroups: &Cgroups) -> Vec<WatchedFolder> {
+fn watch(daemon: &Daemon, engine: EngineKind, cgroups: &Cgroups) -> Vec<WatchedFolder> {
     let mut dirs: Vec<_> =
         files(cgroups).iter().filter_map(|(controller, _)| cgroups.dir(controller)).collect();
     dirs.dedup();
     let mut watched = Vec::new();
     for dir in dirs {
-        match node.watches.folders.watch_if_there(dir) {
+        match daemon.watches.folders.watch_if_there(dir) {
             Ok(folder) => watched.extend(folder),
             Err(_no_watch) => {
                 let what = "cannot watch the cgroups of pods (inotify limit reached): plugins do \
                             not hear of their resizes";
-                node.report.note_missing(engine.name(), what, "");
+                daemon.report.note_missing(engine.name(), what, "");
             }
         }
     }
@@ -148,19 +148,19 @@ fn is_limit(file: &OsStr) -> bool {
 }
 
 /// The pod is about to be announced: what changed since it was recorded is no resize.
-pub(crate) fn refresh(node: &Node, id: &str) {
-    let Some(pod) = node.records.read().pod(id).cloned() else { return };
+pub(crate) fn refresh(daemon: &Daemon, id: &str) {
+    let Some(pod) = daemon.records.read().pod(id).cloned() else { return };
     let Some(engine) = EngineKind::named(&pod.engine) else { return };
     let message = messages::pod(&pod);
     let mut limits = pod.limits.clone();
-    limits.extend(self::limits(node, engine, &message));
+    limits.extend(self::limits(daemon, engine, &message));
     if limits == pod.limits {
         return;
     }
     // A cgroup that is younger than the record says what the engine said.
     let known = !pod.limits.is_empty();
     let resources = resized(&message, &pod.limits, &limits).filter(|_| known);
-    node.note_pod(id, |pod| {
+    daemon.note_pod(id, |pod| {
         if let Some(resources) = resources {
             pod.message = messages::with_pod_resources(pod, resources);
         }
@@ -170,10 +170,10 @@ pub(crate) fn refresh(node: &Node, id: &str) {
 
 /// UpdatePodSandbox and PostUpdatePodSandbox, if the limits are not those on record. The record
 /// changes first: a daemon that dies meanwhile leaves no resize that is told twice.
-async fn tell_if_changed(node: &Rc<Node>, id: &str, cgroups: &Cgroups) {
-    let lane = node.pod_lane(id);
+async fn tell_if_changed(daemon: &Rc<Daemon>, id: &str, cgroups: &Cgroups) {
+    let lane = daemon.pod_lane(id);
     let _turn = lane.turn.lock().await;
-    let Some(pod) = node.records.read().pod(id).cloned() else { return };
+    let Some(pod) = daemon.records.read().pod(id).cloned() else { return };
     let mut limits = pod.limits.clone();
     // A cgroup that is being removed has no values any more.
     limits.extend(read(cgroups));
@@ -182,34 +182,34 @@ async fn tell_if_changed(node: &Rc<Node>, id: &str, cgroups: &Cgroups) {
     }
     if pod.limits.is_empty() {
         // The cgroup is younger than the record.
-        return node.note_pod(id, |pod| pod.limits = limits);
+        return daemon.note_pod(id, |pod| pod.limits = limits);
     }
     let message = messages::pod(&pod);
     let Some(resources) = resized(&message, &pod.limits, &limits) else { return };
     debug!("pod {id} was resized: {limits:?}");
     let overhead = message.linux.pod_overhead.clone().into_option();
-    let Some(mut update) = node.pod_notification(Event::UpdatePodSandbox, id) else { return };
+    let Some(mut update) = daemon.pod_notification(Event::UpdatePodSandbox, id) else { return };
     update.resources = Some((overhead, Some(resources.clone())));
-    log_failure("recording a resize", node.host.point(Point::DaemonResize));
-    node.note_pod(id, |pod| {
+    log_failure("recording a resize", daemon.host.point(Point::DaemonResize));
+    daemon.note_pod(id, |pod| {
         pod.message = messages::with_pod_resources(pod, resources);
         pod.limits = limits;
     });
-    log_failure("notifying plugins of a resize", node.host.point(Point::DaemonResized));
-    for failure in node.registry.notify_each(&update).await {
-        note_refusal(node, id, &failure.into_error());
+    log_failure("notifying plugins of a resize", daemon.host.point(Point::DaemonResized));
+    for failure in daemon.registry.notify_each(&update).await {
+        note_refusal(daemon, id, &failure.into_error());
     }
-    if let Some(done) = node.pod_notification(Event::PostUpdatePodSandbox, id) {
-        node.registry.notify_all(&done, &()).await;
+    if let Some(done) = daemon.pod_notification(Event::PostUpdatePodSandbox, id) {
+        daemon.registry.notify_all(&done, &()).await;
     }
 }
 
 /// A plugin refused a resize that is in force.
-fn note_refusal(node: &Node, id: &str, error: &Error) {
+fn note_refusal(daemon: &Daemon, id: &str, error: &Error) {
     let event = Event::UpdatePodSandbox.name();
-    node.report.note_refusal(event, id, error);
-    node.audit_pod_refusal(id, event, error);
-    node.note_pod(id, |pod: &mut Pod| {
+    daemon.report.note_refusal(event, id, error);
+    daemon.audit_pod_refusal(id, event, error);
+    daemon.note_pod(id, |pod: &mut Pod| {
         let line = format!("{event}: {error}; the pod was resized all the same");
         limits::keep_latest(&mut pod.refused, line, limits::REFUSALS);
     });

@@ -5,55 +5,55 @@
 
 use std::rc::Rc;
 
-use crate::daemon::node::Node;
 use crate::daemon::pods::life;
+use crate::daemon::shared::Daemon;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
 /// StopPodSandbox, once, if this infrastructure container is its pod's and no member runs. The
 /// caller must not hold the lane of a member.
-pub(crate) async fn stop_with_sandbox(node: &Rc<Node>, sandbox: &Container) {
+pub(crate) async fn stop_with_sandbox(daemon: &Rc<Daemon>, sandbox: &Container) {
     let id = &sandbox.pod;
-    for key in members(node, id).into_iter().map(|(key, _)| key) {
+    for key in members(daemon, id).into_iter().map(|(key, _)| key) {
         // A task that notifies plugins of this member is done once the lane is free.
-        let lane = node.lane(&key);
+        let lane = daemon.lane(&key);
         drop(lane.turn.lock().await);
-        node.lanes.release(&key, lane);
+        daemon.lanes.release(&key, lane);
     }
-    let lane = node.pod_lane(id);
+    let lane = daemon.pod_lane(id);
     let turn = lane.turn.lock().await;
     // Another one may have taken its place meanwhile.
-    let is_same = sandbox_of(node, id).is_some_and(|now| now.incarnation == sandbox.incarnation);
-    if is_same && members(node, id).iter().all(|(_, state)| has_ended(*state)) {
-        life::stop(node, id).await;
+    let is_same = sandbox_of(daemon, id).is_some_and(|now| now.incarnation == sandbox.incarnation);
+    if is_same && members(daemon, id).iter().all(|(_, state)| has_ended(*state)) {
+        life::stop(daemon, id).await;
     }
     drop(turn);
     drop(lane);
     // A pod whose creation failed is forgotten by now.
-    node.lanes.drop_idle_pod(&node.records.read(), id);
+    daemon.lanes.drop_idle_pod(&daemon.records.read(), id);
 }
 
 /// A container has exited: its pod may be over with it. Done in a task of its own, because the
 /// caller holds the container's lane, and the runtime must not wait for it.
-pub(crate) fn container_ended(node: &Rc<Node>, container: &Container) {
-    let sandbox = sandbox_of(node, &container.pod);
+pub(crate) fn container_ended(daemon: &Rc<Daemon>, container: &Container) {
+    let sandbox = sandbox_of(daemon, &container.pod);
     if let Some(sandbox) = sandbox.filter(|sandbox| has_ended(sandbox.state)) {
-        let (node, active) = (Rc::clone(node), node.process.activity.begin());
+        let (daemon, active) = (Rc::clone(daemon), daemon.process.activity.begin());
         tokio::task::spawn_local(async move {
-            stop_with_sandbox(&node, &sandbox).await;
+            stop_with_sandbox(&daemon, &sandbox).await;
             drop(active);
         });
     }
 }
 
 /// The infrastructure container of a pod, if it is on record.
-fn sandbox_of(node: &Node, id: &str) -> Option<Rc<Container>> {
-    let key = node.records.read().pod(id).and_then(|pod| pod.sandbox.clone())?;
-    node.container(&key)
+fn sandbox_of(daemon: &Daemon, id: &str) -> Option<Rc<Container>> {
+    let key = daemon.records.read().pod(id).and_then(|pod| pod.sandbox.clone())?;
+    daemon.container(&key)
 }
 
 /// The other containers of a pod, and their states.
-fn members(node: &Node, id: &str) -> Vec<(ContainerKey, Lifecycle)> {
-    let store = node.records.read();
+fn members(daemon: &Daemon, id: &str) -> Vec<(ContainerKey, Lifecycle)> {
+    let store = daemon.records.read();
     let members = store.of_pod(id).filter(|container| !container.is_sandbox);
     members.map(|member| (member.key.clone(), member.state)).collect()
 }

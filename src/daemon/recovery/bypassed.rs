@@ -20,8 +20,6 @@ use tracing::{debug, info, warn};
 use crate::argv::Verb;
 use crate::daemon::bundle;
 use crate::daemon::lifecycle::{late_start, removal, state};
-use crate::daemon::node::Node;
-use crate::daemon::node::messages::{self, Classes};
 use crate::daemon::pods::{life, resized};
 use crate::daemon::recovery::{catch_up, dropped, enabled, notes, refusals};
 use crate::daemon::request::describe::describe;
@@ -31,6 +29,8 @@ use crate::daemon::request::{ReceivedQuestion, VerbRequest};
 use crate::daemon::resources::in_force::in_force;
 use crate::daemon::resources::{apply, updates};
 use crate::daemon::runtime::state_dir;
+use crate::daemon::shared::Daemon;
+use crate::daemon::shared::messages::{self, Classes};
 use crate::daemon::watch::folders::WatchedFolder;
 use crate::daemon::watch::pidfd;
 use crate::error::{Error, Result};
@@ -72,35 +72,35 @@ impl BypassNote {
 
 /// Takes over all calls that bypassed the daemon, oldest first; before any plugin registers. What
 /// cannot be read now is taken over later, like those that come then.
-pub(crate) async fn adopt(node: &Rc<Node>) {
-    if let Err(error) = adopt_all(node).await {
+pub(crate) async fn adopt(daemon: &Rc<Daemon>) {
+    if let Err(error) = adopt_all(daemon).await {
         warn!("a call that bypassed the daemon is not taken over yet: {error}");
     }
 }
 
-async fn adopt_all(node: &Rc<Node>) -> Result<()> {
+async fn adopt_all(daemon: &Rc<Daemon>) -> Result<()> {
     // The containers without a note are searched for once plugins can connect.
-    dropped::note(node);
-    let mut taken = refusals::take_up(node);
-    for path in notes(node)? {
-        taken = taken.and(take_up(node, &path, None).await);
+    dropped::note(daemon);
+    let mut taken = refusals::take_up(daemon);
+    for path in notes(daemon)? {
+        taken = taken.and(take_up(daemon, &path, None).await);
     }
     taken
 }
 
 /// Takes over calls that bypass the daemon from now on: of wrappers that got no answer from it, or
 /// from its predecessor.
-pub(crate) fn follow(node: &Rc<Node>) -> JoinHandle<()> {
+pub(crate) fn follow(daemon: &Rc<Daemon>) -> JoinHandle<()> {
     // Made at once: the run directory is not complete without them.
-    let mut watched = watch_both(node).or_absent();
-    let node = Rc::clone(node);
+    let mut watched = watch_both(daemon).or_absent();
+    let daemon = Rc::clone(daemon);
     tokio::task::spawn_local(async move {
         let (mut backoff, mut is_logged) = (Backoff::default(), false);
         loop {
             if watched.is_none() {
-                watched = watch_both(&node).or_absent();
+                watched = watch_both(&daemon).or_absent();
             }
-            if let Err(error) = take_up_all(&node).await {
+            if let Err(error) = take_up_all(&daemon).await {
                 if !std::mem::replace(&mut is_logged, true) {
                     warn!("a call that bypassed the daemon is not taken over yet: {error}");
                 }
@@ -125,17 +125,17 @@ pub(crate) fn follow(node: &Rc<Node>) -> JoinHandle<()> {
     })
 }
 
-fn watch_both(node: &Node) -> Result<[WatchedFolder; 2]> {
-    let refused = node.config().run_dir.join(REFUSED_DIR);
-    Ok([watch_notes(node, &folder(node))?, watch_notes(node, &refused)?])
+fn watch_both(daemon: &Daemon) -> Result<[WatchedFolder; 2]> {
+    let refused = daemon.config().run_dir.join(REFUSED_DIR);
+    Ok([watch_notes(daemon, &folder(daemon))?, watch_notes(daemon, &refused)?])
 }
 
-async fn take_up_all(node: &Rc<Node>) -> Result<()> {
-    if dropped::note(node) {
-        enabled::catch_up(node);
+async fn take_up_all(daemon: &Rc<Daemon>) -> Result<()> {
+    if dropped::note(daemon) {
+        enabled::catch_up(daemon);
     }
-    let mut taken = refusals::take_up(node);
-    for path in notes(node)? {
+    let mut taken = refusals::take_up(daemon);
+    for path in notes(daemon)? {
         let note = match notes::read::<BypassNote>(&path) {
             Ok(note) => note,
             Err(error) => {
@@ -144,13 +144,13 @@ async fn take_up_all(node: &Rc<Node>) -> Result<()> {
             }
         };
         let Some(call) = note.and_then(|note| note.call()) else {
-            taken = taken.and(take_up(node, &path, None).await);
+            taken = taken.and(take_up(daemon, &path, None).await);
             continue;
         };
-        let lane = node.lane(&call.key);
+        let lane = daemon.lane(&call.key);
         let _turn = lane.turn.lock().await;
         // One that has to wait does not hold up the others.
-        taken = taken.and(take_up(node, &path, Some(&call.key)).await);
+        taken = taken.and(take_up(daemon, &path, Some(&call.key)).await);
     }
     taken
 }
@@ -160,9 +160,9 @@ async fn take_up_all(node: &Rc<Node>) -> Result<()> {
 ///
 /// # Errors
 /// Fails when that cannot be known now.
-pub(crate) async fn take_up_of(node: &Rc<Node>, key: &ContainerKey) -> Result<bool> {
+pub(crate) async fn take_up_of(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<bool> {
     let (mut has_any, mut read) = (false, Ok(()));
-    for path in notes(node)? {
+    for path in notes(daemon)? {
         let call = match notes::read::<BypassNote>(&path) {
             Ok(note) => note.and_then(|note| note.call()),
             Err(error) => {
@@ -171,7 +171,7 @@ pub(crate) async fn take_up_of(node: &Rc<Node>, key: &ContainerKey) -> Result<bo
             }
         };
         if call.is_some_and(|call| call.key == *key) {
-            take_up(node, &path, Some(key)).await?;
+            take_up(daemon, &path, Some(key)).await?;
             has_any = true;
         }
     }
@@ -179,66 +179,66 @@ pub(crate) async fn take_up_of(node: &Rc<Node>, key: &ContainerKey) -> Result<bo
     if has_any { Ok(true) } else { read.map(|()| false) }
 }
 
-fn folder(node: &Node) -> PathBuf {
-    node.config().run_dir.join(BYPASSED_DIR)
+fn folder(daemon: &Daemon) -> PathBuf {
+    daemon.config().run_dir.join(BYPASSED_DIR)
 }
 
 /// Watches a folder of notes, which is created if it does not exist.
-fn watch_notes(node: &Node, folder: &Path) -> Result<WatchedFolder> {
+fn watch_notes(daemon: &Daemon, folder: &Path) -> Result<WatchedFolder> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let watched = node.watches.folders.watch_if_there(folder).map_err(io::Error::from)?;
+    let watched = daemon.watches.folders.watch_if_there(folder).map_err(io::Error::from)?;
     watched.ok_or_else(|| Error::new("it was removed at once"))
 }
 
-fn notes(node: &Node) -> Result<Vec<PathBuf>> {
-    notes::notes_in(&folder(node))
+fn notes(daemon: &Daemon) -> Result<Vec<PathBuf>> {
+    notes::notes_in(&folder(daemon))
 }
 
 /// Takes up one note, unless another task was faster. `key`: plugins may be registered already.
-async fn take_up(node: &Rc<Node>, path: &Path, key: Option<&ContainerKey>) -> Result<()> {
+async fn take_up(daemon: &Rc<Daemon>, path: &Path, key: Option<&ContainerKey>) -> Result<()> {
     let Some(note) = notes::read(path)? else { return Ok(()) };
-    take_over(node, &note).await?;
+    take_over(daemon, &note).await?;
     // Not before: a daemon that dies meanwhile must find the note again. Nor later: what it says is on
     // record now.
     let _taken = std::fs::remove_file(path);
     // Of a start, plugins are notified once its runtime is done.
     if let Some(key) = key.filter(|_| note.verb != Verb::Start.name()) {
-        announce_or_repeat(node, key).await;
+        announce_or_repeat(daemon, key).await;
     }
     Ok(())
 }
 
-async fn take_over(node: &Rc<Node>, note: &BypassNote) -> Result<()> {
+async fn take_over(daemon: &Rc<Daemon>, note: &BypassNote) -> Result<()> {
     let (verb, id) = (&note.verb, note.id.as_deref().unwrap_or_default());
-    match adopt_call(node, note).await {
+    match adopt_call(daemon, note).await {
         Err(error) if error.may_pass() => return Err(error),
         Err(error) => warn!("{id} cannot be taken over: {error}"),
         Ok(()) => {}
     }
     warn!("{verb} {id} ran without plugins: {}", note.why);
-    node.report.count("bypassed");
-    node.report.metrics.count_request(verb, "bypassed");
+    daemon.report.count("bypassed");
+    daemon.report.metrics.count_request(verb, "bypassed");
     Ok(())
 }
 
 /// Notifies plugins as [`announce`] does, again later while the container's state cannot be known; the
 /// caller holds its lane.
-pub(super) async fn announce_or_repeat(node: &Rc<Node>, key: &ContainerKey) {
-    let Err(error) = announce(node, key).await else { return };
-    let Some(record) = node.container(key) else { return };
+pub(super) async fn announce_or_repeat(daemon: &Rc<Daemon>, key: &ContainerKey) {
+    let Err(error) = announce(daemon, key).await else { return };
+    let Some(record) = daemon.container(key) else { return };
     debug!("plugins are not notified of {} yet: {error}", key.id);
-    let node = Rc::clone(node);
+    let daemon = Rc::clone(daemon);
     tokio::task::spawn_local(async move {
         let (key, mut backoff) = (&record.key, Backoff::default());
         for _attempt in 0..ANNOUNCEMENTS {
             tokio::time::sleep(backoff.next()).await;
-            let lane = node.lane(key);
+            let lane = daemon.lane(key);
             let turn = lane.turn.lock().await;
-            let now = node.container(key);
+            let now = daemon.container(key);
             let is_same = now.is_some_and(|now| now.incarnation == record.incarnation);
-            let announced = if is_same { announce(&node, key).await } else { Ok(()) };
+            let announced = if is_same { announce(&daemon, key).await } else { Ok(()) };
             drop(turn);
-            node.lanes.release(key, lane);
+            daemon.lanes.release(key, lane);
             if announced.is_ok() {
                 return;
             }
@@ -249,47 +249,47 @@ pub(super) async fn announce_or_repeat(node: &Rc<Node>, key: &ContainerKey) {
 
 /// Notifies plugins that are registered already, as of any new container; their replies come too
 /// late to be applied. Then watches the container.
-async fn announce(node: &Rc<Node>, key: &ContainerKey) -> Result<()> {
-    let Some(record) = node.container(key) else { return Ok(()) };
-    catch_up::catch_up(node, key).await?;
-    catch_up::learn_process(node, key).await;
-    if !state_dir::exists(&node.host, key)? && catch_up::under_way(node, &record)?.is_empty() {
-        removal::deleted(node, key).await;
+async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
+    let Some(record) = daemon.container(key) else { return Ok(()) };
+    catch_up::catch_up(daemon, key).await?;
+    catch_up::learn_process(daemon, key).await;
+    if !state_dir::exists(&daemon.host, key)? && catch_up::under_way(daemon, &record)?.is_empty() {
+        removal::deleted(daemon, key).await;
         return Ok(());
     }
-    let Some(record) = node.container(key) else { return Ok(()) };
-    let is_ready = node.records.read().pod(&record.pod).map(|pod| pod.state);
+    let Some(record) = daemon.container(key) else { return Ok(()) };
+    let is_ready = daemon.records.read().pod(&record.pod).map(|pod| pod.state);
     if is_ready == Some(PodState::Ready)
-        && let Some(notification) = node.pod_notification(Event::RunPodSandbox, &record.pod)
+        && let Some(notification) = daemon.pod_notification(Event::RunPodSandbox, &record.pod)
     {
-        node.registry.notify_late(&notification).await;
-        resized::follow(node, &record.pod);
+        daemon.registry.notify_late(&notification).await;
+        resized::follow(daemon, &record.pod);
     }
     if !record.is_sandbox
-        && let Some(notification) = node.notification(Event::CreateContainer, key)
+        && let Some(notification) = daemon.notification(Event::CreateContainer, key)
     {
-        node.registry.notify_late(&notification).await;
+        daemon.registry.notify_late(&notification).await;
     }
     if record.init_pid.is_some() {
-        updates::carry_out_deferred(node, key).await;
-        node.watch_init(&record);
+        updates::carry_out_deferred(daemon, key).await;
+        daemon.watch_init(&record);
     }
     Ok(())
 }
 
-async fn adopt_call(node: &Rc<Node>, note: &BypassNote) -> Result<()> {
+async fn adopt_call(daemon: &Rc<Daemon>, note: &BypassNote) -> Result<()> {
     let question = WrapperRequest::decode(note.question.get(4..).unwrap_or_default())?;
     let Some(call) = VerbRequest::new(ReceivedQuestion::alone(question)) else { return Ok(()) };
     if call.command_line.verb.creates() {
-        created(node, &call).await?;
+        created(daemon, &call).await?;
     } else if call.command_line.verb == Verb::Start {
-        started(node, &call)?;
+        started(daemon, &call)?;
     } else if call.command_line.verb == Verb::Update {
-        updated(node, &call, note.resources.clone());
+        updated(daemon, &call, note.resources.clone());
     } else if call.command_line.verb == Verb::Delete {
-        follow_deletion(node, &call);
+        follow_deletion(daemon, &call);
     }
-    node.change(&call.key, |record| {
+    daemon.change(&call.key, |record| {
         limits::keep_ends(&mut record.skipped, Skipped::bypassed(&note.verb, &note.why));
     });
     Ok(())
@@ -297,11 +297,11 @@ async fn adopt_call(node: &Rc<Node>, note: &BypassNote) -> Result<()> {
 
 /// An update bypassed the daemon: the engine's values are recorded, and the values that plugins own
 /// are written again.
-fn updated(node: &Rc<Node>, call: &VerbRequest, bytes: Option<Vec<u8>>) {
+fn updated(daemon: &Rc<Daemon>, call: &VerbRequest, bytes: Option<Vec<u8>>) {
     let (key, pid) = (call.key.clone(), call.question().pid);
     let runtime = call.question().runtime.to_string_lossy().into_owned();
     let request = requested(call, bytes, &runtime).unwrap_or_default();
-    node.change(&key, |record| {
+    daemon.change(&key, |record| {
         record.updating = record.updating.take().filter(|updating| updating.pid != pid);
         let (engine, none) = (&record.engine_resources, Map::new());
         // What the request leaves unset stays as the engine said it before.
@@ -310,38 +310,38 @@ fn updated(node: &Rc<Node>, call: &VerbRequest, bytes: Option<Vec<u8>>) {
         let (message, overlay) = (&record.message, &record.overlay);
         record.message = messages::with_resources(message, overlay, &in_force, &Classes::default());
     });
-    let node = Rc::clone(node);
+    let daemon = Rc::clone(daemon);
     tokio::task::spawn_local(async move {
-        ended(&node, &key, pid).await;
-        hold_again(&node, &key).await;
+        ended(&daemon, &key, pid).await;
+        hold_again(&daemon, &key).await;
     });
 }
 
 /// The runtime may still work on a `delete` that bypassed the daemon: when it exits, the container
 /// is gone or it is not.
-fn follow_deletion(node: &Rc<Node>, call: &VerbRequest) {
+fn follow_deletion(daemon: &Rc<Daemon>, call: &VerbRequest) {
     let pid = call.question().pid;
     if matches!(pidfd::open(pid), Ok(None)) {
         return;
     }
-    let Some(record) = node.container(&call.key) else { return };
-    let node = Rc::clone(node);
+    let Some(record) = daemon.container(&call.key) else { return };
+    let daemon = Rc::clone(daemon);
     tokio::task::spawn_local(async move {
-        let _or_never = tokio::time::timeout(RUNTIME_WAIT, ended(&node, &record.key, pid)).await;
-        node.registry.wait_for_returning().await;
+        let _or_never = tokio::time::timeout(RUNTIME_WAIT, ended(&daemon, &record.key, pid)).await;
+        daemon.registry.wait_for_returning().await;
         let mut backoff = Backoff::default();
         loop {
-            let lane = node.lane(&record.key);
+            let lane = daemon.lane(&record.key);
             let turn = lane.turn.lock().await;
-            let now = node.container(&record.key);
+            let now = daemon.container(&record.key);
             let is_same = now.is_some_and(|now| now.incarnation == record.incarnation);
             let is_there =
-                if is_same { state_dir::exists(&node.host, &record.key) } else { Ok(true) };
+                if is_same { state_dir::exists(&daemon.host, &record.key) } else { Ok(true) };
             if matches!(is_there, Ok(false)) {
-                removal::deleted(&node, &record.key).await;
+                removal::deleted(&daemon, &record.key).await;
             }
             drop(turn);
-            node.lanes.release(&record.key, lane);
+            daemon.lanes.release(&record.key, lane);
             if is_there.is_ok() {
                 return;
             }
@@ -351,10 +351,10 @@ fn follow_deletion(node: &Rc<Node>, call: &VerbRequest) {
 }
 
 /// Waits until the process of this PID no longer works for the container.
-async fn ended(node: &Node, key: &ContainerKey, pid: u32) {
+async fn ended(daemon: &Daemon, key: &ContainerKey, pid: u32) {
     let mut backoff = Backoff::default();
     loop {
-        match catch_up::process_of(node, key, pid) {
+        match catch_up::process_of(daemon, key, pid) {
             Ok(Some(process)) => return pidfd::ended(&process).await,
             Ok(None) => return,
             Err(_unknown) => tokio::time::sleep(backoff.next()).await,
@@ -363,27 +363,27 @@ async fn ended(node: &Node, key: &ContainerKey, pid: u32) {
 }
 
 /// Writes the plugins' values again: an update that bypassed the daemon may have undone them.
-async fn hold_again(node: &Rc<Node>, key: &ContainerKey) {
+async fn hold_again(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let is_owned = |record: &Container| !record.overlay.is_empty();
-    if !node.container(key).as_deref().is_some_and(is_owned) {
+    if !daemon.container(key).as_deref().is_some_and(is_owned) {
         return;
     }
-    let reason = match apply::reapply(node, key).await {
+    let reason = match apply::reapply(daemon, key).await {
         Ok(()) => "values that plugins own were written again after that update".to_owned(),
         Err(update_error) => {
             let why = format!("values that plugins own could not be restored: {update_error}");
-            node.report.note_failure(&format!("update {}: {why}", key.id), "");
+            daemon.report.note_failure(&format!("update {}: {why}", key.id), "");
             why
         }
     };
     let skipped = Skipped { plugin: String::new(), reason };
-    node.change(key, |record| limits::keep_ends(&mut record.skipped, skipped));
+    daemon.change(key, |record| limits::keep_ends(&mut record.skipped, skipped));
 }
 
 /// Records the container that the runtime made, if it made it and it still exists.
-async fn created(node: &Rc<Node>, call: &VerbRequest) -> Result<()> {
-    let init = state_dir::init_pid(&node.host, &call.key, None, None)?;
-    let old = node.container(&call.key);
+async fn created(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
+    let init = state_dir::init_pid(&daemon.host, &call.key, None, None)?;
+    let old = daemon.container(&call.key);
     let is_taken = |old: &Container| {
         // The predecessor of this daemon may have recorded this very call before it died.
         init.is_some() && old.init_pid == init && old.made_by != call.question().pid
@@ -396,28 +396,28 @@ async fn created(node: &Rc<Node>, call: &VerbRequest) -> Result<()> {
     if init.is_none() && pidfd::open(call.question().pid)?.is_none() {
         return Ok(()); // It failed, or was removed since.
     }
-    let description = describe(node, call, &document?.bytes).await?;
-    let mut record = new_record(node, call, &description);
+    let description = describe(daemon, call, &document?.bytes).await?;
+    let mut record = new_record(daemon, call, &description);
     if let Some(flight) = &mut record.in_flight {
         flight.executed = true;
     }
-    let is_under_way = !catch_up::under_way(node, &record)?.is_empty();
+    let is_under_way = !catch_up::under_way(daemon, &record)?.is_empty();
     if init.is_none() && !is_under_way {
         return Ok(());
     }
     if let Some(pid) = init.filter(|_| !is_under_way || call.command_line.verb != Verb::Create) {
-        state::set_found(node, &mut record, pid)?;
+        state::set_found(daemon, &mut record, pid)?;
     }
     if !is_under_way {
         record.in_flight = None;
     }
     if let Some(old) = old {
-        bundle::restore(node, &old).await;
-        state::forget(node, &call.key);
+        bundle::restore(daemon, &old).await;
+        state::forget(daemon, &call.key);
     }
-    life::adopt(node, &description, &record)?;
+    life::adopt(daemon, &description, &record)?;
     info!("{} was taken over: {}", call.key.id, record.state.name());
-    node.records.put(record)
+    daemon.records.put(record)
 }
 
 /// The directory from which the runtime read the document.
@@ -432,47 +432,47 @@ fn document_dir(call: &VerbRequest) -> PathBuf {
 }
 
 /// A recorded container was started without the daemon, or its runtime still works on that.
-fn started(node: &Rc<Node>, call: &VerbRequest) -> Result<()> {
+fn started(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
     let key = &call.key;
-    let Some(record) = node.container(key) else { return Ok(()) };
-    if record.state != Lifecycle::Created || !state_dir::exists(&node.host, key)? {
+    let Some(record) = daemon.container(key) else { return Ok(()) };
+    if record.state != Lifecycle::Created || !state_dir::exists(&daemon.host, key)? {
         return Ok(());
     }
     // Where plugins are registered, they are notified of it, in the container's own turn.
-    let is_live = !node.registry.connected().is_empty();
-    if is_live || catch_up::process_of(node, key, call.question().pid)?.is_some() {
-        follow_start(node, call, record.incarnation);
+    let is_live = !daemon.registry.connected().is_empty();
+    if is_live || catch_up::process_of(daemon, key, call.question().pid)?.is_some() {
+        follow_start(daemon, call, record.incarnation);
         return Ok(());
     }
-    if state_dir::waits_for_start(&node.host, key)? {
+    if state_dir::waits_for_start(&daemon.host, key)? {
         return Ok(()); // The runtime failed.
     }
-    node.change(key, |record| record.in_flight = None);
-    state::mark_running(node, key, None)?;
-    if record.is_sandbox { life::started_without_daemon(node, &record.pod) } else { Ok(()) }
+    daemon.change(key, |record| record.in_flight = None);
+    state::mark_running(daemon, key, None)?;
+    if record.is_sandbox { life::started_without_daemon(daemon, &record.pod) } else { Ok(()) }
 }
 
 /// The runtime still works on a `start` that bypassed the daemon: when it exits, the container is
 /// started or it is not. Plugins are notified of it then.
-fn follow_start(node: &Rc<Node>, call: &VerbRequest, incarnation: u64) {
-    let (node, key, pid) = (Rc::clone(node), call.key.clone(), call.question().pid);
+fn follow_start(daemon: &Rc<Daemon>, call: &VerbRequest, incarnation: u64) {
+    let (daemon, key, pid) = (Rc::clone(daemon), call.key.clone(), call.question().pid);
     tokio::task::spawn_local(async move {
-        let _or_never = tokio::time::timeout(RUNTIME_WAIT, ended(&node, &key, pid)).await;
-        node.registry.wait_for_returning().await;
+        let _or_never = tokio::time::timeout(RUNTIME_WAIT, ended(&daemon, &key, pid)).await;
+        daemon.registry.wait_for_returning().await;
         let mut backoff = Backoff::default();
         loop {
-            let lane = node.lane(&key);
+            let lane = daemon.lane(&key);
             let turn = lane.turn.lock().await;
-            let record = node.container(&key).filter(|record| record.incarnation == incarnation);
+            let record = daemon.container(&key).filter(|record| record.incarnation == incarnation);
             let is_waiting = match &record {
-                Some(_) => state_dir::waits_for_start(&node.host, &key),
+                Some(_) => state_dir::waits_for_start(&daemon.host, &key),
                 None => Ok(true),
             };
             if matches!(is_waiting, Ok(false)) {
-                late_start::started(&node, &key).await;
+                late_start::started(&daemon, &key).await;
             }
             drop(turn);
-            node.lanes.release(&key, lane);
+            daemon.lanes.release(&key, lane);
             if is_waiting.is_ok() {
                 return;
             }

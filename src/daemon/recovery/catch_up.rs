@@ -17,14 +17,14 @@ use tracing::{debug, info, warn};
 use crate::argv::Verb;
 use crate::daemon::bundle;
 use crate::daemon::lifecycle::{removal, rollback, settle, state, stop, update_outcome};
-use crate::daemon::node::lane::{PendingVerb, ProposedUpdate};
-use crate::daemon::node::messages::Classes;
-use crate::daemon::node::{Node, log_failure};
 use crate::daemon::pods::{life, own_process};
 use crate::daemon::recovery::bypassed;
 use crate::daemon::resources::{evict, updates};
 use crate::daemon::runtime::exit_status;
 use crate::daemon::runtime::state_dir::{self, Stamp};
+use crate::daemon::shared::lane::{PendingVerb, ProposedUpdate};
+use crate::daemon::shared::messages::Classes;
+use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::pidfd;
 use crate::error::Result;
 use crate::files;
@@ -33,97 +33,97 @@ use crate::state::{Container, ContainerKey, Lifecycle, Updating};
 
 /// Corrects every record; before any plugin registers. What it cannot know of a container is asked
 /// for again by [`recover`], whose records these are.
-pub(crate) async fn make_true(node: &Rc<Node>) -> Vec<ContainerKey> {
-    let records = in_order(node);
+pub(crate) async fn make_true(daemon: &Rc<Daemon>) -> Vec<ContainerKey> {
+    let records = in_order(daemon);
     if !records.is_empty() {
         info!("{} on record", crate::text::counted(records.len(), "container"));
     }
     let mut unknown = Vec::new();
     for record in records {
-        if let Err(why) = catch_up(node, &record.key).await {
+        if let Err(why) = catch_up(daemon, &record.key).await {
             warn!("the state of {} is not known yet, and asked for again: {why}", record.key.id);
             unknown.push(record.key.clone());
         }
-        learn_process(node, &record.key).await;
+        learn_process(daemon, &record.key).await;
     }
-    life::drop_orphans(node);
+    life::drop_orphans(daemon);
     unknown
 }
 
 /// All records, oldest first.
-pub(super) fn in_order(node: &Node) -> Vec<Rc<Container>> {
-    let mut records = node.records.read().all_shared();
+pub(super) fn in_order(daemon: &Daemon) -> Vec<Rc<Container>> {
+    let mut records = daemon.records.read().all_shared();
     records.sort_by_key(|record| record.incarnation);
     records
 }
 
 /// Notifies plugins of exits, and watches the living containers. `unknown`: these were not corrected
 /// yet.
-pub(crate) fn recover(node: &Rc<Node>, unknown: &[ContainerKey]) {
-    let records = in_order(node);
+pub(crate) fn recover(daemon: &Rc<Daemon>, unknown: &[ContainerKey]) {
+    let records = in_order(daemon);
     let records = records.into_iter().map(|record| {
         let is_known = !unknown.contains(&record.key);
         (record, is_known)
     });
-    let (node, records) = (Rc::clone(node), records.collect::<Vec<_>>());
+    let (daemon, records) = (Rc::clone(daemon), records.collect::<Vec<_>>());
     tokio::task::spawn_local(async move {
-        node.registry.wait_for_returning().await;
+        daemon.registry.wait_for_returning().await;
         for (record, is_known) in records {
-            if recover_one(&node, &record, is_known).await.is_err() {
-                tokio::task::spawn_local(ask_again(Rc::clone(&node), record));
+            if recover_one(&daemon, &record, is_known).await.is_err() {
+                tokio::task::spawn_local(ask_again(Rc::clone(&daemon), record));
             }
         }
     });
 }
 
 /// Asks for a container's state until it is known.
-async fn ask_again(node: Rc<Node>, record: Rc<Container>) {
+async fn ask_again(daemon: Rc<Daemon>, record: Rc<Container>) {
     let mut backoff = Backoff::default();
     loop {
         tokio::time::sleep(backoff.next()).await;
-        match recover_one(&node, &record, false).await {
+        match recover_one(&daemon, &record, false).await {
             Ok(()) => return,
             Err(why) => debug!("the state of {} is still not known: {why}", record.key.id),
         }
     }
 }
 
-async fn recover_one(node: &Rc<Node>, record: &Container, is_known: bool) -> Result<()> {
-    let lane = node.lane(&record.key);
+async fn recover_one(daemon: &Rc<Daemon>, record: &Container, is_known: bool) -> Result<()> {
+    let lane = daemon.lane(&record.key);
     let turn = lane.turn.lock().await;
     let is_same = |now: &Rc<Container>| now.incarnation == record.incarnation;
     // It may have been created again since this daemon started.
-    let recovered = match node.container(&record.key).filter(is_same) {
+    let recovered = match daemon.container(&record.key).filter(is_same) {
         None => Ok(()),
-        Some(now) if is_known => finish_or_watch(node, &now).await,
-        Some(_) => match catch_up(node, &record.key).await {
-            Ok(()) => match node.container(&record.key).filter(is_same) {
-                Some(now) => finish_or_watch(node, &now).await,
+        Some(now) if is_known => finish_or_watch(daemon, &now).await,
+        Some(_) => match catch_up(daemon, &record.key).await {
+            Ok(()) => match daemon.container(&record.key).filter(is_same) {
+                Some(now) => finish_or_watch(daemon, &now).await,
                 None => Ok(()),
             },
             unknown => unknown,
         },
     };
     drop(turn);
-    node.lanes.release(&record.key, lane);
+    daemon.lanes.release(&record.key, lane);
     recovered
 }
 
-async fn finish_or_watch(node: &Rc<Node>, record: &Container) -> Result<()> {
+async fn finish_or_watch(daemon: &Rc<Daemon>, record: &Container) -> Result<()> {
     if record.state == Lifecycle::Creating {
         return Ok(()); // Its runtime still works, and is watched.
     }
-    if !state_dir::exists(&node.host, &record.key)? {
-        removal::deleted(node, &record.key).await;
+    if !state_dir::exists(&daemon.host, &record.key)? {
+        removal::deleted(daemon, &record.key).await;
         return Ok(());
     }
-    let is_resumed = node.watches.init_watches.is_resumed(record);
-    if !is_resumed && exit_status::has_exited(&node.host, record) {
-        stop::stopped(node, &record.key).await;
+    let is_resumed = daemon.watches.init_watches.is_resumed(record);
+    if !is_resumed && exit_status::has_exited(&daemon.host, record) {
+        stop::stopped(daemon, &record.key).await;
     } else {
-        node.watch_init(record);
-        updates::carry_out_deferred(node, &record.key).await;
-        evict::resume(node, record);
+        daemon.watch_init(record);
+        updates::carry_out_deferred(daemon, &record.key).await;
+        evict::resume(daemon, record);
     }
     Ok(())
 }
@@ -132,47 +132,47 @@ async fn finish_or_watch(node: &Rc<Node>, record: &Container) -> Result<()> {
 ///
 /// # Errors
 /// Fails when that outcome cannot be known now.
-pub(crate) async fn catch_up(node: &Rc<Node>, key: &ContainerKey) -> Result<()> {
-    resume_update(node, key).await?;
-    let Some(record) = node.container(key) else { return Ok(()) };
-    let works = under_way(node, &record)?;
+pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
+    resume_update(daemon, key).await?;
+    let Some(record) = daemon.container(key) else { return Ok(()) };
+    let works = under_way(daemon, &record)?;
     let is_under_way = !works.is_empty();
     for pending in works {
         // A foreground `run` works for as long as its container lives.
-        settle::watch(node, key, &node.lane(key), Rc::new(pending));
+        settle::watch(daemon, key, &daemon.lane(key), Rc::new(pending));
     }
     if record.state == Lifecycle::Creating {
         if is_under_way {
             return Ok(());
         }
         let pid_file = record.pid_file.as_deref().map(Path::new);
-        let mut init = state_dir::init_pid(&node.host, key, None, None)?;
+        let mut init = state_dir::init_pid(&daemon.host, key, None, None)?;
         // A pid file alone may be an earlier container's.
-        if init.is_none() && state_dir::exists(&node.host, key)? {
-            init = state_dir::init_pid(&node.host, key, pid_file, None)?;
+        if init.is_none() && state_dir::exists(&daemon.host, key)? {
+            init = state_dir::init_pid(&daemon.host, key, pid_file, None)?;
         }
         let Some(pid) = init else {
             if record.in_flight.as_ref().is_some_and(|flight| flight.executed) {
-                state::mark_not_created(node, key);
+                state::mark_not_created(daemon, key);
             }
-            rollback::creation(node, key).await;
+            rollback::creation(daemon, key).await;
             return Ok(());
         };
-        state::mark_created(node, key, pid)?;
+        state::mark_created(daemon, key, pid)?;
         bundle::drop_temporary(&record);
     }
-    if is_under_way || !state_dir::exists(&node.host, key)? {
+    if is_under_way || !state_dir::exists(&daemon.host, key)? {
         return Ok(());
     }
-    let waits = state_dir::waits_for_start(&node.host, key)?;
-    let Some(record) = node.container(key) else { return Ok(()) };
+    let waits = state_dir::waits_for_start(&daemon.host, key)?;
+    let Some(record) = daemon.container(key) else { return Ok(()) };
     let is_started = record.state == Lifecycle::Created && !waits;
     if is_started || record.in_flight.is_some() || record.deleting.is_some() {
-        node.change(key, |record| (record.in_flight, record.deleting) = (None, None));
+        daemon.change(key, |record| (record.in_flight, record.deleting) = (None, None));
         if is_started {
-            state::mark_running(node, key, None)?;
+            state::mark_running(daemon, key, None)?;
             if record.is_sandbox {
-                let ready = life::started_without_daemon(node, &record.pod);
+                let ready = life::started_without_daemon(daemon, &record.pod);
                 log_failure("recording the start of a pod", ready);
             }
         }
@@ -182,12 +182,12 @@ pub(crate) async fn catch_up(node: &Rc<Node>, key: &ContainerKey) -> Result<()> 
 
 /// The pod of a container that an earlier daemon knew, or none, has the container's process, unless
 /// that has exited since.
-pub(crate) async fn learn_process(node: &Rc<Node>, key: &ContainerKey) {
-    let Some(record) = node.container(key) else { return };
-    if exit_status::has_exited(&node.host, &record) {
-        own_process::forget(node, &record);
+pub(crate) async fn learn_process(daemon: &Rc<Daemon>, key: &ContainerKey) {
+    let Some(record) = daemon.container(key) else { return };
+    if exit_status::has_exited(&daemon.host, &record) {
+        own_process::forget(daemon, &record);
     } else {
-        own_process::learn(node, key).await;
+        own_process::learn(daemon, key).await;
     }
 }
 
@@ -195,7 +195,7 @@ pub(crate) async fn learn_process(node: &Rc<Node>, key: &ContainerKey) {
 ///
 /// # Errors
 /// Fails when that cannot be known.
-pub(crate) fn under_way(node: &Rc<Node>, record: &Container) -> Result<Vec<PendingVerb>> {
+pub(crate) fn under_way(daemon: &Rc<Daemon>, record: &Container) -> Result<Vec<PendingVerb>> {
     let flight = record.in_flight.as_ref();
     let flight =
         flight.map(|flight| (Verb::from_word(std::ffi::OsStr::new(&flight.verb)), flight.pid));
@@ -203,28 +203,28 @@ pub(crate) fn under_way(node: &Rc<Node>, record: &Container) -> Result<Vec<Pendi
     let verbs = flight.into_iter().chain(deleting);
     let mut works = Vec::new();
     for (verb, pid) in verbs {
-        if let Some(process) = process_of(node, &record.key, pid)? {
+        if let Some(process) = process_of(daemon, &record.key, pid)? {
             works.push((verb, pid, process));
         }
     }
     let works = works.into_iter();
-    Ok(works.map(|(verb, pid, process)| pending(node, record, (verb, pid), process)).collect())
+    Ok(works.map(|(verb, pid, process)| pending(daemon, record, (verb, pid), process)).collect())
 }
 
 /// The process of this PID, if it still works for this container.
 ///
 /// # Errors
 /// Fails when that cannot be known.
-pub(crate) fn process_of(node: &Node, key: &ContainerKey, pid: u32) -> Result<Option<OwnedFd>> {
+pub(crate) fn process_of(daemon: &Daemon, key: &ContainerKey, pid: u32) -> Result<Option<OwnedFd>> {
     let Some(process) = pidfd::open(pid)? else { return Ok(None) };
     // Read after opening: from here on the descriptor cannot mean another process.
-    let words = crate::procfs::command_line(&node.host, pid)?;
+    let words = crate::procfs::command_line(&daemon.host, pid)?;
     Ok(words.iter().any(|word| word == key.id.as_bytes()).then_some(process))
 }
 
 /// A verb that an earlier daemon decided.
 fn pending(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     record: &Container,
     (verb, pid): (Verb, u32),
     process: OwnedFd,
@@ -233,33 +233,33 @@ fn pending(
     let pid_file = record.pid_file.as_ref().map(PathBuf::from);
     let reads = verb.creates() && record.state == Lifecycle::Creating;
     let dir = reads.then(|| files::open_dir(Path::new(record.folder())).or_absent()).flatten();
-    let bundle = dir.and_then(|dir| node.lanes.bundles.turn_now(dir, &key.id));
-    let account = (Rc::clone(node), key.clone());
+    let bundle = dir.and_then(|dir| daemon.lanes.bundles.turn_now(dir, &key.id));
+    let account = (Rc::clone(daemon), key.clone());
     PendingVerb {
         by_wrapper: Some(Box::new(move || {
-            let (node, key) = account.clone();
-            Box::pin(async move { bypassed::take_up_of(&node, &key).await })
+            let (daemon, key) = account.clone();
+            Box::pin(async move { bypassed::take_up_of(&daemon, &key).await })
         })),
         // Whether it is written yet or not, the runtime's state has the same PID.
         pid_file_before: state_dir::pid_file_stamp(pid_file.as_deref()),
         pid_file,
         bundle: RefCell::new(bundle),
-        ..PendingVerb::new(&node.host, key, (verb, record.incarnation), (pid, process))
+        ..PendingVerb::new(&daemon.host, key, (verb, record.incarnation), (pid, process))
     }
 }
 
 /// Resumes an update that was under way when the last daemon died; no plugin was synchronized
 /// since.
-async fn resume_update(node: &Rc<Node>, key: &ContainerKey) -> Result<()> {
-    let Some(record) = node.container(key) else { return Ok(()) };
+async fn resume_update(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
+    let Some(record) = daemon.container(key) else { return Ok(()) };
     let Some(pid) = record.updating.as_ref().map(|updating| updating.pid) else { return Ok(()) };
-    let lane = node.lane(key);
+    let lane = daemon.lane(key);
     if lane.pending.borrow().iter().any(|open| open.verb == Verb::Update && open.pid == pid) {
         return Ok(()); // It was resumed, and another verb of the container could not be.
     }
     let writing = Arc::clone(&lane.writing).lock_owned().await;
     // Read again: it may have been concluded meanwhile.
-    let Some(record) = node.container(key) else { return Ok(()) };
+    let Some(record) = daemon.container(key) else { return Ok(()) };
     let updating = record.updating.clone().filter(|updating| updating.pid == pid);
     let Some(updating) = updating else { return Ok(()) };
     let Updating { pid, state_before, engine, overlay, owners, changes, classes } = updating;
@@ -272,17 +272,18 @@ async fn resume_update(node: &Rc<Node>, key: &ContainerKey) -> Result<()> {
     let before = state_before.map(|(inode, seconds, nanos)| Some(Stamp(inode, seconds, nanos)));
     // Without one, the files decide.
     let before = before.ok_or_else(|| std::io::ErrorKind::Other.into());
-    match process_of(node, key, pid)? {
+    match process_of(daemon, key, pid)? {
         Some(process) => {
-            let mut pending = pending(node, &record, (Verb::Update, pid), process);
+            let mut pending = pending(daemon, &record, (Verb::Update, pid), process);
             pending.state_before = before;
             pending.proposed = Some(proposed).into();
-            settle::watch(node, key, &lane, Rc::new(pending));
+            settle::watch(daemon, key, &lane, Rc::new(pending));
         }
         None => {
-            let after = state_dir::state_stamp(&node.host, key)?;
+            let after = state_dir::state_stamp(&daemon.host, key)?;
             let is_replaced = update_outcome::is_replaced(&before, after);
-            let _nobody_was_asked = update_outcome::conclude(node, &record, is_replaced, proposed);
+            let _nobody_was_asked =
+                update_outcome::conclude(daemon, &record, is_replaced, proposed);
         }
     }
     Ok(())

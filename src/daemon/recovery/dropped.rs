@@ -2,7 +2,7 @@
 //! Notes of commands that bypassed the daemon, and that wrappers removed because there were too many:
 //! the wrapper counts them. What these commands made is searched for in the runtimes' state.
 
-use crate::daemon::node::{Node, log_failure};
+use crate::daemon::shared::{Daemon, log_failure};
 use crate::files;
 use crate::limits;
 use crate::link::{BYPASSED_DIR, DROPPED_NOTES};
@@ -13,17 +13,17 @@ const NO_NOTE: &str = "the daemon was away, and its note was removed, as there w
 /// Reports that wrappers removed notes, because there were too many, and has the containers searched for
 /// whose notes these were (`enabled.rs`); returns whether there were any. The search finds those that
 /// exist, as far as the runtimes' state shows them; an update of resources is not found.
-pub(crate) fn note(node: &Node) -> bool {
-    let file = node.config().run_dir.join(BYPASSED_DIR).join(DROPPED_NOTES);
+pub(crate) fn note(daemon: &Daemon) -> bool {
+    let file = daemon.config().run_dir.join(BYPASSED_DIR).join(DROPPED_NOTES);
     let Some(count) = files::read_count(&file) else { return false };
     let most = limits::BYPASS_NOTES;
     let line = format!(
         "{count} commands ran without plugins and left no note, as the newest {most} notes are kept: existing containers are recorded, and updates of resources among these commands stay unknown"
     );
-    node.report.note_failure(&line, "");
-    node.report.count_bypassed(u64::try_from(count).unwrap_or(u64::MAX));
+    daemon.report.note_failure(&line, "");
+    daemon.report.count_bypassed(u64::try_from(count).unwrap_or(u64::MAX));
     // First: a daemon that ends now must not forget the search.
-    let due = files::replace(&node.config().was_disabled_file(), NO_NOTE.as_bytes());
+    let due = files::replace(&daemon.config().was_disabled_file(), NO_NOTE.as_bytes());
     log_failure("noting that containers are to be searched for", due);
     let _counted = std::fs::remove_file(file);
     true

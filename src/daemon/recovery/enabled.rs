@@ -14,10 +14,10 @@ use tracing::{info, warn};
 
 use crate::argv::Verb;
 use crate::daemon::lifecycle::{late_start, removal, settle};
-use crate::daemon::node::lane::Lane;
-use crate::daemon::node::{Node, log_failure};
 use crate::daemon::recovery::{bypassed, catch_up, rediscover};
 use crate::daemon::runtime::state_dir;
+use crate::daemon::shared::lane::Lane;
+use crate::daemon::shared::{Daemon, log_failure};
 use crate::error::Result;
 use crate::files;
 use crate::limits;
@@ -29,8 +29,8 @@ const WHY: &str = "created while plugins were disabled";
 const ENABLED: &str = "plugins are enabled again";
 
 /// Notes that plugins are disabled, or catches up if they are no longer.
-pub(crate) fn catch_up(node: &Rc<Node>) {
-    let (config, file) = (node.config(), node.config().was_disabled_file());
+pub(crate) fn catch_up(daemon: &Rc<Daemon>) {
+    let (config, file) = (daemon.config(), daemon.config().was_disabled_file());
     if config.is_disabled() {
         return log_failure("noting that plugins are disabled", files::replace(&file, b""));
     }
@@ -42,16 +42,16 @@ pub(crate) fn catch_up(node: &Rc<Node>) {
         "" => WHY.to_owned(),
         reason => Skipped::bypassed(Verb::Create.name(), reason).reason,
     };
-    let (node, active) = (Rc::clone(node), node.process.activity.begin());
+    let (daemon, active) = (Rc::clone(daemon), daemon.process.activity.begin());
     tokio::task::spawn_local(async move {
-        node.registry.wait_for_returning().await;
-        let mut is_all = look_at_all(&node, &why, true).await;
+        daemon.registry.wait_for_returning().await;
+        let mut is_all = look_at_all(&daemon, &why, true).await;
         // The daemon's end does not wait for what cannot be known.
         drop(active);
         let mut backoff = Backoff::default();
-        while !is_all && !node.config().is_disabled() && !node.process.is_ending.get() {
+        while !is_all && !daemon.config().is_disabled() && !daemon.process.is_ending.get() {
             tokio::time::sleep(backoff.next()).await;
-            is_all = look_at_all(&node, &why, false).await;
+            is_all = look_at_all(&daemon, &why, false).await;
         }
         if is_all {
             info!(
@@ -59,7 +59,7 @@ pub(crate) fn catch_up(node: &Rc<Node>) {
                 if reason.is_empty() { ENABLED } else { &reason }
             );
         }
-        if is_all && !node.config().is_disabled() {
+        if is_all && !daemon.config().is_disabled() {
             let _is_done = std::fs::remove_file(file);
         }
     });
@@ -67,66 +67,66 @@ pub(crate) fn catch_up(node: &Rc<Node>) {
 
 /// Looks at all containers; returns whether all of them could be known. Only the first time it logs
 /// which could not.
-async fn look_at_all(node: &Rc<Node>, why: &str, is_first: bool) -> bool {
+async fn look_at_all(daemon: &Rc<Daemon>, why: &str, is_first: bool) -> bool {
     let mut is_all = true;
-    for record in catch_up::in_order(node) {
-        if let Err(error) = compare(node, &record).await {
+    for record in catch_up::in_order(daemon) {
+        if let Err(error) = compare(daemon, &record).await {
             is_all = false;
             if is_first {
                 warn!("{} cannot be looked at now: {error}", record.key.id);
             }
         }
     }
-    let (found, are_all) = rediscover::find(node, why, is_first).await;
+    let (found, are_all) = rediscover::find(daemon, why, is_first).await;
     is_all &= are_all;
     for found in found {
         let key = found.key().clone();
-        let lane = node.lane(&key);
+        let lane = daemon.lane(&key);
         let turn = lane.turn.lock().await;
         // One that has exited needs no plugin any more.
-        if !found.has_exited() && node.container(&key).is_none() {
-            if found.record(node) {
-                bypassed::announce_or_repeat(node, &key).await;
+        if !found.has_exited() && daemon.container(&key).is_none() {
+            if found.record(daemon) {
+                bypassed::announce_or_repeat(daemon, &key).await;
             } else {
                 is_all = false;
             }
         }
         drop(turn);
-        node.lanes.release(&key, lane);
+        daemon.lanes.release(&key, lane);
     }
     is_all
 }
 
 /// Compares a record with the runtime's state.
-async fn compare(node: &Rc<Node>, record: &Container) -> Result<()> {
-    let lane = node.lane(&record.key);
+async fn compare(daemon: &Rc<Daemon>, record: &Container) -> Result<()> {
+    let lane = daemon.lane(&record.key);
     let turn = lane.turn.lock().await;
-    let compared = compare_in_turn(node, record, &lane).await;
+    let compared = compare_in_turn(daemon, record, &lane).await;
     drop(turn);
-    node.lanes.release(&record.key, lane);
+    daemon.lanes.release(&record.key, lane);
     compared
 }
 
-async fn compare_in_turn(node: &Rc<Node>, record: &Container, lane: &Lane) -> Result<()> {
+async fn compare_in_turn(daemon: &Rc<Daemon>, record: &Container, lane: &Lane) -> Result<()> {
     let key = &record.key;
-    settle::settle_exited(node, key, lane).await;
-    let now = node.container(key).filter(|now| now.incarnation == record.incarnation);
+    settle::settle_exited(daemon, key, lane).await;
+    let now = daemon.container(key).filter(|now| now.incarnation == record.incarnation);
     // A runtime that still works is watched, and what comes of it is known then.
     if let Some(now) = now.filter(|now| !now.is_deleted && lane.pending.borrow().is_empty()) {
-        if is_another(node, &now)? {
-            removal::removed(node, key).await;
+        if is_another(daemon, &now)? {
+            removal::removed(daemon, key).await;
         } else {
-            let was_ready = is_ready(node, &now.pod);
-            if is_started(node, &now)? {
+            let was_ready = is_ready(daemon, &now.pod);
+            if is_started(daemon, &now)? {
                 // Plugins know it as created.
-                node.records.change_in_memory(key, |record| record.in_flight = None);
-                late_start::started(node, key).await;
+                daemon.records.change_in_memory(key, |record| record.in_flight = None);
+                late_start::started(daemon, key).await;
             }
-            catch_up::catch_up(node, key).await?;
-            if presence::is_absent(&state_dir::folder(&node.host, key)) {
-                removal::deleted(node, key).await;
-            } else if !was_ready && is_ready(node, &now.pod) {
-                announce_pod(node, &now.pod).await;
+            catch_up::catch_up(daemon, key).await?;
+            if presence::is_absent(&state_dir::folder(&daemon.host, key)) {
+                removal::deleted(daemon, key).await;
+            } else if !was_ready && is_ready(daemon, &now.pod) {
+                announce_pod(daemon, &now.pod).await;
             }
         }
     }
@@ -134,26 +134,26 @@ async fn compare_in_turn(node: &Rc<Node>, record: &Container, lane: &Lane) -> Re
 }
 
 /// Whether a container that is on record as created was started. A sandbox starts its pod.
-fn is_started(node: &Node, record: &Container) -> Result<bool> {
+fn is_started(daemon: &Daemon, record: &Container) -> Result<bool> {
     let is_created = !record.is_sandbox && record.state == Lifecycle::Created;
     Ok(is_created
-        && state_dir::exists(&node.host, &record.key)?
-        && !state_dir::waits_for_start(&node.host, &record.key)?)
+        && state_dir::exists(&daemon.host, &record.key)?
+        && !state_dir::waits_for_start(&daemon.host, &record.key)?)
 }
 
 /// Whether the runtime's state is of a later container of this ID.
-fn is_another(node: &Node, record: &Container) -> Result<bool> {
-    let there = state_dir::init_pid(&node.host, &record.key, None, None)?;
+fn is_another(daemon: &Daemon, record: &Container) -> Result<bool> {
+    let there = state_dir::init_pid(&daemon.host, &record.key, None, None)?;
     Ok(there.is_some() && record.init_pid.is_some() && there != record.init_pid)
 }
 
-fn is_ready(node: &Node, pod: &str) -> bool {
-    node.records.read().pod(pod).is_some_and(|pod| pod.state == PodState::Ready)
+fn is_ready(daemon: &Daemon, pod: &str) -> bool {
+    daemon.records.read().pod(pod).is_some_and(|pod| pod.state == PodState::Ready)
 }
 
 /// Notifies plugins of a pod that was started meanwhile.
-async fn announce_pod(node: &Rc<Node>, pod: &str) {
-    if let Some(notification) = node.pod_notification(Event::RunPodSandbox, pod) {
-        node.registry.notify_late(&notification).await;
+async fn announce_pod(daemon: &Rc<Daemon>, pod: &str) {
+    if let Some(notification) = daemon.pod_notification(Event::RunPodSandbox, pod) {
+        daemon.registry.notify_late(&notification).await;
     }
 }

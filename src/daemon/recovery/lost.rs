@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use crate::daemon::lifecycle::{removal, settle, until_removed};
-use crate::daemon::node::Node;
 use crate::daemon::pods::life;
 use crate::daemon::runtime::{exit_status, state_dir};
+use crate::daemon::shared::Daemon;
 use crate::error::{Error, Result};
 use crate::presence;
 use crate::state::{Container, ContainerKey, Lifecycle};
@@ -36,35 +36,35 @@ pub(crate) struct SeenGone {
 }
 
 /// Looks for records without a container from now on. Never ends.
-pub(crate) async fn look_out(node: Rc<Node>) {
+pub(crate) async fn look_out(daemon: Rc<Daemon>) {
     let mut seen = SeenGone::default();
     loop {
-        tokio::time::sleep(node.config().debug_look_every).await;
-        look(&node, &mut seen).await;
+        tokio::time::sleep(daemon.config().debug_look_every).await;
+        look(&daemon, &mut seen).await;
     }
 }
 
 /// Removes what is gone and was gone the last time.
-async fn look(node: &Rc<Node>, seen: &mut SeenGone) {
-    let records = node.records.read().all_shared();
+async fn look(daemon: &Rc<Daemon>, seen: &mut SeenGone) {
+    let records = daemon.records.read().all_shared();
     let mut gone = SeenGone::default();
     for (number, record) in records.iter().enumerate() {
         if number % AT_ONCE == AT_ONCE - 1 {
             tokio::task::yield_now().await;
         }
-        if !is_gone(node, record) {
+        if !is_gone(daemon, record) {
             continue;
         }
         let subject = (record.key.clone(), record.incarnation);
         if seen.containers.contains(&subject) {
-            remove(node, record).await;
+            remove(daemon, record).await;
         } else {
             gone.containers.insert(subject);
         }
     }
-    for id in pods_without_containers(node) {
+    for id in pods_without_containers(daemon) {
         if seen.pods.contains(&id) {
-            life::end_if_empty(node, &id).await;
+            life::end_if_empty(daemon, &id).await;
         } else {
             gone.pods.insert(id);
         }
@@ -74,39 +74,39 @@ async fn look(node: &Rc<Node>, seen: &mut SeenGone) {
 
 /// Whether neither the engine nor the runtime has files of the container, and no process of it lives. A
 /// deleted one that its engine keeps is watched.
-fn is_gone(node: &Rc<Node>, record: &Container) -> bool {
-    presence::is_absent(&state_dir::folder(&node.host, &record.key))
-        && presence::is_absent(&node.host.path(&record.bundle))
-        && !is_alive(node, record)
-        && !(record.is_deleted && until_removed::is_kept(node, record).unwrap_or(true))
+fn is_gone(daemon: &Rc<Daemon>, record: &Container) -> bool {
+    presence::is_absent(&state_dir::folder(&daemon.host, &record.key))
+        && presence::is_absent(&daemon.host.path(&record.bundle))
+        && !is_alive(daemon, record)
+        && !(record.is_deleted && until_removed::is_kept(daemon, record).unwrap_or(true))
 }
 
-fn is_alive(node: &Node, record: &Container) -> bool {
-    record.init_pid.is_some() && !exit_status::has_exited(&node.host, record)
+fn is_alive(daemon: &Daemon, record: &Container) -> bool {
+    record.init_pid.is_some() && !exit_status::has_exited(&daemon.host, record)
 }
 
-fn pods_without_containers(node: &Node) -> Vec<String> {
-    let store = node.records.read();
+fn pods_without_containers(daemon: &Daemon) -> Vec<String> {
+    let store = daemon.records.read();
     let pods = store.pods().filter(|pod| store.of_pod(&pod.id).next().is_none());
     pods.map(|pod| pod.id.clone()).collect()
 }
 
 /// Removes a container that is gone, unless its ID means another one by now.
-async fn remove(node: &Rc<Node>, record: &Container) {
+async fn remove(daemon: &Rc<Daemon>, record: &Container) {
     let key = &record.key;
-    let lane = node.lane(key);
+    let lane = daemon.lane(key);
     let turn = lane.turn.lock().await;
-    settle::settle_exited(node, key, &lane).await;
-    let now = node.container(key).filter(|now| now.incarnation == record.incarnation);
+    settle::settle_exited(daemon, key, &lane).await;
+    let now = daemon.container(key).filter(|now| now.incarnation == record.incarnation);
     if let Some(now) = now
         && lane.pending.borrow().is_empty()
-        && is_gone(node, &now)
+        && is_gone(daemon, &now)
     {
         warn!("{} is removed: its bundle and the runtime's state of it are gone", key.id);
-        removal::deleted(node, key).await;
+        removal::deleted(daemon, key).await;
     }
     drop(turn);
-    node.lanes.release(key, lane);
+    daemon.lanes.release(key, lane);
 }
 
 /// Drops the record of a container, or of a pod with its containers, for an operator: with the events
@@ -114,42 +114,43 @@ async fn remove(node: &Rc<Node>, record: &Container) {
 ///
 /// # Errors
 /// Fails when none or several are meant, or while it exists.
-pub(crate) async fn forget(node: &Rc<Node>, wanted: &str, is_forced: bool) -> Result<Value> {
-    let (pod, members) = find(node, wanted)?;
-    if let Some(path) = pod.as_ref().and_then(|id| node.records.read().pod(id)?.lives_with.clone())
+pub(crate) async fn forget(daemon: &Rc<Daemon>, wanted: &str, is_forced: bool) -> Result<Value> {
+    let (pod, members) = find(daemon, wanted)?;
+    if let Some(path) =
+        pod.as_ref().and_then(|id| daemon.records.read().pod(id)?.lives_with.clone())
         && !is_forced
-        && !presence::is_absent(&node.host.path(&path))
+        && !presence::is_absent(&daemon.host.path(&path))
     {
         return Err(Error::new(format!("the engine still has the pod {wanted}: {path}"))
             .hint("remove it there, or drop the record with --force"));
     }
     for record in &members {
-        require_gone(node, record, is_forced)?;
+        require_gone(daemon, record, is_forced)?;
     }
     let mut forgotten = Vec::new();
     for record in &members {
         let key = &record.key;
-        let lane = node.lane(key);
+        let lane = daemon.lane(key);
         let turn = lane.turn.lock().await;
-        settle::settle_exited(node, key, &lane).await;
-        let now = node.container(key).filter(|now| now.incarnation == record.incarnation);
+        settle::settle_exited(daemon, key, &lane).await;
+        let now = daemon.container(key).filter(|now| now.incarnation == record.incarnation);
         if let Some(now) = now {
-            require_gone(node, &now, is_forced)?;
-            removal::removed(node, key).await;
+            require_gone(daemon, &now, is_forced)?;
+            removal::removed(daemon, key).await;
             forgotten.push(json!({"id": key.id, "root": key.root, "name": record.name}));
         }
         drop(turn);
-        node.lanes.release(key, lane);
+        daemon.lanes.release(key, lane);
     }
     let mut pods = Vec::new();
     if let Some(id) = pod {
-        let lane = node.pod_lane(&id);
+        let lane = daemon.pod_lane(&id);
         let turn = lane.turn.lock().await;
         // A container may have joined it meanwhile, and keeps its pod.
         let is_left = |container: &Container| container.state != Lifecycle::Removed;
-        let is_empty = !node.records.read().of_pod(&id).any(is_left);
+        let is_empty = !daemon.records.read().of_pod(&id).any(is_left);
         if is_empty {
-            life::end(node, &id).await;
+            life::end(daemon, &id).await;
             pods.push(id);
         }
         drop(turn);
@@ -160,8 +161,8 @@ pub(crate) async fn forget(node: &Rc<Node>, wanted: &str, is_forced: bool) -> Re
 
 /// The one container or pod of this ID, or prefix of an ID: a pod's ID, and the containers whose
 /// records go, members before their sandbox.
-fn find(node: &Node, wanted: &str) -> Result<(Option<String>, Vec<Rc<Container>>)> {
-    let store = node.records.read();
+fn find(daemon: &Daemon, wanted: &str) -> Result<(Option<String>, Vec<Rc<Container>>)> {
+    let store = daemon.records.read();
     let pods = store.pods().map(|pod| (pod.id.clone(), None));
     // A sandbox goes with its pod.
     let containers = store.all_shared().into_iter().filter(|known| !known.is_sandbox);
@@ -193,17 +194,17 @@ fn find(node: &Node, wanted: &str) -> Result<(Option<String>, Vec<Rc<Container>>
 }
 
 /// Refuses while the container exists.
-fn require_gone(node: &Node, record: &Container, is_forced: bool) -> Result<()> {
+fn require_gone(daemon: &Daemon, record: &Container, is_forced: bool) -> Result<()> {
     let ContainerKey { root, id } = &record.key;
-    if let Some(pid) = record.init_pid.filter(|_| is_alive(node, record)) {
+    if let Some(pid) = record.init_pid.filter(|_| is_alive(daemon, record)) {
         return Err(Error::new(format!("{id} still runs: process {pid}"))
             .hint("stop and remove it with its engine"));
     }
-    if !node.lane(&record.key).pending.borrow().is_empty() {
+    if !daemon.lane(&record.key).pending.borrow().is_empty() {
         return Err(Error::new(format!("a command of the runtime works on {id}"))
             .hint("try again once it has ended"));
     }
-    if is_forced || presence::is_absent(&state_dir::folder(&node.host, &record.key)) {
+    if is_forced || presence::is_absent(&state_dir::folder(&daemon.host, &record.key)) {
         return Ok(());
     }
     Err(Error::new(format!("the runtime still has {id}, in {root}")).hint(format!(
@@ -237,12 +238,12 @@ mod tests {
         }
 
         /// A daemon that knows these containers, which run as this process, or as none.
-        fn node(&self, ids: &[&str], init: Option<u32>) -> Rc<Node> {
+        fn daemon(&self, ids: &[&str], init: Option<u32>) -> Rc<Daemon> {
             let config = Config { run_dir: self.0.path().join("run"), ..Config::default() };
             let host = config.host();
             let start = init.and_then(|pid| crate::procfs::start_time(&host, pid).unwrap());
             let store = Store::open(&self.0.path().join("state"), "boot").unwrap().0;
-            let node = Node::new(config, host, store);
+            let daemon = Daemon::new(config, host, store);
             for id in ids {
                 let json = json!({
                     "schema": 1, "boot_id": "boot", "key": {"root": self.folder("root", ""), "id": id},
@@ -254,10 +255,10 @@ mod tests {
                     "patched": null, "changes": [], "refused": [], "skipped": [],
                     "in_flight": null
                 });
-                node.records.put(serde_json::from_value::<Container>(json).unwrap()).unwrap();
+                daemon.records.put(serde_json::from_value::<Container>(json).unwrap()).unwrap();
             }
-            node.records.put_pod(pod(self.0.path())).unwrap();
-            node
+            daemon.records.put_pod(pod(self.0.path())).unwrap();
+            daemon
         }
     }
 
@@ -271,12 +272,12 @@ mod tests {
     }
 
     /// What is known after so many looks: containers and pods.
-    async fn known_after(looks: usize, node: &Rc<Node>) -> (usize, usize) {
+    async fn known_after(looks: usize, daemon: &Rc<Daemon>) -> (usize, usize) {
         let mut seen = SeenGone::default();
         for _look in 0..looks {
-            look(node, &mut seen).await;
+            look(daemon, &mut seen).await;
         }
-        let store = node.records.read();
+        let store = daemon.records.read();
         (store.containers().count(), store.pods().count())
     }
 
@@ -289,9 +290,9 @@ mod tests {
     fn what_is_gone_twice_is_removed_with_its_pod() {
         run(async {
             let place = Place::new();
-            let node = place.node(&["a", "b"], None);
-            assert_eq!(known_after(1, &node).await, (2, 1), "once may be chance");
-            assert_eq!(known_after(2, &node).await, (0, 0));
+            let daemon = place.daemon(&["a", "b"], None);
+            assert_eq!(known_after(1, &daemon).await, (2, 1), "once may be chance");
+            assert_eq!(known_after(2, &daemon).await, (0, 0));
         });
     }
 
@@ -301,8 +302,8 @@ mod tests {
             for above in ["root", "bundles"] {
                 let place = Place::new();
                 std::fs::create_dir(place.folder(above, "a")).unwrap();
-                let node = place.node(&["a"], None);
-                assert_eq!(known_after(3, &node).await, (1, 1), "{above}");
+                let daemon = place.daemon(&["a"], None);
+                assert_eq!(known_after(3, &daemon).await, (1, 1), "{above}");
             }
         });
     }
@@ -311,8 +312,8 @@ mod tests {
     fn a_process_that_lives_keeps_a_record_without_files() {
         run(async {
             let place = Place::new();
-            let node = place.node(&["a"], Some(std::process::id()));
-            assert_eq!(known_after(3, &node).await, (1, 1));
+            let daemon = place.daemon(&["a"], Some(std::process::id()));
+            assert_eq!(known_after(3, &daemon).await, (1, 1));
         });
     }
 
@@ -323,8 +324,8 @@ mod tests {
                 let place = Place::new();
                 std::fs::remove_dir(place.0.path().join(above)).unwrap();
                 std::os::unix::fs::symlink(above, place.0.path().join(above)).unwrap();
-                let node = place.node(&["a"], None);
-                assert_eq!(known_after(3, &node).await, (1, 1), "{above}");
+                let daemon = place.daemon(&["a"], None);
+                assert_eq!(known_after(3, &daemon).await, (1, 1), "{above}");
             }
         });
     }
@@ -334,10 +335,10 @@ mod tests {
         run(async {
             let place = Place::new();
             std::fs::create_dir(place.0.path().join("pod")).unwrap();
-            let node = place.node(&[], None);
-            assert_eq!(known_after(3, &node).await, (0, 1));
+            let daemon = place.daemon(&[], None);
+            assert_eq!(known_after(3, &daemon).await, (0, 1));
             std::fs::remove_dir(place.0.path().join("pod")).unwrap();
-            assert_eq!(known_after(2, &node).await, (0, 0));
+            assert_eq!(known_after(2, &daemon).await, (0, 0));
         });
     }
 }

@@ -30,12 +30,12 @@ use crate::sources::registered;
 use crate::state::{Container, ContainerKey, Lifecycle, Skipped};
 
 use crate::daemon::lifecycle::state;
-use crate::daemon::node::{Node, log_failure};
 use crate::daemon::pods::life;
 use crate::daemon::request::describe::{Description, describe};
 use crate::daemon::request::record::new_record;
 use crate::daemon::request::{ReceivedQuestion, VerbRequest};
 use crate::daemon::runtime::state_dir::{self, RuntimeState};
+use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::pidfd;
 
 /// The state directories that engines and administrators give to runtimes; `*` stands for a part of
@@ -67,9 +67,9 @@ impl RediscoveredContainer {
     }
 
     /// Records it, and its pod; returns whether that succeeded.
-    pub(super) fn record(self, node: &Node) -> bool {
+    pub(super) fn record(self, daemon: &Daemon) -> bool {
         let id = self.record.key.id.clone();
-        let recorded = put(node, self);
+        let recorded = put(daemon, self);
         let recorded =
             recorded.inspect_err(|error| warn!("{id} was found, but cannot be recorded: {error}"));
         recorded.is_ok()
@@ -81,18 +81,18 @@ const LOST: &str = "recovered from the runtime's state after the run directory w
                     changes are unknown";
 
 /// Searches for containers, if this run directory is new in this boot; before any plugin registers.
-pub(crate) async fn rediscover(node: &Rc<Node>) {
-    if node.records.read().is_stamped() {
+pub(crate) async fn rediscover(daemon: &Rc<Daemon>) {
+    if daemon.records.read().is_stamped() {
         return;
     }
-    let (all, mut is_all) = find(node, LOST, true).await;
+    let (all, mut is_all) = find(daemon, LOST, true).await;
     for mut found in all {
         found.record.is_found = true;
-        is_all &= found.record(node);
+        is_all &= found.record(daemon);
     }
     // Without a stamp the next daemon searches again.
     if is_all {
-        log_failure("stamping the run directory", node.records.stamp());
+        log_failure("stamping the run directory", daemon.records.stamp());
     }
 }
 
@@ -100,20 +100,20 @@ pub(crate) async fn rediscover(node: &Rc<Node>) {
 /// complete; and whether all of them could be known. `why`: what is noted of each. `is_first`: what
 /// cannot be known is logged.
 pub(super) async fn find(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     why: &str,
     is_first: bool,
 ) -> (Vec<RediscoveredContainer>, bool) {
     let log = |line: String| if is_first { warn!("{line}") } else { debug!("{line}") };
     let (mut all, mut is_all) = (Vec::new(), true);
-    let candidates = presence::insist_on_loop(|| candidates(node)).await;
+    let candidates = presence::insist_on_loop(|| candidates(daemon)).await;
     let candidates = candidates.unwrap_or_else(|error| {
         log(format!("containers without a record cannot be recovered now: {error}"));
         is_all = false;
         Vec::new()
     });
     for (key, is_ours) in candidates {
-        match rediscover_one(node, &key, is_ours, why).await {
+        match rediscover_one(daemon, &key, is_ours, why).await {
             Ok(found) => all.extend(found),
             Err(error) => {
                 log(format!("{} in {} cannot be recovered: {error}", key.id, key.root));
@@ -126,13 +126,13 @@ pub(super) async fn find(
 }
 
 fn put(
-    node: &Node,
+    daemon: &Daemon,
     RediscoveredContainer { description, mut record }: RediscoveredContainer,
 ) -> Result<()> {
-    record.incarnation = node.records.next_incarnation();
-    life::adopt(node, &description, &record)?;
+    record.incarnation = daemon.records.next_incarnation();
+    life::adopt(daemon, &description, &record)?;
     info!("found {}, which had no record: {}", record.key.id, record.state.name());
-    node.records.put(record)
+    daemon.records.put(record)
 }
 
 /// Every unknown container in the runtimes' state directories, once; and whether the operator
@@ -140,19 +140,19 @@ fn put(
 ///
 /// # Errors
 /// Fails when they cannot all be known.
-fn candidates(node: &Node) -> Result<Vec<(ContainerKey, bool)>> {
+fn candidates(daemon: &Daemon) -> Result<Vec<(ContainerKey, bool)>> {
     let (mut found, mut once) = (Vec::new(), HashSet::new());
-    let config = node.config();
+    let config = daemon.config();
     let ours = config.runtime_roots.iter().map(|root| (root.display().to_string(), true));
     let known = ROOTS.into_iter().map(|root| (root.to_owned(), false));
     for (pattern, is_ours) in ours.chain(known) {
-        for root in spelled_out(&node.host.path(pattern))? {
+        for root in spelled_out(&daemon.host.path(pattern))? {
             for id in names(&root)? {
                 let key = ContainerKey { root: root.display().to_string(), id };
                 let folder = std::fs::symlink_metadata(root.join(&key.id)).if_there()?;
                 let folder = folder.filter(std::fs::Metadata::is_dir);
                 let Some(file) = folder.map(|meta| (meta.dev(), meta.ino())) else { continue };
-                if once.insert(file) && !is_known(node, &key.id, file)? {
+                if once.insert(file) && !is_known(daemon, &key.id, file)? {
                     found.push((key, is_ours));
                 }
             }
@@ -162,10 +162,10 @@ fn candidates(node: &Node) -> Result<Vec<(ContainerKey, bool)>> {
 }
 
 /// Whether the container in this folder has a record, whatever the path of its root.
-fn is_known(node: &Node, id: &str, file: (u64, u64)) -> Result<bool> {
-    let store = node.records.read();
+fn is_known(daemon: &Daemon, id: &str, file: (u64, u64)) -> Result<bool> {
+    let store = daemon.records.read();
     for known in store.of_id(id) {
-        let folder = std::fs::metadata(state_dir::folder(&node.host, &known.key)).if_there()?;
+        let folder = std::fs::metadata(state_dir::folder(&daemon.host, &known.key)).if_there()?;
         if folder.is_some_and(|meta| (meta.dev(), meta.ino()) == file) {
             return Ok(true);
         }
@@ -206,44 +206,44 @@ fn spelled_out(pattern: &Path) -> Result<Vec<PathBuf>> {
 }
 
 async fn rediscover_one(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     key: &ContainerKey,
     is_ours: bool,
     why: &str,
 ) -> Result<Option<RediscoveredContainer>> {
-    let folder = state_dir::folder(&node.host, key);
+    let folder = state_dir::folder(&daemon.host, key);
     let Some(left) = RuntimeState::read(&folder)? else { return Ok(None) };
     let Some(bundle) = left.bundle.clone() else { return Ok(None) };
     let mut init = None;
     if let Some(pid) = left.pid {
-        let process = pidfd::open_same(&node.host, pid, left.start)?;
+        let process = pidfd::open_same(&daemon.host, pid, left.start)?;
         init = process.filter(|process| !pidfd::has_ended(process)).map(|_lives| pid);
     }
-    if init.is_none() && !left.is_of_this_boot(&node.host) {
+    if init.is_none() && !left.is_of_this_boot(&daemon.host) {
         return Ok(None); // The state directory is on a disk.
     }
-    let parent = init.map(|pid| crate::procfs::parent_of(&node.host, pid)).transpose()?.flatten();
+    let parent = init.map(|pid| crate::procfs::parent_of(&daemon.host, pid)).transpose()?.flatten();
     let parent = parent.filter(|pid| *pid > 1);
-    let words = parent.map(|pid| crate::procfs::command_line(&node.host, pid)).transpose()?;
+    let words = parent.map(|pid| crate::procfs::command_line(&daemon.host, pid)).transpose()?;
     let words = words.unwrap_or_default();
-    if !is_ours && !calls_us(&node.host, &words, &bundle)? {
+    if !is_ours && !calls_us(&daemon.host, &words, &bundle)? {
         return Ok(None);
     }
     let key = ContainerKey {
         root: root_in(&words, key).unwrap_or_else(|| key.root.clone()),
         ..key.clone()
     };
-    let call = call(node, &key, (&left, &bundle), parent)?;
-    let document = files::open_dir(&node.host.path(&bundle))
+    let call = call(daemon, &key, (&left, &bundle), parent)?;
+    let document = files::open_dir(&daemon.host.path(&bundle))
         .and_then(|dir| files::read_at(&dir, "config.json"))
         .doing(|| bundle.clone())?;
-    let description = describe(node, &call, &document.bytes).await?;
-    let mut record = new_record(node, &call, &description);
+    let description = describe(daemon, &call, &document.bytes).await?;
+    let mut record = new_record(daemon, &call, &description);
     record.in_flight = None;
     record.skipped.push(Skipped { plugin: String::new(), reason: why.to_owned() });
-    record.created_at = state_dir::time_of_ticks(&node.host, left.start);
+    record.created_at = state_dir::time_of_ticks(&daemon.host, left.start);
     match left.pid {
-        Some(pid) => state::set_found(node, &mut record, pid)?,
+        Some(pid) => state::set_found(daemon, &mut record, pid)?,
         None => record.state = Lifecycle::Stopped,
     }
     Ok(Some(RediscoveredContainer { description, record }))
@@ -251,7 +251,7 @@ async fn rediscover_one(
 
 /// A call that would have made it.
 fn call(
-    node: &Node,
+    daemon: &Daemon,
     key: &ContainerKey,
     (left, bundle): (&RuntimeState, &str),
     parent: Option<u32>,
@@ -267,8 +267,8 @@ fn call(
         argv: argv.into_iter().map(OsString::from).collect(),
         cwd: OsString::from("/"),
         parent_pid: parent.unwrap_or_default(),
-        runtime: runtime_of(node, left)?.into_os_string(),
-        variables: parent.map(|pid| variables(&node.host, pid)).transpose()?.unwrap_or_default(),
+        runtime: runtime_of(daemon, left)?.into_os_string(),
+        variables: parent.map(|pid| variables(&daemon.host, pid)).transpose()?.unwrap_or_default(),
         document: "config.json".to_owned(),
         ..WrapperRequest::default()
     };
@@ -277,8 +277,8 @@ fn call(
 }
 
 /// The runtime of this kind, as configured for some instance, else the default one.
-fn runtime_of(node: &Node, left: &RuntimeState) -> Result<PathBuf> {
-    let config = &node.config();
+fn runtime_of(daemon: &Daemon, left: &RuntimeState) -> Result<PathBuf> {
+    let config = &daemon.config();
     let named = config.instances.values().chain(&config.runtime);
     let named = named.filter(|path| path.starts_with('/')).map(PathBuf::from);
     let usual = runtime::resolve_as_engines(config, None);

@@ -12,10 +12,10 @@ use crate::limits::REFUSAL_NOTES;
 use crate::link::{REFUSED_DIR, WrapperRequest};
 use crate::text::rfc3339_nanos;
 
-use crate::daemon::node::Node;
 use crate::daemon::recovery::notes;
 use crate::daemon::request::record::blank_record;
 use crate::daemon::request::{ReceivedQuestion, VerbRequest};
+use crate::daemon::shared::Daemon;
 
 /// A wrapper's record of a refusal.
 #[derive(Deserialize)]
@@ -37,8 +37,8 @@ struct RefusalNote {
 ///
 /// # Errors
 /// Fails when one cannot be read now: it stays, and the others are taken up.
-pub(crate) fn take_up(node: &Node) -> Result<()> {
-    let notes = notes::notes_in(&node.config().run_dir.join(REFUSED_DIR))?;
+pub(crate) fn take_up(daemon: &Daemon) -> Result<()> {
+    let notes = notes::notes_in(&daemon.config().run_dir.join(REFUSED_DIR))?;
     if notes.len() >= REFUSAL_NOTES {
         warn!(
             "wrappers refused {REFUSAL_NOTES} requests or more: only the newest {REFUSAL_NOTES} refusals were kept"
@@ -49,7 +49,7 @@ pub(crate) fn take_up(node: &Node) -> Result<()> {
         match notes::read(&path) {
             Ok(note) => {
                 if let Some(note) = note {
-                    record_refusal(node, &note);
+                    record_refusal(daemon, &note);
                 }
                 let _taken = std::fs::remove_file(&path);
             }
@@ -59,11 +59,11 @@ pub(crate) fn take_up(node: &Node) -> Result<()> {
     taken
 }
 
-fn record_refusal(node: &Node, note: &RefusalNote) {
+fn record_refusal(daemon: &Daemon, note: &RefusalNote) {
     let (verb, id, why) = (&note.verb, quoted(&note.id), quoted(&note.why));
     let time = rfc3339_nanos(note.at).unwrap_or_default();
     error!("{verb} {id}: refused by the wrapper at {time}: {why}");
-    node.report.count_failure(
+    daemon.report.count_failure(
         &format!("{verb} {id}: {why}"),
         &format!("{verb}: {why}"),
         "",
@@ -77,17 +77,17 @@ fn record_refusal(node: &Node, note: &RefusalNote) {
     };
     let entry = AuditEntry { at: note.at, ..AuditEntry::new(AuditAction::Refused).at_event(verb) };
     let entry = entry.because(&format!("refused by the wrapper: {why}"));
-    if node.container(&call.key).is_some() {
-        node.audit(&call.key, || entry);
-        return node.change(&call.key, |record| record.refuse(why, note.at));
+    if daemon.container(&call.key).is_some() {
+        daemon.audit(&call.key, || entry);
+        return daemon.change(&call.key, |record| record.refuse(why, note.at));
     }
-    let mut record = blank_record(node, &call);
+    let mut record = blank_record(daemon, &call);
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     record.pod_namespace = text(&note.namespace);
     record.pod_name = text(&note.pod);
     record.name = text(&note.name);
     record.refuse(why, note.at);
     let key = record.key.clone();
-    node.records.remember(record);
-    node.audit(&key, || entry);
+    daemon.records.remember(record);
+    daemon.audit(&key, || entry);
 }

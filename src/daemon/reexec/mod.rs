@@ -8,8 +8,8 @@
 //! program executed, in one step: no other task runs in between. Until that step nothing has
 //! changed, and a failure leaves the daemon as it was.
 //!
-//! It never ends a plugin's connection, and never waits without a bound. It imports `node`,
-//! `plugins`, `process`, `recovery`, `registry`, `run_dir` and `server`.
+//! It never ends a plugin's connection, and never waits without a bound. It imports `shared`,
+//! `connections`, `process`, `recovery`, `registry`, `run_dir` and `server`.
 
 mod program;
 mod quiet;
@@ -29,7 +29,6 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::host::Point;
 
-use crate::daemon::node::{Node, log_failure};
 use crate::daemon::process::handover::{self, PassedOn};
 use crate::daemon::process::requests::{ReexecRequest, Request};
 use crate::daemon::process::started_with::StartedWith;
@@ -37,6 +36,7 @@ use crate::daemon::process::{service_manager, signals};
 use crate::daemon::run_dir::RunDir;
 use crate::daemon::server::drain::Drain;
 use crate::daemon::server::http::MetricsServer;
+use crate::daemon::shared::{Daemon, log_failure};
 
 use program::Program;
 
@@ -76,7 +76,7 @@ impl Drop for UnderWay {
 
 /// What the daemon hands over.
 pub(crate) struct Reexec<'d> {
-    pub(crate) node: &'d Rc<Node>,
+    pub(crate) daemon: &'d Rc<Daemon>,
     pub(crate) run_dir: &'d RunDir,
     pub(crate) drain: &'d Rc<Drain>,
     pub(crate) started_with: &'d StartedWith,
@@ -87,7 +87,7 @@ pub(crate) struct Reexec<'d> {
 impl Reexec<'_> {
     /// Becomes another program at each request and signal. Returns only if requests end.
     pub(crate) async fn serve(&self, mut signalled: Signal) {
-        let Some(mut requests) = self.node.process.reexecs.receive() else { return };
+        let Some(mut requests) = self.daemon.process.reexecs.receive() else { return };
         loop {
             let mut asked: Vec<Request<ReexecRequest>> = Vec::new();
             tokio::select! {
@@ -99,7 +99,7 @@ impl Reexec<'_> {
                 asked.iter().map(|request| request.what.descriptor).collect()
             };
             let error = self.become_program(all_callers).await;
-            self.node.report.metrics.count_reexec("failed");
+            self.daemon.report.metrics.count_reexec("failed");
             let why = format!("the daemon goes on as it is: {error}");
             warn!("{why}");
             for request in asked {
@@ -138,10 +138,10 @@ impl Reexec<'_> {
     async fn prepare(&self) -> Result<Program> {
         self.check_configuration()?;
         let program = Program::find(self.started_with)?;
-        self.node.host.point(Point::DaemonReexecProbe)?;
+        self.daemon.host.point(Point::DaemonReexecProbe)?;
         program.probe().await?;
         let connecting = async {
-            while quiet::has_unsettled_plugins(self.node) {
+            while quiet::has_unsettled_plugins(self.daemon) {
                 tokio::time::sleep(QUIET_CHECK).await;
             }
         };
@@ -158,7 +158,7 @@ impl Reexec<'_> {
             let error = Error::new(format!("the configuration has an error: {}", problem.text));
             return Err(error.hint("fix it first"));
         }
-        if loaded.config.clone().keep_started(&self.node.config()) {
+        if loaded.config.clone().keep_started(&self.daemon.config()) {
             let keys = self.started_with.changes(&loaded);
             let keys: Vec<&str> = keys.iter().map(|changed| changed.key.as_str()).collect();
             let error = Error::new(format!("changed keys need a restart: {}", keys.join(", ")));
@@ -170,12 +170,12 @@ impl Reexec<'_> {
     /// Waits for a moment at which nothing is under way, and no caller is connected.
     async fn until_quiet(&self) {
         loop {
-            if quiet::is_quiet(self.node, self.drain) {
+            if quiet::is_quiet(self.daemon, self.drain) {
                 // They come back, and wait in the socket's queue.
                 self.drain.send_back().await;
                 // Its thread ends with this program.
-                self.node.report.audit.flush(AUDIT_WAIT).await;
-                if quiet::is_quiet(self.node, self.drain) {
+                self.daemon.report.audit.flush(AUDIT_WAIT).await;
+                if quiet::is_quiet(self.daemon, self.drain) {
                     return;
                 }
                 // They would not wait in silence for as long as something is under way.
@@ -187,7 +187,7 @@ impl Reexec<'_> {
 
     /// Leaves the state and executes the program: returns only if that fails.
     fn execute(&self, program: &Program, callers: Vec<RawFd>, held_at: u64) -> Result<()> {
-        self.node.host.point(Point::DaemonReexecHeld)?;
+        self.daemon.host.point(Point::DaemonReexecHeld)?;
         let waited = Duration::from_nanos(clock::monotonic().saturating_sub(held_at));
         let state = self.save(callers, held_at);
         let document = serde_json::to_vec(&state).map_err(|error| Error::new(error.to_string()))?;
@@ -195,7 +195,7 @@ impl Reexec<'_> {
         let mut descriptors = state.descriptors();
         descriptors.push(handover::number(&file));
         let _passed_on = PassedOn::new(descriptors)?;
-        self.node.host.point(Point::DaemonReexecState)?;
+        self.daemon.host.point(Point::DaemonReexecState)?;
         info!(
             "becoming {}: requests were finished within {} ms, {} plugins and {} processes are handed over",
             program.path().display(),
@@ -205,8 +205,8 @@ impl Reexec<'_> {
         );
         service_manager::report_reloading();
         let _blocked = signals::block()?;
-        let _tells = UnderWay::begin(self.node.config().reexec_file());
-        self.node.host.point(Point::DaemonReexecExec)?;
+        let _tells = UnderWay::begin(self.daemon.config().reexec_file());
+        self.daemon.host.point(Point::DaemonReexecExec)?;
         Err(program.execute(handover::number(&file), self.is_foreground, self.started_with.only()))
     }
 }

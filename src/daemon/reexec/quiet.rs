@@ -6,42 +6,42 @@
 use std::io;
 use std::path::Path;
 
-use crate::daemon::node::Node;
 use crate::daemon::server::drain::Drain;
+use crate::daemon::shared::Daemon;
 use crate::files;
 use crate::presence::{self, IfThere};
 use crate::state::Lifecycle;
 
 /// Whether nothing is under way.
-pub(super) fn is_quiet(node: &Node, drain: &Drain) -> bool {
+pub(super) fn is_quiet(daemon: &Daemon, drain: &Drain) -> bool {
     drain.is_idle()
-        && node.process.activity.is_none()
-        && node.watches.inits.is_empty()
-        && node.watches.crio.news.is_empty()
-        && !has_unsettled_plugins(node)
-        && node.registry.connected().iter().all(|plugin| plugin.chained.plugin.is_idle())
-        && node.lanes.are_quiet(|key| {
-            node.container(key).is_some_and(|record| record.state != Lifecycle::Creating)
+        && daemon.process.activity.is_none()
+        && daemon.watches.inits.is_empty()
+        && daemon.watches.crio.news.is_empty()
+        && !has_unsettled_plugins(daemon)
+        && daemon.registry.connected().iter().all(|plugin| plugin.chained.plugin.is_idle())
+        && daemon.lanes.are_quiet(|key| {
+            daemon.container(key).is_some_and(|record| record.state != Lifecycle::Creating)
         })
-        && node.records.read().unwritten().is_empty()
-        && !has_other_children(node)
+        && daemon.records.read().unwritten().is_empty()
+        && !has_other_children(daemon)
 }
 
 /// Whether a plugin is still connecting or being synchronized, or its connection is gone and that
 /// was not noted.
-pub(super) fn has_unsettled_plugins(node: &Node) -> bool {
+pub(super) fn has_unsettled_plugins(daemon: &Daemon) -> bool {
     let is_unsettled = |state: &str| state != "synchronized";
-    node.registry.roster.has_unregistered()
-        || node.registry.has_replaced()
-        || node.registry.connected().iter().any(|plugin| is_unsettled(plugin.state()))
+    daemon.registry.roster.has_unregistered()
+        || daemon.registry.has_replaced()
+        || daemon.registry.connected().iter().any(|plugin| is_unsettled(plugin.state()))
 }
 
 /// Whether a runtime that the daemon has started still runs, or a plugin that is starting or
 /// ending: whatever else is a child of this process.
-fn has_other_children(node: &Node) -> bool {
+fn has_other_children(daemon: &Daemon) -> bool {
     // While that cannot be known, there may be some.
     let Ok(children) = children() else { return true };
-    let plugins: Vec<i32> = node
+    let plugins: Vec<i32> = daemon
         .registry
         .connected()
         .iter()

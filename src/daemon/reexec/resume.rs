@@ -22,14 +22,14 @@ use crate::link::DaemonResponse;
 use crate::plugin::socket::SocketFile;
 use crate::state::Lifecycle;
 
-use crate::daemon::node::{Node, log_failure};
-use crate::daemon::plugins::{admission, resumed, socket};
+use crate::daemon::connections::{admission, resumed, socket};
 use crate::daemon::process::handover;
 use crate::daemon::process::sockets::{DaemonLock, WrapperSocket};
 use crate::daemon::process::subreaper::StandIn;
 use crate::daemon::recovery::catch_up;
 use crate::daemon::reexec::saved::{SavedConnection, SavedDaemon, SavedInit};
 use crate::daemon::server::http::SavedMetrics;
+use crate::daemon::shared::{Daemon, log_failure};
 
 /// How long a caller may take to read the answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
@@ -89,7 +89,10 @@ impl Predecessor {
 
 /// Puts plugins, sockets and watched processes back. Returns who waits for the daemon, and the
 /// listener for metrics.
-pub(crate) async fn resume(node: &Rc<Node>, saved: SavedState) -> (Waiting, Option<SavedMetrics>) {
+pub(crate) async fn resume(
+    daemon: &Rc<Daemon>,
+    saved: SavedState,
+) -> (Waiting, Option<SavedMetrics>) {
     let SavedState(SavedDaemon {
         plugins,
         subjects,
@@ -103,20 +106,20 @@ pub(crate) async fn resume(node: &Rc<Node>, saved: SavedState) -> (Waiting, Opti
     }) = saved;
     for SavedInit { key, incarnation, process } in inits {
         let process = process.and_then(|number| handover::own(number).ok());
-        node.watches.init_watches.resume(key, incarnation, process);
+        daemon.watches.init_watches.resume(key, incarnation, process);
     }
     for SavedConnection { plugin, counts, known, launched } in plugins {
         let known: HashSet<_> = known
             .into_iter()
             .filter_map(|at| subjects.get(usize::try_from(at).ok()?).cloned())
             .collect();
-        let went_on = resumed::resume(node, plugin, counts, known, launched).await;
+        let went_on = resumed::resume(daemon, plugin, counts, known, launched).await;
         log_failure("a plugin was disconnected", went_on);
     }
     // The configuration may have changed with the program.
-    admission::disconnect_unfit(node, &node.config());
-    log_failure("going on with the plugin socket", socket::resume(node, &plugin_socket));
-    admission::remember_who_is_here(node);
+    admission::disconnect_unfit(daemon, &daemon.config());
+    log_failure("going on with the plugin socket", socket::resume(daemon, &plugin_socket));
+    admission::remember_who_is_here(daemon);
     (Waiting { callers, held_at, before: version }, metrics)
 }
 
@@ -132,26 +135,26 @@ impl Predecessor {
 
 /// Foreground runs of the records are followed again, and the processes that were watched. What
 /// happened meanwhile is an event like any other.
-pub(crate) async fn follow(node: &Rc<Node>) {
-    let records = node.records.read().all_shared();
+pub(crate) async fn follow(daemon: &Rc<Daemon>) {
+    let records = daemon.records.read().all_shared();
     let mut unknown = Vec::new();
     for record in records {
         if record.in_flight.is_some()
             && record.state != Lifecycle::Creating
-            && let Err(why) = catch_up::catch_up(node, &record.key).await
+            && let Err(why) = catch_up::catch_up(daemon, &record.key).await
         {
             warn!("the state of {} is not known yet, and asked for again: {why}", record.key.id);
             unknown.push(record.key.clone());
         }
     }
-    catch_up::recover(node, &unknown);
+    catch_up::recover(daemon, &unknown);
 }
 
 /// Reports that the daemon has gone on as this program.
-pub(crate) async fn report(node: &Rc<Node>, waiting: Waiting) {
+pub(crate) async fn report(daemon: &Rc<Daemon>, waiting: Waiting) {
     let held = Duration::from_nanos(clock::monotonic().saturating_sub(waiting.held_at));
-    node.report.metrics.observe_reexec(held);
-    let (plugins, now) = (node.registry.connected().len(), env!("CARGO_PKG_VERSION"));
+    daemon.report.metrics.observe_reexec(held);
+    let (plugins, now) = (daemon.registry.connected().len(), env!("CARGO_PKG_VERSION"));
     let millis = u64::try_from(held.as_millis()).unwrap_or(u64::MAX);
     info!(
         "re-executed: version {now} (was {}), {plugins} plugins stayed connected, requests were held for {millis} ms",

@@ -11,11 +11,11 @@ use std::rc::Rc;
 use serde::{Deserialize, Serialize};
 
 use crate::chain::SavedCounts;
-use crate::daemon::node::Node;
 use crate::daemon::reexec::Reexec;
 use crate::daemon::registry::connected::{ConnectedPlugin, Subject};
 use crate::daemon::registry::socket::SavedSocket;
 use crate::daemon::server::http::SavedMetrics;
+use crate::daemon::shared::Daemon;
 use crate::plugin::{PluginFile, SavedPlugin};
 use crate::state::ContainerKey;
 
@@ -93,23 +93,23 @@ impl SavedDaemon {
 impl Reexec<'_> {
     /// The state at this moment; `callers` are connections that the next program answers on.
     pub(super) fn save(&self, callers: Vec<RawFd>, held_at: u64) -> SavedDaemon {
-        let node = self.node;
+        let daemon = self.daemon;
         let (mut subjects, mut places) = (Vec::new(), HashMap::new());
-        let connected = node.registry.connected();
+        let connected = daemon.registry.connected();
         let plugins =
-            connected.iter().map(|plugin| save_plugin(node, plugin, &mut subjects, &mut places));
-        let inits = node.watches.init_watches.all().into_iter();
+            connected.iter().map(|plugin| save_plugin(daemon, plugin, &mut subjects, &mut places));
+        let inits = daemon.watches.init_watches.all().into_iter();
         SavedDaemon {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            run_dir: node.config().run_dir.clone(),
+            run_dir: daemon.config().run_dir.clone(),
             held_at,
             lock: self.run_dir.lock_number(),
-            stand_in: node.process.stand_in.borrow().as_ref().map(|stand_in| stand_in.number()),
+            stand_in: daemon.process.stand_in.borrow().as_ref().map(|stand_in| stand_in.number()),
             wrappers: SavedWrapperSocket {
                 descriptor: self.run_dir.listener_number(),
                 has_file: self.run_dir.has_own_socket(),
             },
-            plugin_socket: node.registry.socket.save(),
+            plugin_socket: daemon.registry.socket.save(),
             metrics: self.metrics.borrow().save(),
             plugins: plugins.collect(),
             subjects,
@@ -117,13 +117,13 @@ impl Reexec<'_> {
                 .map(|(key, incarnation, process)| SavedInit { key, incarnation, process })
                 .collect(),
             callers,
-            uptime_seconds: node.report.started.elapsed().as_secs(),
+            uptime_seconds: daemon.report.started.elapsed().as_secs(),
         }
     }
 }
 
 fn save_plugin(
-    node: &Node,
+    daemon: &Daemon,
     connected: &Rc<ConnectedPlugin>,
     subjects: &mut Vec<Subject>,
     places: &mut HashMap<Subject, u32>,
@@ -139,6 +139,6 @@ fn save_plugin(
         plugin: connected.chained.plugin.save(),
         counts: connected.chained.save_counts(),
         known,
-        launched: node.registry.roster.launched_file(&connected.chained.id()),
+        launched: daemon.registry.roster.launched_file(&connected.chained.id()),
     }
 }

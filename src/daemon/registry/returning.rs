@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugins that creates wait for after a daemon start (D14), and the wait. `plugins` decides
+//! The plugins that creates wait for after a daemon start (D14), and the wait. `connections` decides
 //! which plugins these are.
 
 use std::cell::{Cell, RefCell};

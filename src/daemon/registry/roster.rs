@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The rows of `plugins`: registered plugins, plugins still in their handshake, and plugins that
-//! disconnected lately. It only keeps them; `plugins` decides which may register.
+//! disconnected lately. It only keeps them; `connections` decides which may register.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The takeovers of each plugin's place within the last minute, and the pods whose process lost it
 //! (D41): by these, two plugins that fight for one identity are told from an upgrade. It only
-//! keeps them; `plugins` refuses.
+//! keeps them; `connections` refuses.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};

@@ -7,8 +7,8 @@ use std::path::Path;
 use serde_json::Map;
 use serde_json::Value;
 
-use crate::daemon::node::Node;
 use crate::daemon::request::{VerbRequest, identity};
+use crate::daemon::shared::Daemon;
 use crate::describe;
 use crate::engine::{self, DetectedEngine, Role};
 use crate::error::Result;
@@ -37,13 +37,13 @@ pub(crate) struct Description {
 /// Rebuilds pod and container from the call, the document, and the engine's own files. A missing or
 /// slow source only leaves the description less complete.
 pub(crate) async fn describe(
-    node: &Node,
+    daemon: &Daemon,
     call: &VerbRequest,
     document: &[u8],
 ) -> Result<Description> {
     let spec = describe::Spec::parse(document)?;
     let bundle = call.bundle.to_string_lossy();
-    let [parent, grandparent] = call.callers(&node.host)?;
+    let [parent, grandparent] = call.callers(&daemon.host)?;
     let engine_call = engine::CallerInfo {
         id: &call.key.id,
         bundle: &bundle,
@@ -52,13 +52,13 @@ pub(crate) async fn describe(
         variables: &call.question().variables,
     };
     let engine_spec = spec.for_engine();
-    let mut facts = node.caches.sources.facts(&node.host, &engine_call, &engine_spec).await;
+    let mut facts = daemon.caches.sources.facts(&daemon.host, &engine_call, &engine_spec).await;
     engine::doubt_sandbox(&mut facts, &engine_spec);
     for missing in &facts.missing {
-        node.report.note_missing(facts.engine.name(), missing, &call.key.id);
+        daemon.report.note_missing(facts.engine.name(), missing, &call.key.id);
     }
-    let is_exempt = identity::judge(node, &mut facts);
-    identity::note(node, &call.key.id, &mut facts);
+    let is_exempt = identity::judge(daemon, &mut facts);
+    identity::note(daemon, &call.key.id, &mut facts);
     Ok(Description {
         is_exempt,
         has_unproven_namespace: facts.has_unproven_namespace(),
@@ -76,7 +76,7 @@ pub(crate) async fn describe(
 /// The same from the document of an infrastructure container that no runtime made; `None` if the
 /// folder has another container's.
 pub(crate) async fn describe_folder(
-    node: &Node,
+    daemon: &Daemon,
     folder: &Path,
     id: &str,
     document: &[u8],
@@ -89,9 +89,9 @@ pub(crate) async fn describe_folder(
     if !engine::is_pod_without_runtime(&no_caller, &engine_spec) {
         return Ok(None);
     }
-    let mut facts = node.caches.sources.facts(&node.host, &no_caller, &engine_spec).await;
-    let is_exempt = identity::judge(node, &mut facts);
-    identity::note(node, id, &mut facts);
+    let mut facts = daemon.caches.sources.facts(&daemon.host, &no_caller, &engine_spec).await;
+    let is_exempt = identity::judge(daemon, &mut facts);
+    identity::note(daemon, id, &mut facts);
     Ok(Some(Description {
         is_exempt,
         has_unproven_namespace: facts.has_unproven_namespace(),

@@ -6,19 +6,19 @@ use crate::engine::Facts;
 use crate::engine::identity::Exemptions;
 use crate::limits;
 
-use crate::daemon::node::Node;
+use crate::daemon::shared::Daemon;
 
 /// Drops claims that nri-runc's own keys and images may not make: they name no exempt namespace, no
 /// pod of Kubernetes or of another engine, and exempt no container. A pod of an engine without
 /// namespaces gets the default one (D47), which exempts none. Returns whether the pod is exempt.
-pub(crate) fn judge(node: &Node, facts: &mut Facts) -> bool {
-    let config = &node.config();
+pub(crate) fn judge(daemon: &Daemon, facts: &mut Facts) -> bool {
+    let config = &daemon.config();
     let is_exempt = facts.judge(Exemptions {
         namespaces: &config.exempt_namespaces,
         by_annotation: config.exempt_by_annotation,
         annotation: &config.default_validator.tolerate_missing_plugins_annotation,
     });
-    let store = node.records.read();
+    let store = daemon.records.read();
     let known = store.pod(&facts.pod.id).filter(|_| facts.names_pod);
     if let Some(pod) = known.filter(|pod| pod.engine != facts.engine.name()) {
         facts.leave_pod(&format!("is a pod of {}", pod.engine));
@@ -29,9 +29,9 @@ pub(crate) fn judge(node: &Node, facts: &mut Facts) -> bool {
 
 /// Warns of claims that the engine contradicts. Their number is the choice of the pod's author: the
 /// first are listed, and how many there are besides.
-pub(crate) fn note(node: &Node, id: &str, facts: &mut Facts) {
+pub(crate) fn note(daemon: &Daemon, id: &str, facts: &mut Facts) {
     limits::list_first(&mut facts.contradictions, limits::CONTRADICTIONS);
     for what in &facts.contradictions {
-        node.report.note_contradiction(facts.engine.name(), id, what);
+        daemon.report.note_contradiction(facts.engine.name(), id, what);
     }
 }

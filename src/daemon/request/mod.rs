@@ -3,7 +3,7 @@
 //! line with the same parser as the wrapper), its engine and pod (`describe.rs`, `identity.rs`),
 //! and the container's first record (`record.rs`).
 //!
-//! It never asks a plugin and writes nothing. It imports `node`.
+//! It never asks a plugin and writes nothing. It imports `shared`.
 
 pub(crate) mod describe;
 pub(crate) mod identity;

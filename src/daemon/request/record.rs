@@ -1,24 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The first record of a container: the data of the call, the bundle and the engine.
 
-use crate::daemon::node::{Node, messages};
 use crate::daemon::request::VerbRequest;
 use crate::daemon::request::describe::Description;
+use crate::daemon::shared::{Daemon, messages};
 use crate::engine::Role;
 use crate::error::quoted;
 use crate::plugin::{Event, api};
 use crate::state::{Container, InFlight, Lifecycle, SCHEMA, Skipped};
 
 /// A new record from the call, the bundle and the engine.
-pub(crate) fn new_record(node: &Node, call: &VerbRequest, description: &Description) -> Container {
-    let mut record = blank_record(node, call);
-    fill_in(node, &mut record, description);
+pub(crate) fn new_record(
+    daemon: &Daemon,
+    call: &VerbRequest,
+    description: &Description,
+) -> Container {
+    let mut record = blank_record(daemon, call);
+    fill_in(daemon, &mut record, description);
     record
 }
 
 /// Adds the data of the bundle and the engine.
-pub(crate) fn fill_in(node: &Node, record: &mut Container, description: &Description) {
-    let pod = known_pod(node, description);
+pub(crate) fn fill_in(daemon: &Daemon, record: &mut Container, description: &Description) {
+    let pod = known_pod(daemon, description);
     record.is_sandbox = description.role == Role::Sandbox;
     (record.pod, record.pod_name, record.pod_namespace) = (pod.id, pod.name, pod.namespace);
     record.name = description.container.name.clone();
@@ -30,9 +34,9 @@ pub(crate) fn fill_in(node: &Node, record: &mut Container, description: &Descrip
 }
 
 /// A new record from the call alone.
-pub(crate) fn blank_record(node: &Node, call: &VerbRequest) -> Container {
-    let boot_id = node.records.read().boot_id().to_owned();
-    let incarnation = node.records.next_incarnation();
+pub(crate) fn blank_record(daemon: &Daemon, call: &VerbRequest) -> Container {
+    let boot_id = daemon.records.read().boot_id().to_owned();
+    let incarnation = daemon.records.next_incarnation();
     let variables = call.question().variables.iter();
     Container {
         schema: SCHEMA,
@@ -96,7 +100,7 @@ fn not_believed(what: &str) -> Skipped {
 }
 
 /// The pod as plugins know it, else as this call describes it.
-pub(crate) fn known_pod(node: &Node, description: &Description) -> api::PodSandbox {
-    let known = node.pod_notification(Event::CreateContainer, &description.pod.id);
+pub(crate) fn known_pod(daemon: &Daemon, description: &Description) -> api::PodSandbox {
+    let known = daemon.pod_notification(Event::CreateContainer, &description.pod.id);
     known.map_or_else(|| description.pod.clone(), |known| known.pod)
 }

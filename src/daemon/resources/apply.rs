@@ -20,14 +20,14 @@ use crate::spec::{overlay, owned};
 use crate::state::{Change, Container, ContainerKey, Lifecycle, PendingUpdate};
 
 use crate::clock::now;
-use crate::daemon::node::Node;
-use crate::daemon::node::messages::{self, Classes};
 use crate::daemon::resources::classes;
 use crate::daemon::resources::error::UpdateError;
 use crate::daemon::resources::ignored::{SplitUpdate, ignored, leave_out_idle, split, takes};
 use crate::daemon::resources::in_force::{Block, in_force, note_changes};
 use crate::daemon::resources::route::{self, Route, route};
 use crate::daemon::runtime::{command, exit_status};
+use crate::daemon::shared::Daemon;
+use crate::daemon::shared::messages::{self, Classes};
 
 /// How long a plugin's update waits for another one of the same container.
 const UPDATE_WAIT: Duration = Duration::from_secs(3);
@@ -40,13 +40,13 @@ pub(crate) struct CheckedUpdate {
 
 /// Whether an update can be applied, as far as can be checked before.
 pub(crate) fn check(
-    node: &Node,
+    daemon: &Daemon,
     record: &Container,
     requested: &PendingUpdate,
 ) -> Result<CheckedUpdate, UpdateError> {
-    classes::check(node, record, requested.rdt_class.as_deref())?;
+    classes::check(daemon, record, requested.rdt_class.as_deref())?;
     let part = &requested.part;
-    let route = route(node, record)?;
+    let route = route(daemon, record)?;
     match &route {
         Route::Direct(cgroups) => match plan(record, part, None, cgroups) {
             Ok(_writes) => {}
@@ -56,7 +56,7 @@ pub(crate) fn check(
         Route::Runtime(cgroups) => {
             let SplitUpdate { direct, rest } = split(record, part, cgroups.as_ref());
             takes(record, &rest)?;
-            route::has_processors(node, &rest)?;
+            route::has_processors(daemon, &rest)?;
             if let Some(cgroups) = cgroups.as_ref().filter(|_| !direct.is_empty()) {
                 plan(record, &direct, None, cgroups)?;
             }
@@ -71,81 +71,81 @@ pub(crate) fn check(
 
 /// Applies an update, or changes nothing. `found`: the result of [`check`], if it was asked.
 pub(crate) async fn apply(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     key: &ContainerKey,
     requested: &PendingUpdate,
     found: Option<CheckedUpdate>,
 ) -> Result<(), UpdateError> {
-    let lane = node.lane(key);
+    let lane = daemon.lane(key);
     let writing = std::sync::Arc::clone(&lane.writing).lock_owned();
     let _writing =
         tokio::time::timeout(UPDATE_WAIT, writing).await.map_err(|_late| UpdateError::Busy)?;
-    let record = living(node, key)?;
+    let record = living(daemon, key)?;
     if record.is_starting() {
         return Err(UpdateError::Starting);
     }
-    let moved = classes::enter(node, &record, requested.rdt_class.as_deref())?;
+    let moved = classes::enter(daemon, &record, requested.rdt_class.as_deref())?;
     let found = found.filter(|found| found.incarnation == record.incarnation);
-    let done = set(node, &record, requested, found.map(|found| found.route)).await;
+    let done = set(daemon, &record, requested, found.map(|found| found.route)).await;
     if done.is_err()
         && let Some(moved) = moved
     {
-        moved.take_back(node);
+        moved.take_back(daemon);
     }
     done
 }
 
 /// Applies the values of an update, and records them.
 async fn set(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     record: &Container,
     requested: &PendingUpdate,
     found: Option<Route>,
 ) -> Result<(), UpdateError> {
-    let scope = match found.map_or_else(|| route(node, record), Ok)? {
+    let scope = match found.map_or_else(|| route(daemon, record), Ok)? {
         Route::Direct(cgroups) => match plan(record, &requested.part, None, &cgroups) {
-            Ok(writes) => return write(node, record, requested, &cgroups, writes).await,
+            Ok(writes) => return write(daemon, record, requested, &cgroups, writes).await,
             Err(unfit @ Unfit::Refused { .. }) => return Err(unfit.into()),
             Err(Unfit::NotDirect(_)) => None,
         },
         Route::Runtime(scope) => scope,
     };
-    through_runtime(node, record, requested, scope.as_ref()).await
+    through_runtime(daemon, record, requested, scope.as_ref()).await
 }
 
 /// Sets resources of a container that its runtime is creating: in its cgroups, else first of all
 /// once it is created.
 pub(crate) async fn at_birth(
-    node: &Node,
+    daemon: &Daemon,
     key: &ContainerKey,
     requested: PendingUpdate,
 ) -> Result<(), UpdateError> {
     if requested.part.is_empty() {
         return Ok(());
     }
-    let lane = node.lane(key);
+    let lane = daemon.lane(key);
     let writing = std::sync::Arc::clone(&lane.writing).lock_owned();
     let _writing =
         tokio::time::timeout(UPDATE_WAIT, writing).await.map_err(|_late| UpdateError::Busy)?;
-    let record = node.container(key).ok_or(UpdateError::Unknown)?;
-    let scope = match route(node, &record)? {
+    let record = daemon.container(key).ok_or(UpdateError::Unknown)?;
+    let scope = match route(daemon, &record)? {
         Route::Direct(cgroups) => match plan(&record, &requested.part, None, &cgroups) {
-            Ok(writes) => return write(node, &record, &requested, &cgroups, writes).await,
+            Ok(writes) => return write(daemon, &record, &requested, &cgroups, writes).await,
             Err(unfit @ Unfit::Refused { .. }) => return Err(unfit.into()),
             Err(Unfit::NotDirect(_)) => None,
         },
         Route::Runtime(scope) => scope,
     };
     takes(&record, &split(&record, &requested.part, scope.as_ref()).rest)?;
-    node.change(key, |record| record.deferred.push(requested));
+    daemon.change(key, |record| record.deferred.push(requested));
     Ok(())
 }
 
 /// The container, if it can be updated now.
-pub(crate) fn living(node: &Node, key: &ContainerKey) -> Result<Rc<Container>, UpdateError> {
-    let record = node.container(key).ok_or(UpdateError::Unknown)?;
+pub(crate) fn living(daemon: &Daemon, key: &ContainerKey) -> Result<Rc<Container>, UpdateError> {
+    let record = daemon.container(key).ok_or(UpdateError::Unknown)?;
     let is_alive = matches!(record.state, Lifecycle::Created | Lifecycle::Running)
-        && !exit_status::has_exited(&node.host, &record);
+        && !exit_status::has_exited(&daemon.host, &record);
     if is_alive { Ok(record) } else { Err(UpdateError::Gone) }
 }
 
@@ -163,26 +163,26 @@ pub(super) fn plan(
 }
 
 async fn write(
-    node: &Node,
+    daemon: &Daemon,
     record: &Container,
     requested: &PendingUpdate,
     cgroups: &Cgroups,
     writes: Vec<cgroup::Write>,
 ) -> Result<(), UpdateError> {
-    let changes = write_files(node, requested, cgroups, writes).await?;
-    note_applied(node, &record.key, requested, changes);
+    let changes = write_files(daemon, requested, cgroups, writes).await?;
+    note_applied(daemon, &record.key, requested, changes);
     Ok(())
 }
 
 /// Writes all of it or nothing, and gives the changes for `explain`.
 async fn write_files(
-    node: &Node,
+    daemon: &Daemon,
     requested: &PendingUpdate,
     cgroups: &Cgroups,
     writes: Vec<cgroup::Write>,
 ) -> Result<Vec<Change>, UpdateError> {
     let fault = |error: crate::error::Error| UpdateError::refused(error);
-    node.host.point(Point::DaemonCgroup).map_err(fault)?;
+    daemon.host.point(Point::DaemonCgroup).map_err(fault)?;
     let written = carry_out(cgroups, writes).await.map_err(|failed| match () {
         () if !cgroups.exists() => UpdateError::Gone,
         () if cgroups.is_frozen() => {
@@ -190,7 +190,7 @@ async fn write_files(
         }
         () => failed.into(),
     })?;
-    node.host.point(Point::DaemonCgroupDone).map_err(fault)?;
+    daemon.host.point(Point::DaemonCgroupDone).map_err(fault)?;
     let fields = owned::fields(&requested.part).into_iter();
     let fields: HashMap<String, owned::OwnedMember> =
         fields.map(|field| (field.path.clone(), field)).collect();
@@ -228,17 +228,17 @@ async fn carry_out(
 /// Has the runtime apply an update; what it would not apply is written beside it in a `scope` of
 /// systemd.
 async fn through_runtime(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     record: &Container,
     requested: &PendingUpdate,
     scope: Option<&Cgroups>,
 ) -> Result<(), UpdateError> {
     let SplitUpdate { direct, rest } = split(record, &requested.part, scope);
     takes(record, &rest)?;
-    route::has_processors(node, &rest)?;
+    route::has_processors(daemon, &rest)?;
     let mut changes = Vec::new();
     if !rest.is_empty() {
-        changes = run_checked_update(node, record, requested, &rest).await?;
+        changes = run_checked_update(daemon, record, requested, &rest).await?;
     }
     if let Some(scope) = scope {
         // The runtime may just have reset what was written beside it before.
@@ -249,22 +249,22 @@ async fn through_runtime(
         overlay::put_over(&mut beside, &direct);
         let writes = plan(record, &beside, None, scope).map_err(UpdateError::from);
         let written = match writes {
-            Ok(writes) => write_files(node, requested, scope, writes).await,
+            Ok(writes) => write_files(daemon, requested, scope, writes).await,
             Err(unfit) => Err(unfit),
         };
         match written {
             Ok(written) => changes.extend(written),
             Err(update_error) if rest.is_empty() => return Err(update_error),
-            Err(update_error) => return Err(put_back(node, record, &rest, update_error).await),
+            Err(update_error) => return Err(put_back(daemon, record, &rest, update_error).await),
         }
     }
-    note_applied(node, &record.key, requested, changes);
+    note_applied(daemon, &record.key, requested, changes);
     Ok(())
 }
 
 /// The part of an update that the runtime applies; undone if it fails on its way.
 async fn run_checked_update(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     record: &Container,
     requested: &PendingUpdate,
     part: &Block,
@@ -273,11 +273,11 @@ async fn run_checked_update(
     let mut resources = before.clone();
     overlay::put_over(&mut resources, &requested.part);
     let with_devices = part.contains_key("devices");
-    if let Err(update_error) = run_update(node, record, resources, with_devices).await {
-        return Err(put_back(node, record, part, update_error).await);
+    if let Err(update_error) = run_update(daemon, record, resources, with_devices).await {
+        return Err(put_back(daemon, record, part, update_error).await);
     }
     let fault = |error: crate::error::Error| UpdateError::refused(error);
-    node.host.point(Point::DaemonCgroupDone).map_err(fault)?;
+    daemon.host.point(Point::DaemonCgroupDone).map_err(fault)?;
     let changes = owned::fields(part).into_iter().map(|field| Change {
         at: now(),
         event: requested.event.clone(),
@@ -292,14 +292,14 @@ async fn run_checked_update(
 /// Undoes the part that the runtime wrote before it failed: it writes file by file, and informs
 /// systemd first. Adds to the error the values that could not be restored.
 async fn put_back(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     record: &Container,
     part: &Block,
     failed: UpdateError,
 ) -> UpdateError {
     let UpdateError::Refused(refusal) = failed else { return failed };
     let (resources, left) = owned::undone(part, &in_force(record));
-    let undone = run_update(node, record, resources, false).await;
+    let undone = run_update(daemon, record, resources, false).await;
     let more = match (undone, left.as_slice()) {
         (Err(UpdateError::Gone), _) => return UpdateError::Gone,
         (Err(update_error), _) => {
@@ -309,7 +309,7 @@ async fn put_back(
         (Ok(()), left) => format!("; {} may still be in effect", left.join(", ")),
     };
     let refusal = refusal.and(&more);
-    if node.is_paused(record) {
+    if daemon.is_paused(record) {
         UpdateError::Frozen(refusal.to_string())
     } else {
         UpdateError::Refused(refusal)
@@ -318,7 +318,7 @@ async fn put_back(
 
 /// Runs the runtime's own `update` with the complete resources, so that it keeps all of them.
 async fn run_update(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     record: &Container,
     mut resources: Block,
     with_devices: bool,
@@ -326,13 +326,13 @@ async fn run_update(
     if !with_devices {
         resources.remove("devices"); // crun would take these for all that are allowed.
     }
-    leave_out_idle(node, &mut resources, &record.engine_resources);
+    leave_out_idle(daemon, &mut resources, &record.engine_resources);
     let fault = |error: crate::error::Error| UpdateError::refused(error);
-    node.host.point(Point::DaemonCgroup).map_err(fault)?;
+    daemon.host.point(Point::DaemonCgroup).map_err(fault)?;
     let document = Value::Object(resources).to_string();
     let words = ["update", "--resources", "-", &record.key.id];
     command::run(record, &words, document.as_bytes()).await.map_err(|error| {
-        if exit_status::has_exited(&node.host, record) {
+        if exit_status::has_exited(&daemon.host, record) {
             UpdateError::Gone
         } else {
             UpdateError::refused(format!("the runtime refused: {error}"))
@@ -341,14 +341,14 @@ async fn run_update(
 }
 
 fn note_applied(
-    node: &Node,
+    daemon: &Daemon,
     key: &ContainerKey,
     requested: &PendingUpdate,
     mut changes: Vec<Change>,
 ) {
     let classes =
         Classes { blockio: requested.blockio_class.clone(), rdt: requested.rdt_class.clone() };
-    node.change(key, |record| {
+    daemon.change(key, |record| {
         // The message is read only if a class changes.
         let known = classes.rdt.as_ref();
         let known = known.and_then(|_| Classes::of(&messages::resources(record)).rdt);
@@ -364,21 +364,21 @@ fn note_applied(
         record.message =
             messages::with_resources(&record.message, &record.overlay, &in_force(record), &classes);
     });
-    node.audit_applied(key, &changes);
+    daemon.audit_applied(key, &changes);
 }
 
 /// After the runtime's own update: writes again the plugins' values that the runtime does not apply
 /// or resets to those of the creation.
-pub(crate) fn rewrite_ignored(node: &Node, key: &ContainerKey) {
-    let Some(record) = node.container(key) else { return };
-    classes::enter_again(node, &record);
-    let written = match route(node, &record) {
+pub(crate) fn rewrite_ignored(daemon: &Daemon, key: &ContainerKey) {
+    let Some(record) = daemon.container(key) else { return };
+    classes::enter_again(daemon, &record);
+    let written = match route(daemon, &record) {
         // The runtime holds the other values with which it made the container.
-        Ok(Route::Runtime(scope)) => rewrite_beside(node, &record, scope.as_ref()),
+        Ok(Route::Runtime(scope)) => rewrite_beside(daemon, &record, scope.as_ref()),
         _ => match ignored(&record, &record.overlay) {
             none if none.is_empty() => Ok(()),
-            some => written_directly(node, &record)
-                .and_then(|cgroups| rewrite_in(node, &record, &cgroups, &some)),
+            some => written_directly(daemon, &record)
+                .and_then(|cgroups| rewrite_in(daemon, &record, &cgroups, &some)),
         },
     };
     if let Err(update_error) = written {
@@ -387,28 +387,28 @@ pub(crate) fn rewrite_ignored(node: &Node, key: &ContainerKey) {
 }
 
 /// After an update that failed half-way, or bypassed the daemon: writes the plugins' values again.
-pub(crate) async fn reapply(node: &Rc<Node>, key: &ContainerKey) -> Result<(), UpdateError> {
-    let lane = node.lane(key);
+pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<(), UpdateError> {
+    let lane = daemon.lane(key);
     let writing = std::sync::Arc::clone(&lane.writing).lock_owned();
     let _writing =
         tokio::time::timeout(UPDATE_WAIT, writing).await.map_err(|_late| UpdateError::Busy)?;
-    let record = living(node, key)?;
-    classes::enter_again(node, &record);
-    if restore_directly(node, &record, None).await.is_ok() {
+    let record = living(daemon, key)?;
+    classes::enter_again(daemon, &record);
+    if restore_directly(daemon, &record, None).await.is_ok() {
         return Ok(());
     }
     // Without the engine's own values: the recorded ones are from before the bypassing update.
-    run_update(node, &record, record.overlay.clone(), false).await?;
-    match route(node, &record)? {
-        Route::Runtime(scope) => rewrite_beside(node, &record, scope.as_ref()),
+    run_update(daemon, &record, record.overlay.clone(), false).await?;
+    match route(daemon, &record)? {
+        Route::Runtime(scope) => rewrite_beside(daemon, &record, scope.as_ref()),
         Route::Direct(_) => Ok(()),
     }
 }
 
 /// Whether the cgroup files have the values that change with `after`, where that can be compared:
 /// values that are not written directly, or read back differently, do not count.
-pub(crate) fn has_taken(node: &Node, record: &Container, after: &Block) -> bool {
-    let (Ok(Route::Direct(cgroups)) | Ok(Route::Runtime(Some(cgroups)))) = route(node, record)
+pub(crate) fn has_taken(daemon: &Daemon, record: &Container, after: &Block) -> bool {
+    let (Ok(Route::Direct(cgroups)) | Ok(Route::Runtime(Some(cgroups)))) = route(daemon, record)
     else {
         return true;
     };
@@ -420,22 +420,22 @@ pub(crate) fn has_taken(node: &Node, record: &Container, after: &Block) -> bool 
 /// After an update that failed on its way: has the plugins' values written again; the task ends when
 /// they are.
 pub(crate) fn restore(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     record: &Container,
     tried: &Block,
 ) -> Option<JoinHandle<()>> {
     if record.overlay.is_empty() {
         return None;
     }
-    let through_runtime = matches!(route(node, record), Ok(Route::Runtime(_)));
-    let (node, record, tried) = (Rc::clone(node), record.clone(), tried.clone());
+    let through_runtime = matches!(route(daemon, record), Ok(Route::Runtime(_)));
+    let (daemon, record, tried) = (Rc::clone(daemon), record.clone(), tried.clone());
     Some(tokio::task::spawn_local(async move {
         if !through_runtime {
             // The cgroup may be gone with its container.
-            if let Err(update_error) = restore_directly(&node, &record, Some(&tried)).await {
+            if let Err(update_error) = restore_directly(&daemon, &record, Some(&tried)).await {
                 debug!("{}: after a failed update: {update_error}", record.key.id);
             }
-        } else if let Err(update_error) = reapply(&node, &record.key).await {
+        } else if let Err(update_error) = reapply(&daemon, &record.key).await {
             warn!("{}: after a failed update: {update_error}", record.key.id);
         }
     }))
@@ -443,41 +443,41 @@ pub(crate) fn restore(
 
 /// Writes all values that plugins own to the cgroup files; `tried` is an update that failed.
 async fn restore_directly(
-    node: &Node,
+    daemon: &Daemon,
     record: &Container,
     tried: Option<&Block>,
 ) -> Result<(), UpdateError> {
-    let cgroups = written_directly(node, record)?;
-    let writes = rewrites(node, record, &cgroups, (&record.overlay, tried))?;
+    let cgroups = written_directly(daemon, record)?;
+    let writes = rewrites(daemon, record, &cgroups, (&record.overlay, tried))?;
     Ok(carry_out(&cgroups, writes).await.map(drop)?)
 }
 
 /// Writes again what is written beside the runtime in a scope of systemd (D48): each `update` of
 /// the runtime may reset it.
 fn rewrite_beside(
-    node: &Node,
+    daemon: &Daemon,
     record: &Container,
     scope: Option<&Cgroups>,
 ) -> Result<(), UpdateError> {
     let Some(scope) = scope else { return Ok(()) };
     let beside = split(record, &record.overlay, Some(scope)).direct;
-    rewrite_in(node, record, scope, &beside)
+    rewrite_in(daemon, record, scope, &beside)
 }
 
 /// Writes again the values of `part`, none of which the kernel takes long for.
 fn rewrite_in(
-    node: &Node,
+    daemon: &Daemon,
     record: &Container,
     cgroups: &Cgroups,
     part: &Block,
 ) -> Result<(), UpdateError> {
-    let writes = rewrites(node, record, cgroups, (part, None))?;
+    let writes = rewrites(daemon, record, cgroups, (part, None))?;
     Ok(cgroup::carry_out(cgroups, &writes).map(drop)?)
 }
 
 /// What has to be written so that `part` is in force again; `tried` is an update that failed.
 fn rewrites(
-    node: &Node,
+    daemon: &Daemon,
     record: &Container,
     cgroups: &Cgroups,
     (part, tried): (&Block, Option<&Block>),
@@ -486,13 +486,13 @@ fn rewrites(
         return Ok(Vec::new());
     }
     let writes = plan(record, part, tried, cgroups).map_err(UpdateError::from)?;
-    node.host.point(Point::DaemonCgroup).map_err(UpdateError::refused)?;
+    daemon.host.point(Point::DaemonCgroup).map_err(UpdateError::refused)?;
     Ok(writes)
 }
 
 /// The cgroups of a container whose values are written directly.
-fn written_directly(node: &Node, record: &Container) -> Result<Cgroups, UpdateError> {
-    match route(node, record)? {
+fn written_directly(daemon: &Daemon, record: &Container) -> Result<Cgroups, UpdateError> {
+    match route(daemon, record)? {
         Route::Direct(cgroups) => Ok(cgroups),
         Route::Runtime(_) => Err(UpdateError::refused("the runtime manages its cgroups")),
     }

@@ -19,11 +19,11 @@ use crate::spec::patch::PatchError;
 use crate::state::{Change, Container};
 
 use crate::clock::now;
-use crate::daemon::node::Node;
-use crate::daemon::node::messages::{self, Classes};
 use crate::daemon::resources::error::{RefusedField, UpdateError};
 use crate::daemon::resources::in_force::Block;
 use crate::daemon::resources::route;
+use crate::daemon::shared::Daemon;
+use crate::daemon::shared::messages::{self, Classes};
 
 /// The field under which `explain` shows a move.
 pub(crate) const FIELD: &str = "linux.intelRdt.closID";
@@ -33,11 +33,11 @@ const RDT: &str = "RdtClass";
 
 /// A plugin's resources as an overlay, its classes resolved.
 pub(crate) fn overlay_of(
-    node: &Node,
+    daemon: &Daemon,
     id: &str,
     wanted: &api::LinuxResources,
 ) -> Result<Block, PatchError> {
-    let resolved = resolve::resolve_classes(wanted, &node.config(), &node.host)?;
+    let resolved = resolve::resolve_classes(wanted, &daemon.config(), &daemon.host)?;
     for note in &resolved.notes {
         warn!("{id}: {note}");
     }
@@ -52,8 +52,8 @@ pub(crate) struct MovedGroup {
 
 impl MovedGroup {
     /// Moves it back to the group before.
-    pub(crate) fn take_back(self, node: &Node) {
-        if let Err(why) = resctrl::enter(&node.host, &self.cgroups, &self.before) {
+    pub(crate) fn take_back(self, daemon: &Daemon) {
+        if let Err(why) = resctrl::enter(&daemon.host, &self.cgroups, &self.before) {
             warn!("an RDT class could not be restored: {why}");
         }
     }
@@ -61,31 +61,31 @@ impl MovedGroup {
 
 /// Whether the move can be made, as far as can be checked before.
 pub(crate) fn check(
-    node: &Node,
+    daemon: &Daemon,
     record: &Container,
     class: Option<&str>,
 ) -> Result<(), UpdateError> {
-    class.map_or(Ok(()), |_| cgroups(node, record).map(|_| ()))
+    class.map_or(Ok(()), |_| cgroups(daemon, record).map(|_| ()))
 }
 
 /// Moves the container into the group of a class; the empty class is the default group. A failed
 /// move is undone.
 pub(crate) fn enter(
-    node: &Node,
+    daemon: &Daemon,
     record: &Container,
     class: Option<&str>,
 ) -> Result<Option<MovedGroup>, UpdateError> {
     let Some(class) = class else { return Ok(None) };
-    let cgroups = cgroups(node, record)?;
-    let resctrl = node.config().resctrl_path.clone();
-    let group = record.init_pid.and_then(|pid| resctrl::group_of(&node.host, &resctrl, pid));
+    let cgroups = cgroups(daemon, record)?;
+    let resctrl = daemon.config().resctrl_path.clone();
+    let group = record.init_pid.and_then(|pid| resctrl::group_of(&daemon.host, &resctrl, pid));
     let known = Classes::of(&messages::resources(record)).rdt.unwrap_or_default();
     let before = group.unwrap_or_else(|| resctrl.join(resolve::rdt_group(&known)));
     let moved = MovedGroup { cgroups, before };
-    match resctrl::enter(&node.host, &moved.cgroups, &resctrl.join(resolve::rdt_group(class))) {
+    match resctrl::enter(&daemon.host, &moved.cgroups, &resctrl.join(resolve::rdt_group(class))) {
         Ok(()) => Ok(Some(moved)),
         Err(why) => {
-            moved.take_back(node);
+            moved.take_back(daemon);
             Err(UpdateError::refused_field(RefusedField::Class(RDT), why))
         }
     }
@@ -93,12 +93,12 @@ pub(crate) fn enter(
 
 /// Repeats the move where a plugin owns the class: a runtime may have moved the container's first
 /// process elsewhere.
-pub(crate) fn enter_again(node: &Node, record: &Container) {
+pub(crate) fn enter_again(daemon: &Daemon, record: &Container) {
     if !record.owners.contains_key(RDT) {
         return;
     }
     let class = Classes::of(&messages::resources(record)).rdt;
-    if let Err(update_error) = enter(node, record, class.as_deref()) {
+    if let Err(update_error) = enter(daemon, record, class.as_deref()) {
         warn!("{}: {update_error}", record.key.id);
     }
 }
@@ -121,10 +121,10 @@ pub(crate) fn change(
 }
 
 /// The cgroups of this container's processes and of no other process.
-fn cgroups(node: &Node, record: &Container) -> Result<Cgroups, UpdateError> {
+fn cgroups(daemon: &Daemon, record: &Container) -> Result<Cgroups, UpdateError> {
     let mut found = None;
     if route::has_known_cgroups(record) {
-        found = route::own_cgroups(node, record, &BTreeMap::new())?;
+        found = route::own_cgroups(daemon, record, &BTreeMap::new())?;
     }
     let why = "the processes of the container cannot be determined";
     found.ok_or_else(|| UpdateError::refused_field(RefusedField::Class(RDT), why))

@@ -22,13 +22,13 @@ use crate::plugin::api;
 use crate::state::{Change, Container, ContainerKey, EVICTION, Lifecycle, Pod, Skipped};
 
 use crate::clock::now;
-use crate::daemon::node::{Node, log_failure};
 use crate::daemon::resources::{own_pod, target};
 use crate::daemon::runtime::{command, exit_status};
+use crate::daemon::shared::{Daemon, log_failure};
 
 /// Carries out the allowed evictions; the others are logged and shown by `explain`.
 pub(crate) async fn carry_out(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     evictions: Vec<api::ContainerEviction>,
     by: &BTreeMap<String, Vec<String>>,
     subject: Option<&ContainerKey>,
@@ -37,7 +37,7 @@ pub(crate) async fn carry_out(
     for api::ContainerEviction { container_id, reason, special_fields: _ } in evictions {
         tokio::task::yield_now().await;
         let askers = by.get(&container_id).map(Vec::as_slice).unwrap_or_default();
-        let key = match target::find(node, &container_id, subject) {
+        let key = match target::find(daemon, &container_id, subject) {
             Ok(key) => key,
             Err(_) if unknown >= limits::LISTED => {
                 unknown += 1;
@@ -49,18 +49,18 @@ pub(crate) async fn carry_out(
                 continue;
             }
         };
-        let evicted = evict_one(node, &key, askers, &quoted(&reason)).await;
+        let evicted = evict_one(daemon, &key, askers, &quoted(&reason)).await;
         let outcome = if evicted.is_ok() { "begun" } else { "failed" };
         for asker in askers {
-            node.report.metrics.plugins().count_eviction(asker, outcome);
+            daemon.report.metrics.plugins().count_eviction(asker, outcome);
         }
         if let Err(why) = evicted {
             let (plugin, reason) = (askers.join(","), format!("its eviction failed: {why}"));
             warn!(plugin, container_id = key.id, "{}: {plugin}: {reason}", key.id);
             let refused = || AuditEntry::new(AuditAction::Refused).at_event(EVICTION);
-            node.audit(&key, || refused().by(&plugin).because(&reason));
+            daemon.audit(&key, || refused().by(&plugin).because(&reason));
             let skipped = Skipped { plugin, reason };
-            node.change(&key, |record| {
+            daemon.change(&key, |record| {
                 if !record.skipped.contains(&skipped) {
                     limits::keep_ends(&mut record.skipped, skipped);
                 }
@@ -73,14 +73,14 @@ pub(crate) async fn carry_out(
 }
 
 async fn evict_one(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     key: &ContainerKey,
     askers: &[String],
     reason: &str,
 ) -> Result<(), String> {
-    let Some(record) = node.container(key) else { return Ok(()) };
-    let plugin = allowed(node, &record, askers)?;
-    if record.is_sandbox && !node.config().eviction_sandboxes {
+    let Some(record) = daemon.container(key) else { return Ok(()) };
+    let plugin = allowed(daemon, &record, askers)?;
+    if record.is_sandbox && !daemon.config().eviction_sandboxes {
         return Err("it is the infrastructure of its pod (eviction.sandboxes)".to_owned());
     }
     match record.state {
@@ -91,7 +91,7 @@ async fn evict_one(
     if record.changes.iter().any(|change| change.event == EVICTION) {
         return Ok(()); // Once: it was signalled, and has its grace period.
     }
-    within_limits(node)?;
+    within_limits(daemon)?;
     info!(plugin, container_id = key.id, "{} is evicted by {plugin}: {reason}", key.id);
     let change = Change {
         at: now(),
@@ -102,44 +102,44 @@ async fn evict_one(
         after: Value::from(reason),
     };
     let by = change.plugin.clone();
-    node.change(key, |record| record.changes.push(change));
-    if let Err(error) = node.host.point(Point::DaemonEvict) {
+    daemon.change(key, |record| record.changes.push(change));
+    if let Err(error) = daemon.host.point(Point::DaemonEvict) {
         // Nothing was done: a later request must not count as the second one.
-        node.change(key, |record| record.changes.retain(|change| change.event != EVICTION));
+        daemon.change(key, |record| record.changes.retain(|change| change.event != EVICTION));
         return Err(error.to_string());
     }
-    node.audit(key, || AuditEntry::new(AuditAction::Evicted).by(&by).because(reason));
-    end(node, record).await
+    daemon.audit(key, || AuditEntry::new(AuditAction::Evicted).by(&by).because(reason));
+    end(daemon, record).await
 }
 
 /// Sends the first signal, and later the last.
-async fn end(node: &Rc<Node>, record: Rc<Container>) -> Result<(), String> {
-    let signal = node.config().eviction_signal.clone();
+async fn end(daemon: &Rc<Daemon>, record: Rc<Container>) -> Result<(), String> {
+    let signal = daemon.config().eviction_signal.clone();
     let sent = command::run(&record, &["kill", &record.key.id, &signal], b"").await;
-    insist(node, record);
+    insist(daemon, record);
     sent.map_err(|error| format!("the runtime could not send {signal}: {error}"))
 }
 
 /// After a restart: an eviction that an earlier daemon had begun goes on.
-pub(crate) fn resume(node: &Rc<Node>, record: &Container) {
+pub(crate) fn resume(daemon: &Rc<Daemon>, record: &Container) {
     if record.changes.iter().any(|change| change.event == EVICTION) {
-        let (node, record) = (Rc::clone(node), record.clone());
+        let (daemon, record) = (Rc::clone(daemon), record.clone());
         tokio::task::spawn_local(async move {
             let id = record.key.id.clone();
-            let ended = end(&node, Rc::new(record)).await.map_err(crate::error::Error::new);
+            let ended = end(&daemon, Rc::new(record)).await.map_err(crate::error::Error::new);
             log_failure(&format!("evicting {id}"), ended);
         });
     }
 }
 
 /// Kills the container if it has not exited after the grace period.
-fn insist(node: &Rc<Node>, record: Rc<Container>) {
-    let node = Rc::clone(node);
+fn insist(daemon: &Rc<Daemon>, record: Rc<Container>) {
+    let daemon = Rc::clone(daemon);
     tokio::task::spawn_local(async move {
-        tokio::time::sleep(node.config().eviction_grace).await;
-        let now = node.container(&record.key);
+        tokio::time::sleep(daemon.config().eviction_grace).await;
+        let now = daemon.container(&record.key);
         let is_same = now.is_some_and(|now| now.incarnation == record.incarnation);
-        if !is_same || exit_status::has_exited(&node.host, &record) {
+        if !is_same || exit_status::has_exited(&daemon.host, &record) {
             return;
         }
         let killed = command::run(&record, &["kill", &record.key.id, "KILL"], b"").await;
@@ -148,18 +148,18 @@ fn insist(node: &Rc<Node>, record: Rc<Container>) {
 }
 
 /// The first of the plugins that may evict this container.
-fn allowed(node: &Node, record: &Container, askers: &[String]) -> Result<String, String> {
+fn allowed(daemon: &Daemon, record: &Container, askers: &[String]) -> Result<String, String> {
     let mut why = "no plugin asked for it".to_owned();
     for asker in askers {
         let (index, name) = asker.split_once('-').unwrap_or(("", asker));
-        match node.config().plugin(index, name).evict {
+        match daemon.config().plugin(index, name).evict {
             Evict::Allow => return Ok(asker.clone()),
             Evict::Deny => why = format!("{asker} may not evict containers (plugin.{name}.evict)"),
             Evict::OwnNamespace => {
-                let own = own_pod::of_plugin(node, asker).map_err(|unknown| {
+                let own = own_pod::of_plugin(daemon, asker).map_err(|unknown| {
                     format!("the pod of {asker} is not known: {}", in_our_words(&unknown))
                 })?;
-                let pod = node.records.read().pod(&record.pod).cloned();
+                let pod = daemon.records.read().pod(&record.pod).cloned();
                 if let (Some(own), Some(pod)) = (&own, &pod)
                     && share_namespace(own, pod)
                 {
@@ -186,9 +186,9 @@ fn share_namespace(one: &Pod, other: &Pod) -> bool {
         && is_known(other)
 }
 
-fn within_limits(node: &Node) -> Result<(), String> {
-    let limit = node.config().eviction_per_minute;
-    if node.evictions.admit(limit) {
+fn within_limits(daemon: &Daemon) -> Result<(), String> {
+    let limit = daemon.config().eviction_per_minute;
+    if daemon.evictions.admit(limit) {
         return Ok(());
     }
     Err(format!("the limit of {limit} evictions per minute is reached (eviction.per_minute)"))
@@ -197,7 +197,7 @@ fn within_limits(node: &Node) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::node::messages;
+    use crate::daemon::shared::messages;
 
     fn pod(engine: &str, namespace: &str, has_unproven_namespace: bool) -> Pod {
         Pod {

@@ -13,9 +13,9 @@ use crate::runtime::ignored::is_ignored_in_updates;
 use crate::spec::owned;
 use crate::state::Container;
 
-use crate::daemon::node::Node;
 use crate::daemon::resources::error::{RefusedField, UpdateError};
 use crate::daemon::resources::in_force::{Block, in_force};
+use crate::daemon::shared::Daemon;
 
 /// The rules of a scope's devices are systemd's.
 const SYSTEMDS: &str = "devices";
@@ -75,8 +75,8 @@ pub(crate) fn ignored(record: &Container, part: &Block) -> Block {
 
 /// Takes out what holds anyway on cgroup v2, where crun refuses an update with it. What the engine
 /// itself says stays.
-pub(crate) fn leave_out_idle(node: &Node, resources: &mut Block, engine: &Block) {
-    if !is_cgroup_v2(&node.host) {
+pub(crate) fn leave_out_idle(daemon: &Daemon, resources: &mut Block, engine: &Block) {
+    if !is_cgroup_v2(&daemon.host) {
         return;
     }
     for (section, members) in resources.iter_mut() {

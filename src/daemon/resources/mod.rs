@@ -3,7 +3,7 @@
 //! or passed to the runtime.
 //!
 //! It never notifies a plugin, and a failed update never fails the event that it came with. It
-//! imports `node`, `registry`, `runtime` and `watch`.
+//! imports `shared`, `registry`, `runtime` and `watch`.
 
 pub(crate) mod apply;
 pub(crate) mod classes;

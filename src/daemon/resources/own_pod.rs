@@ -5,8 +5,8 @@
 
 use std::io;
 
-use crate::daemon::node::{Node, messages};
 use crate::daemon::runtime::state_dir;
+use crate::daemon::shared::{Daemon, messages};
 use crate::daemon::watch::pidfd;
 use crate::files;
 use crate::presence::IfThere;
@@ -16,31 +16,31 @@ use crate::state::{Container, Pod};
 ///
 /// # Errors
 /// Fails when that cannot be known.
-pub(super) fn of_plugin(node: &Node, plugin: &str) -> io::Result<Option<Pod>> {
-    let pid = node.registry.find(plugin).and_then(|connected| connected.chained.plugin.pid());
+pub(super) fn of_plugin(daemon: &Daemon, plugin: &str) -> io::Result<Option<Pod>> {
+    let pid = daemon.registry.find(plugin).and_then(|connected| connected.chained.plugin.pid());
     let pid = pid.and_then(|pid| u32::try_from(pid).ok());
-    pid.map_or(Ok(None), |pid| pod_of_process(node, pid))
+    pid.map_or(Ok(None), |pid| pod_of_process(daemon, pid))
 }
 
 /// The pod in which a process runs; `None` if it is in none of those on record.
 ///
 /// # Errors
 /// Fails when that cannot be known.
-pub(crate) fn pod_of_process(node: &Node, pid: u32) -> io::Result<Option<Pod>> {
-    match cgroups_of(node, pid)? {
-        Some(text) => pod_in(node, &text),
+pub(crate) fn pod_of_process(daemon: &Daemon, pid: u32) -> io::Result<Option<Pod>> {
+    match cgroups_of(daemon, pid)? {
+        Some(text) => pod_in(daemon, &text),
         None => Ok(None),
     }
 }
 
 /// `/proc/PID/cgroup`; `None` without such a process.
-fn cgroups_of(node: &Node, pid: u32) -> io::Result<Option<String>> {
-    let path = node.host.path(format!("/proc/{pid}/cgroup"));
+fn cgroups_of(daemon: &Daemon, pid: u32) -> io::Result<Option<String>> {
+    let path = daemon.host.path(format!("/proc/{pid}/cgroup"));
     files::read_kernel(&path).if_there()
 }
 
-fn pod_in(node: &Node, text: &str) -> io::Result<Option<Pod>> {
-    let store = node.records.read();
+fn pod_in(daemon: &Daemon, text: &str) -> io::Result<Option<Pod>> {
+    let store = daemon.records.read();
     let mentioned = store.containers().filter(|known| text.contains(&known.key.id));
     let candidates: Vec<(&Container, String)> = mentioned
         .map(|known| (known, messages::container(known).linux.cgroups_path.clone()))
@@ -48,7 +48,7 @@ fn pod_in(node: &Node, text: &str) -> io::Result<Option<Pod>> {
     let paths = candidates.iter().map(|(known, path)| (known.key.id.as_str(), path.as_str()));
     let init = |at: usize| {
         let (record, _) = candidates.get(at)?;
-        init_cgroups(node, record).or_absent()?
+        init_cgroups(daemon, record).or_absent()?
     };
     let at = outermost(text, &paths.collect::<Vec<_>>(), init)?;
     let found = at.and_then(|at| candidates.get(at));
@@ -57,15 +57,15 @@ fn pod_in(node: &Node, text: &str) -> io::Result<Option<Pod>> {
 
 /// `/proc/PID/cgroup` of the container's init process, of which the runtime made the cgroup; `None`
 /// if there is no such process, or another one has its number.
-fn init_cgroups(node: &Node, record: &Container) -> io::Result<Option<String>> {
-    let (host, key) = (&node.host, &record.key);
+fn init_cgroups(daemon: &Daemon, record: &Container) -> io::Result<Option<String>> {
+    let (host, key) = (&daemon.host, &record.key);
     let (pid, start) = match record.init_pid {
         Some(pid) => (Some(pid), record.init_start),
         // `run` reports the PID late.
         None => (state_dir::init_pid(host, key, None, None)?, state_dir::init_start(host, key)?),
     };
     let (Some(pid), Some(start)) = (pid, start) else { return Ok(None) };
-    let text = cgroups_of(node, pid)?;
+    let text = cgroups_of(daemon, pid)?;
     let is_same = pidfd::start_time(host, pid)? == Some(start);
     Ok(text.filter(|_| is_same))
 }

@@ -7,19 +7,19 @@ use crate::limits;
 use crate::spec::{overlay, owned};
 use crate::state::Container;
 
-use crate::daemon::node::Node;
 use crate::daemon::resources::apply::plan;
 use crate::daemon::resources::in_force::{Block, in_force};
 use crate::daemon::resources::route::{Route, route};
+use crate::daemon::shared::Daemon;
 
 /// Fields that one file holds together, or of which one is written relative to the other.
 const TOGETHER: [(&str, &str); 3] =
     [("cpu.quota", "cpu.period"), ("cpu.period", "cpu.quota"), ("memory.swap", "memory.limit")];
 
 /// The resources of the container after a failed update to `tried`.
-pub(crate) fn left_in_force(node: &Node, record: &Container, tried: &Block) -> Block {
+pub(crate) fn left_in_force(daemon: &Daemon, record: &Container, tried: &Block) -> Block {
     let mut resources = in_force(record);
-    let found = route(node, record);
+    let found = route(daemon, record);
     let (Ok(Route::Direct(cgroups)) | Ok(Route::Runtime(Some(cgroups)))) = found else {
         return resources;
     };

@@ -15,10 +15,10 @@ use crate::presence::IfThere;
 use crate::runtime::RuntimeKind;
 use crate::state::Container;
 
-use crate::daemon::node::Node;
 use crate::daemon::resources::error::{RefusedField, UpdateError};
 use crate::daemon::resources::in_force::Block;
 use crate::daemon::runtime::state_dir;
+use crate::daemon::shared::Daemon;
 use crate::daemon::watch::pidfd;
 
 /// How a container's resources are written.
@@ -30,14 +30,14 @@ pub(crate) enum Route {
 }
 
 /// Finds the route of a container.
-pub(crate) fn route(node: &Node, record: &Container) -> Result<Route, UpdateError> {
+pub(crate) fn route(daemon: &Daemon, record: &Container) -> Result<Route, UpdateError> {
     if !has_known_cgroups(record) {
         return Ok(Route::Runtime(None));
     }
-    let state = state_dir::cgroups(&node.host, &record.key);
+    let state = state_dir::cgroups(&daemon.host, &record.key);
     let (paths, by_systemd) = state.map_err(|unknown| not_known(unknown.into()))?;
     let by_systemd = by_systemd || record.global_flags.iter().any(|f| f == "--systemd-cgroup");
-    Ok(match own_cgroups(node, record, &paths)? {
+    Ok(match own_cgroups(daemon, record, &paths)? {
         Some(found) if !by_systemd && !found.is_scope() => Route::Direct(found),
         found => Route::Runtime(found),
     })
@@ -50,17 +50,17 @@ pub(crate) fn has_known_cgroups(record: &Container) -> bool {
 
 /// The container's cgroups, if no other process is in them; `paths` are from its runtime's state.
 pub(crate) fn own_cgroups(
-    node: &Node,
+    daemon: &Daemon,
     record: &Container,
     paths: &BTreeMap<String, PathBuf>,
 ) -> Result<Option<Cgroups>, UpdateError> {
     let pid = record.init_pid.ok_or(UpdateError::Gone)?;
-    let found = node.caches.cgroup_mounts(&node.host).and_then(|mounts| {
-        let found = Cgroups::find(&node.host, &mounts, pid, paths)?;
-        Ok((found, node.caches.own_cgroups(&node.host, &mounts)?))
+    let found = daemon.caches.cgroup_mounts(&daemon.host).and_then(|mounts| {
+        let found = Cgroups::find(&daemon.host, &mounts, pid, paths)?;
+        Ok((found, daemon.caches.own_cgroups(&daemon.host, &mounts)?))
     });
     // Opened last: if the process still exists, the paths were this very process's.
-    let process = pidfd::open_same(&node.host, pid, record.init_start);
+    let process = pidfd::open_same(&daemon.host, pid, record.init_start);
     process.map_err(|unknown| not_known(unknown.into()))?.ok_or(UpdateError::Gone)?;
     Ok(match found {
         // A container without cgroups of its own is in those of another process.
@@ -85,10 +85,10 @@ const THERE: [(&str, &str); 2] =
 
 /// Checks that the host has the CPUs and nodes of `part`. The kernel refuses others, but systemd,
 /// which a runtime informs first, interprets them differently.
-pub(crate) fn has_processors(node: &Node, part: &Block) -> Result<(), UpdateError> {
+pub(crate) fn has_processors(daemon: &Daemon, part: &Block) -> Result<(), UpdateError> {
     for (key, list) in THERE {
         let wanted = part.get("cpu").and_then(|cpu| cpu.get(key)?.as_str()).unwrap_or_default();
-        let there = files::read_kernel(&node.host.path(list)).if_there();
+        let there = files::read_kernel(&daemon.host.path(list)).if_there();
         let there = there.map_err(|unknown| not_known(unknown.into()))?.unwrap_or_default();
         let (Some(all), Some(wanted)) = (members(&there), members(wanted)) else { continue };
         if let Some(missing) = wanted.difference(&all).next().filter(|_| !all.is_empty()) {

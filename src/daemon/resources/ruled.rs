@@ -7,8 +7,8 @@ use tracing::warn;
 use crate::adaptation::{DroppedRequest, RuleNote};
 use crate::audit::{AuditAction, AuditEntry};
 use crate::clock::now;
-use crate::daemon::node::Node;
 use crate::daemon::resources::{target, updates};
+use crate::daemon::shared::Daemon;
 use crate::error::quoted;
 use crate::state::{ContainerKey, RuleHit, Skipped};
 
@@ -17,24 +17,24 @@ const HITS: usize = 100;
 
 /// Notes what was done although a rule in audit mode would refuse it, each once for a container.
 pub(super) fn note_hits(
-    node: &Node,
+    daemon: &Daemon,
     notes: &[RuleNote],
     event: &str,
     subject: Option<&ContainerKey>,
 ) {
     for note in notes {
-        node.report.metrics.plugins().count_rule(&note.rule, "would_refuse");
-        let Ok(key) = target::find(node, &note.container, subject) else { continue };
+        daemon.report.metrics.plugins().count_rule(&note.rule, "would_refuse");
+        let Ok(key) = target::find(daemon, &note.container, subject) else { continue };
         let is_known = |hit: &RuleHit| {
             (&hit.plugin, hit.field.as_str(), &hit.rule) == (&note.plugin, note.field(), &note.rule)
         };
-        let record = node.container(&key);
+        let record = daemon.container(&key);
         let hits = record.as_ref().map(|record| record.would_refuse.as_slice()).unwrap_or_default();
         if record.is_none() || hits.len() >= HITS || hits.iter().any(is_known) {
             continue;
         }
         warn!("{}: a rule in audit mode would refuse it: {note}", quoted(&key.id));
-        node.audit(&key, || {
+        daemon.audit(&key, || {
             let entry = AuditEntry::new(AuditAction::WouldRefuse).at_event(event);
             AuditEntry { rule: note.rule.clone(), ..entry.by(&note.plugin).of_field(note.field()) }
         });
@@ -45,19 +45,19 @@ pub(super) fn note_hits(
             field: note.field().to_owned(),
             rule: note.rule.clone(),
         };
-        node.change(&key, |record| record.would_refuse.push(hit));
+        daemon.change(&key, |record| record.would_refuse.push(hit));
     }
 }
 
 /// Notes updates and evictions of other containers that rules left out.
 pub(super) fn note_dropped(
-    node: &Node,
+    daemon: &Daemon,
     dropped: &[DroppedRequest],
     event: &str,
     subject: Option<&ContainerKey>,
 ) {
     for DroppedRequest { note, is_eviction, ignores_failure } in dropped {
-        let metrics = node.report.metrics.plugins();
+        let metrics = daemon.report.metrics.plugins();
         metrics.count_rule(&note.rule, "refused");
         if *is_eviction {
             metrics.count_eviction(&note.plugin, "failed");
@@ -67,9 +67,9 @@ pub(super) fn note_dropped(
         let what = if *is_eviction { "its eviction" } else { "an update" };
         let reason = format!("{what} requested at {event} failed: {note}");
         warn!("{}: {}: {reason}", quoted(&note.container), note.plugin);
-        if let Ok(key) = target::find(node, &note.container, subject) {
+        if let Ok(key) = target::find(daemon, &note.container, subject) {
             let skipped = Skipped { plugin: note.plugin.clone(), reason };
-            updates::note_skipped(node, &key, "", vec![skipped]);
+            updates::note_skipped(daemon, &key, "", vec![skipped]);
         }
     }
 }

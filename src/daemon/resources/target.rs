@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The container that a plugin's ID means.
 
-use crate::daemon::node::{Node, events};
 use crate::daemon::resources::error::UpdateError;
+use crate::daemon::shared::{Daemon, events};
 use crate::error::quoted;
 use crate::rules::{PodsOfContainers, RuledPod};
 use crate::state::{Container, ContainerKey, Lifecycle};
@@ -11,14 +11,14 @@ use crate::state::{Container, ContainerKey, Lifecycle};
 /// ID, else the youngest. Of several living ones, none: the protocol has no field for the runtime
 /// root that tells them apart.
 pub(crate) fn find(
-    node: &Node,
+    daemon: &Daemon,
     id: &str,
     subject: Option<&ContainerKey>,
 ) -> Result<ContainerKey, UpdateError> {
     if let Some(subject) = subject.filter(|subject| subject.id == id) {
         return Ok(subject.clone());
     }
-    let store = node.records.read();
+    let store = daemon.records.read();
     let has_ended =
         |known: &Container| matches!(known.state, Lifecycle::Stopped | Lifecycle::Removed);
     let roots = store.of_id(id).filter(|known| !has_ended(known)).map(|known| &*known.key.root);
@@ -33,15 +33,15 @@ pub(crate) fn find(
 
 /// The pods of the containers that plugins' IDs mean.
 pub(crate) struct KnownPods<'a> {
-    pub(crate) node: &'a Node,
+    pub(crate) daemon: &'a Daemon,
     /// The container that the request is about.
     pub(crate) subject: Option<&'a ContainerKey>,
 }
 
 impl PodsOfContainers for KnownPods<'_> {
     fn pod_of(&self, container: &str) -> Option<RuledPod> {
-        let key = find(self.node, container, self.subject).ok()?;
-        let record = self.node.container(&key)?;
-        Some(events::ruled_pod_of(&self.node.records.read(), &record))
+        let key = find(self.daemon, container, self.subject).ok()?;
+        let record = self.daemon.container(&key)?;
+        Some(events::ruled_pod_of(&self.daemon.records.read(), &record))
     }
 }

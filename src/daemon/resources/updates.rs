@@ -22,12 +22,12 @@ use crate::error::quoted;
 use crate::plugin::{Event, api};
 use crate::state::{ContainerKey, Lifecycle, PendingUpdate, Skipped};
 
-use crate::daemon::node::Node;
-use crate::daemon::node::messages::Classes;
 use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::daemon::resources::apply::{self, CheckedUpdate};
 use crate::daemon::resources::error::UpdateError;
 use crate::daemon::resources::{classes, evict, ruled, target};
+use crate::daemon::shared::Daemon;
+use crate::daemon::shared::messages::Classes;
 use crate::limits;
 
 /// How many updates may wait for a container to be created or started.
@@ -47,26 +47,26 @@ struct UpdateRequest {
 
 /// Carries out the updates and evictions in plugins' replies to an event about `subject`.
 pub(crate) async fn carry_out(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     updated: Updated,
     event: Event,
     subject: &ContainerKey,
 ) {
     let Updated { updates, answered: _, evictions, evicted_by, owners, unknown, noted, dropped } =
         updated;
-    note_skipped(node, subject, "", unknown.into_iter().map(unknown_field).collect());
-    ruled::note_hits(node, &noted, event.name(), Some(subject));
-    ruled::note_dropped(node, &dropped, event.name(), Some(subject));
+    note_skipped(daemon, subject, "", unknown.into_iter().map(unknown_field).collect());
+    ruled::note_hits(daemon, &noted, event.name(), Some(subject));
+    ruled::note_dropped(daemon, &dropped, event.name(), Some(subject));
     // Evictions first: they free what the updates may use (D19).
-    evict::carry_out(node, evictions, &evicted_by, Some(subject)).await;
+    evict::carry_out(daemon, evictions, &evicted_by, Some(subject)).await;
     // UpdateContainer's result for its own container is part of that update.
     let is_done = |id: &str| event == Event::UpdateContainer && id == subject.id;
     let mut update_requests = Vec::new();
     for update in updates.iter().filter(|update| !is_done(&update.container_id)) {
         give_way(update_requests.len()).await;
-        update_requests.push(inspect(node, update, &owners, event.name(), Some(subject)));
+        update_requests.push(inspect(daemon, update, &owners, event.name(), Some(subject)));
     }
-    carry_out_all(node, update_requests).await;
+    carry_out_all(daemon, update_requests).await;
 }
 
 /// Lets other tasks run from time to time: a request may name thousands of containers.
@@ -78,16 +78,16 @@ async fn give_way(done: usize) {
 
 /// Carries out the updates in a newly synchronized plugin's reply.
 pub(crate) async fn synchronized(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     plugin: &ConnectedPlugin,
     response: api::SynchronizeResponse,
 ) {
     let api::SynchronizeResponse { update, more: _, special_fields } = response;
     let request = api::UpdateContainersRequest { update, special_fields, ..Default::default() };
     if let Err(why) =
-        carry_out_request(node, plugin, request, ("Synchronize", "SynchronizeResponse")).await
+        carry_out_request(daemon, plugin, request, ("Synchronize", "SynchronizeResponse")).await
     {
-        node.report.note_failure(
+        daemon.report.note_failure(
             &format!("updates requested by {}: {why}", plugin.chained.id()),
             &plugin.chained.id(),
         );
@@ -96,25 +96,25 @@ pub(crate) async fn synchronized(
 
 /// Carries out an UpdateContainers request; the response has the updates that failed.
 pub(crate) async fn unsolicited(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     plugin: &ConnectedPlugin,
     request: api::UpdateContainersRequest,
 ) -> Result<api::UpdateContainersResponse, String> {
     let names = ("UpdateContainers", "UpdateContainersRequest");
-    carry_out_request(node, plugin, request, names).await
+    carry_out_request(daemon, plugin, request, names).await
 }
 
 /// Carries out the updates that one plugin requests, in its order. A field that it may not set
 /// fails all of them before anything is written. `event` and `message` name the request to
 /// operators.
 async fn carry_out_request(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     plugin: &ConnectedPlugin,
     request: api::UpdateContainersRequest,
     (event, message): (&str, &str),
 ) -> Result<api::UpdateContainersResponse, String> {
     let id = plugin.chained.id();
-    let rules = node.registry.rules();
+    let rules = daemon.registry.rules();
     let base = plugin.chained.rights().map_err(|failure| failure.text)?;
     let request = plugin.chained.accept_reply(request).map_err(|why| format!("{id} {why}"))?;
     bounds::check(&request).map_err(|what| format!("{id} asked for {what}"))?;
@@ -128,31 +128,31 @@ async fn carry_out_request(
     for field in unknown_fields(&others, message).iter().filter(|field| reported.contains(field)) {
         // It concerns no container: `status` shows it.
         let line = unknown_field_line(&id, field);
-        node.report.count_failure(&line, &line, &id, now());
+        daemon.report.count_failure(&line, &line, &id, now());
     }
     let (mut update_requests, mut places, mut failed) = (Vec::new(), Vec::new(), Vec::new());
     let updated = wanted.iter().map(|update| update.container_id.as_str());
     let named = updated.chain(evict.iter().map(|eviction| eviction.container_id.as_str()));
-    let pods = target::KnownPods { node, subject: None };
+    let pods = target::KnownPods { daemon, subject: None };
     let rights = &rules.rights(&base, &id, None, named, &pods);
     for (place, update) in wanted.iter().enumerate() {
         let mut single = Updates::for_stop();
         single.answer(&id, rights, std::slice::from_ref(update), &[]).map_err(|e| e.to_string())?;
         let Updated { updates, owners, noted, dropped, .. } = single.finish();
-        ruled::note_hits(node, &noted, event, None);
+        ruled::note_hits(daemon, &noted, event, None);
         if let Some(request) = dropped.first() {
-            ruled::note_dropped(node, &dropped, event, None);
+            ruled::note_dropped(daemon, &dropped, event, None);
             failed.extend((!request.ignores_failure).then_some(place));
             continue;
         }
         // An update without a container ID is dropped by the merge.
         let alone = updates.first().unwrap_or(update);
         give_way(update_requests.len()).await;
-        let update_request = inspect(node, alone, &owners, event, None);
+        let update_request = inspect(daemon, alone, &owners, event, None);
         if let Some(key) = &update_request.key {
             let fields = unknown_fields(update, &format!("{message}.update")).into_iter();
             let skipped = fields.map(|field| unknown_field((id.clone(), field)));
-            note_skipped(node, key, "", skipped.collect());
+            note_skipped(daemon, key, "", skipped.collect());
         }
         update_requests.push(update_request);
         places.push(place);
@@ -160,10 +160,10 @@ async fn carry_out_request(
     let mut gone = Updates::for_stop();
     gone.answer(&id, rights, &[], &evict).map_err(|e| e.to_string())?;
     let gone = gone.finish();
-    ruled::note_hits(node, &gone.noted, event, None);
-    ruled::note_dropped(node, &gone.dropped, event, None);
-    evict::carry_out(node, gone.evictions, &gone.evicted_by, None).await;
-    let unmet = carry_out_all(node, update_requests).await;
+    ruled::note_hits(daemon, &gone.noted, event, None);
+    ruled::note_dropped(daemon, &gone.dropped, event, None);
+    evict::carry_out(daemon, gone.evictions, &gone.evicted_by, None).await;
+    let unmet = carry_out_all(daemon, update_requests).await;
     failed.extend(unmet.into_iter().filter_map(|index| places.get(index).copied()));
     failed.sort_unstable();
     let failed = failed.into_iter().filter_map(|place| wanted.get(place).cloned()).collect();
@@ -172,7 +172,7 @@ async fn carry_out_request(
 
 /// Checks one update without carrying it out.
 fn inspect(
-    node: &Node,
+    daemon: &Daemon,
     update: &api::ContainerUpdate,
     owners: &Owners,
     event: &str,
@@ -181,9 +181,10 @@ fn inspect(
     let api::ContainerUpdate { container_id, linux, ignore_failure, special_fields: _ } = update;
     let owners = owners.to_flat(container_id);
     let resources = linux.as_ref().and_then(|linux| linux.resources.as_ref());
-    let part = resources.map(|wanted| classes::overlay_of(node, container_id, wanted)).transpose();
+    let part =
+        resources.map(|wanted| classes::overlay_of(daemon, container_id, wanted)).transpose();
     let named = resources.map(Classes::of).unwrap_or_default();
-    let key = target::find(node, container_id, subject);
+    let key = target::find(daemon, container_id, subject);
     let mut requested = PendingUpdate {
         part: Map::new(),
         blockio_class: named.blockio,
@@ -196,7 +197,7 @@ fn inspect(
         (Ok(_), Err(update_error)) => (None, Err(update_error)),
         (Ok(part), Ok(key)) => {
             requested.part = part.unwrap_or_default();
-            let found = check_target(node, &key, &requested);
+            let found = check_target(daemon, &key, &requested);
             (Some(key), found)
         }
     };
@@ -205,24 +206,24 @@ fn inspect(
 }
 
 fn check_target(
-    node: &Node,
+    daemon: &Daemon,
     key: &ContainerKey,
     requested: &PendingUpdate,
 ) -> Result<Option<CheckedUpdate>, UpdateError> {
-    let record = node.container(key).ok_or(UpdateError::Unknown)?;
+    let record = daemon.container(key).ok_or(UpdateError::Unknown)?;
     match record.state {
         _ if record.is_sandbox => Err(UpdateError::Sandbox),
         Lifecycle::Creating => Ok(None),
         Lifecycle::Created | Lifecycle::Running => {
-            apply::living(node, key)?;
-            apply::check(node, &record, requested).map(Some)
+            apply::living(daemon, key)?;
+            apply::check(daemon, &record, requested).map(Some)
         }
         Lifecycle::Stopped | Lifecycle::Removed => Err(UpdateError::Gone),
     }
 }
 
 /// Carries out the updates that can be; returns the indexes of those that failed and may not.
-async fn carry_out_all(node: &Rc<Node>, update_requests: Vec<UpdateRequest>) -> Vec<usize> {
+async fn carry_out_all(daemon: &Rc<Daemon>, update_requests: Vec<UpdateRequest>) -> Vec<usize> {
     let (mut failed, mut unmet) = (Vec::new(), 0_usize);
     for (place, mut update_request) in update_requests.into_iter().enumerate() {
         let found = std::mem::replace(&mut update_request.found, Ok(None));
@@ -232,7 +233,7 @@ async fn carry_out_all(node: &Rc<Node>, update_requests: Vec<UpdateRequest>) -> 
                     // Other tasks run in between: a request may name thousands of containers.
                     tokio::task::yield_now().await;
                 }
-                apply_or_defer(node, key, &update_request.requested, found).await
+                apply_or_defer(daemon, key, &update_request.requested, found).await
             }
             (Ok(_), None) => Err(UpdateError::Unknown),
             (Err(update_error), _) => Err(update_error),
@@ -243,13 +244,13 @@ async fn carry_out_all(node: &Rc<Node>, update_requests: Vec<UpdateRequest>) -> 
             Err(_) if update_request.ignores_failure => "ignored",
             Err(_) => "failed",
         };
-        node.report.metrics.plugins().count_update(&plugin, outcome);
+        daemon.report.metrics.plugins().count_update(&plugin, outcome);
         let Err(update_error) = result else { continue };
         unmet += 1;
         if unmet <= limits::LISTED {
             log_unmet(&update_request, &update_error);
         }
-        note_unmet(node, &update_request, &update_error);
+        note_unmet(daemon, &update_request, &update_error);
         if !update_request.ignores_failure {
             failed.push(place);
         }
@@ -261,7 +262,7 @@ async fn carry_out_all(node: &Rc<Node>, update_requests: Vec<UpdateRequest>) -> 
 }
 
 async fn apply_or_defer(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     key: &ContainerKey,
     requested: &PendingUpdate,
     found: Option<CheckedUpdate>,
@@ -269,15 +270,15 @@ async fn apply_or_defer(
     if requested.part.is_empty() && requested.rdt_class.is_none() {
         return Ok(());
     }
-    let record = node.container(key).ok_or(UpdateError::Unknown)?;
+    let record = daemon.container(key).ok_or(UpdateError::Unknown)?;
     if !is_deferred(record.state, record.is_starting(), record.deferred.len())? {
-        match apply::apply(node, key, requested, found).await {
+        match apply::apply(daemon, key, requested, found).await {
             Err(UpdateError::Starting) => {} // Since it was looked at.
             applied => return applied,
         }
     }
     // Recorded, because the plugin's response promises it.
-    node.change(key, |record| record.deferred.push(requested.clone()));
+    daemon.change(key, |record| record.deferred.push(requested.clone()));
     Ok(())
 }
 
@@ -296,12 +297,12 @@ fn is_deferred(state: Lifecycle, is_starting: bool, waiting: usize) -> Result<bo
 
 /// A container was created or started, or was not started after all: carries out the updates that
 /// waited, and those that arrive meanwhile.
-pub(crate) async fn carry_out_deferred(node: &Rc<Node>, key: &ContainerKey) {
+pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) {
     for done in 0.. {
-        let next = node.container(key).and_then(|record| record.deferred.first().cloned());
+        let next = daemon.container(key).and_then(|record| record.deferred.first().cloned());
         let Some(requested) = next else { return };
         let result = match done {
-            ..AT_ONCE => apply::apply(node, key, &requested, None).await,
+            ..AT_ONCE => apply::apply(daemon, key, &requested, None).await,
             _ => Err(UpdateError::Busy),
         };
         if result == Err(UpdateError::Starting) {
@@ -312,22 +313,22 @@ pub(crate) async fn carry_out_deferred(node: &Rc<Node>, key: &ContainerKey) {
             let update_request =
                 UpdateRequest { id, key, requested, ignores_failure: false, found: Ok(None) };
             log_unmet(&update_request, &update_error);
-            note_unmet(node, &update_request, &update_error);
+            note_unmet(daemon, &update_request, &update_error);
         }
         // Not before: a daemon that dies meanwhile has to repeat it.
-        node.change(key, |record| drop(record.deferred.drain(..1.min(record.deferred.len()))));
+        daemon.change(key, |record| drop(record.deferred.drain(..1.min(record.deferred.len()))));
     }
 }
 
 /// A creation failed: so do the updates that waited for it.
-pub(crate) fn not_created(node: &Node, key: &ContainerKey) {
-    let Some(record) = node.container(key) else { return };
+pub(crate) fn not_created(daemon: &Daemon, key: &ContainerKey) {
+    let Some(record) = daemon.container(key) else { return };
     for requested in record.deferred.clone() {
         let (id, key) = (key.id.clone(), Some(key.clone()));
         let update_request =
             UpdateRequest { id, key, requested, ignores_failure: false, found: Ok(None) };
         log_unmet(&update_request, &UpdateError::NotCreated);
-        note_unmet(node, &update_request, &UpdateError::NotCreated);
+        note_unmet(daemon, &update_request, &UpdateError::NotCreated);
     }
 }
 
@@ -348,14 +349,14 @@ fn log_unmet(update_request: &UpdateRequest, update_error: &UpdateError) {
 }
 
 /// Notes for `explain` and the audit log that an update was not carried out.
-fn note_unmet(node: &Node, update_request: &UpdateRequest, update_error: &UpdateError) {
+fn note_unmet(daemon: &Daemon, update_request: &UpdateRequest, update_error: &UpdateError) {
     let skipped = unmet(update_request, update_error);
     let Some(key) = &update_request.key else {
         // No container has this ID.
         let key = ContainerKey { root: String::new(), id: update_request.id.clone() };
-        return node.audit_skipped(&key, &update_request.requested.event, &[skipped]);
+        return daemon.audit_skipped(&key, &update_request.requested.event, &[skipped]);
     };
-    note_skipped(node, key, "", vec![skipped]);
+    note_skipped(daemon, key, "", vec![skipped]);
 }
 
 /// The line of `explain` for a field that this version does not know (D23).
@@ -365,16 +366,16 @@ pub(crate) fn unknown_field((plugin, field): (String, String)) -> Skipped {
 
 /// Adds skipped values to the container's record; the same one is listed once.
 pub(crate) fn note_skipped(
-    node: &Node,
+    daemon: &Daemon,
     key: &ContainerKey,
     event: &str,
     mut skipped: Vec<Skipped>,
 ) {
-    let Some(record) = node.container(key) else { return };
+    let Some(record) = daemon.container(key) else { return };
     skipped.retain(|new| !record.skipped.iter().rev().take(limits::ENDS).any(|known| known == new));
     if !skipped.is_empty() {
-        node.audit_skipped(key, event, &skipped);
-        node.change(key, |record| {
+        daemon.audit_skipped(key, event, &skipped);
+        daemon.change(key, |record| {
             skipped.into_iter().for_each(|new| limits::keep_ends(&mut record.skipped, new));
         });
     }

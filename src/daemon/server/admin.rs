@@ -12,13 +12,13 @@ use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tracing::warn;
 
-use crate::daemon::node::report::Contradiction;
-use crate::daemon::node::{Node, events};
 use crate::daemon::process::requests::ReloadRequest;
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::recovery::{enabled, lost};
 use crate::daemon::registry::NRI_VERSION;
 use crate::daemon::server::{explain, exposed, frames, holdings, policy, rows};
+use crate::daemon::shared::report::Contradiction;
+use crate::daemon::shared::{Daemon, events};
 use crate::error::{Result, quoted};
 use crate::limits;
 use crate::link::DaemonResponse;
@@ -35,25 +35,34 @@ const AT_ONCE: usize = 100;
 ///
 /// # Errors
 /// Fails when the operator's command is gone, or does not read.
-pub(crate) async fn serve(node: &Rc<Node>, stream: &mut UnixStream, question: &str) -> Result<()> {
+pub(crate) async fn serve(
+    daemon: &Rc<Daemon>,
+    stream: &mut UnixStream,
+    question: &str,
+) -> Result<()> {
     let question: Value = serde_json::from_str(question).unwrap_or_default();
     match question["verb"].as_str().unwrap_or_default() {
-        "pods" => send_pods(node, stream, String::new(), "").await,
+        "pods" => send_pods(daemon, stream, String::new(), "").await,
         "top" => {
-            let (status, plugins) = (status(node), node.registry.rows());
-            let metrics = Value::from(holdings::metrics_text(node));
+            let (status, plugins) = (status(daemon), daemon.registry.rows());
+            let metrics = Value::from(holdings::metrics_text(daemon));
             let begin = format!(
                 "{{\"status\":{status},\"plugins\":{plugins},\"metrics\":{metrics},\"pods\":"
             );
-            send_pods(node, stream, begin, "}").await
+            send_pods(daemon, stream, begin, "}").await
         }
-        verb => frames::send(stream, &answer(node, verb, &question).await).await,
+        verb => frames::send(stream, &answer(daemon, verb, &question).await).await,
     }
 }
 
 /// Sends the list of pods between `begin` and `end`, in parts.
-async fn send_pods(node: &Node, stream: &mut UnixStream, begin: String, end: &str) -> Result<()> {
-    let ids: Vec<String> = node.records.read().pods().map(|pod| pod.id.clone()).collect();
+async fn send_pods(
+    daemon: &Daemon,
+    stream: &mut UnixStream,
+    begin: String,
+    end: &str,
+) -> Result<()> {
+    let ids: Vec<String> = daemon.records.read().pods().map(|pod| pod.id.clone()).collect();
     let (mut text, mut separator, mut sent) = (begin + "[", "", Instant::now());
     for (number, id) in ids.iter().enumerate() {
         if number % AT_ONCE == AT_ONCE - 1 {
@@ -64,7 +73,7 @@ async fn send_pods(node: &Node, stream: &mut UnixStream, begin: String, end: &st
             sent = Instant::now();
         }
         // One may be gone by now.
-        let Some(row) = pod_row(node, id) else { continue };
+        let Some(row) = pod_row(daemon, id) else { continue };
         text += separator;
         text += &row.to_string();
         separator = ",";
@@ -75,35 +84,35 @@ async fn send_pods(node: &Node, stream: &mut UnixStream, begin: String, end: &st
     frames::send(stream, &DaemonResponse::Admin(text + "]" + end)).await
 }
 
-async fn answer(node: &Rc<Node>, verb: &str, question: &Value) -> DaemonResponse {
+async fn answer(daemon: &Rc<Daemon>, verb: &str, question: &Value) -> DaemonResponse {
     let document = match verb {
-        "status" => status(node),
-        "plugins" => node.registry.rows(),
+        "status" => status(daemon),
+        "plugins" => daemon.registry.rows(),
         "plugin_output" => {
-            match node.registry.output_of(question["plugin"].as_str().unwrap_or_default()) {
+            match daemon.registry.output_of(question["plugin"].as_str().unwrap_or_default()) {
                 Ok(document) => document,
                 Err(line) => return DaemonResponse::Refuse(line),
             }
         }
-        "socket_mounts" => exposed::socket_mounts(node),
-        "reload" => match reload(node, question["dry_run"] == true).await {
+        "socket_mounts" => exposed::socket_mounts(daemon),
+        "reload" => match reload(daemon, question["dry_run"] == true).await {
             Ok(document) => document,
             Err(error) => return DaemonResponse::Refuse(error.to_string()),
         },
-        "metrics" => json!({"text": holdings::metrics_text(node)}),
-        "explain" => match explain::explain(node, question["id"].as_str().unwrap_or_default()) {
+        "metrics" => json!({"text": holdings::metrics_text(daemon)}),
+        "explain" => match explain::explain(daemon, question["id"].as_str().unwrap_or_default()) {
             Ok(document) => document,
             Err(line) => return DaemonResponse::Refuse(line),
         },
         "policy" => {
             let pod = question["pod"].as_str().unwrap_or_default();
-            match policy::policy(node, pod, &question["plugins"]) {
+            match policy::policy(daemon, pod, &question["plugins"]) {
                 Ok(document) => document,
                 Err(line) => return DaemonResponse::Refuse(line),
             }
         }
         "switched" => {
-            enabled::catch_up(node);
+            enabled::catch_up(daemon);
             log_switch(question["off"] == true, question["by"].as_str().unwrap_or_default())
         }
         other => {
@@ -120,10 +129,10 @@ pub(crate) fn is_reexec(question: &str) -> bool {
 }
 
 /// Drops the record that the request names; `None`: it is another request. Plugins may be slow.
-pub(crate) async fn forget(node: &Rc<Node>, question: &str) -> Option<DaemonResponse> {
+pub(crate) async fn forget(daemon: &Rc<Daemon>, question: &str) -> Option<DaemonResponse> {
     let question: Value = serde_json::from_str(question).unwrap_or_default();
     let id = question["id"].as_str().filter(|_| question["verb"] == "forget")?;
-    Some(match lost::forget(node, id, question["force"] == true).await {
+    Some(match lost::forget(daemon, id, question["force"] == true).await {
         Ok(document) => DaemonResponse::Admin(document.to_string()),
         Err(error) => DaemonResponse::Refuse(error.to_string()),
     })
@@ -141,15 +150,15 @@ pub(crate) fn is_recording(question: &str) -> bool {
     question["verb"] == "record"
 }
 
-async fn reload(node: &Node, is_dry: bool) -> Result<Value> {
-    node.process.reloads.ask(ReloadRequest { is_dry }).await
+async fn reload(daemon: &Daemon, is_dry: bool) -> Result<Value> {
+    daemon.process.reloads.ask(ReloadRequest { is_dry }).await
 }
 
-fn status(node: &Node) -> Value {
-    node.report.note_audit_failure();
-    let started_with = node.process.started_with.get();
-    let store = node.records.read();
-    let failures = node.report.failures.borrow();
+fn status(daemon: &Daemon) -> Value {
+    daemon.report.note_audit_failure();
+    let started_with = daemon.process.started_with.get();
+    let store = daemon.records.read();
+    let failures = daemon.report.failures.borrow();
     let failures: Vec<Value> = failures
         .iter()
         .map(|note| {
@@ -168,37 +177,37 @@ fn status(node: &Node) -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "nri_version": NRI_VERSION,
         "pid": std::process::id(),
-        "run_dir": node.config().run_dir,
+        "run_dir": daemon.config().run_dir,
         "log": crate::log::shown_by(),
         "log_lines_lost": crate::log::lost(),
         "log_failure": crate::log::failure(),
-        "configuration": started_with.map(|with| with.to_json(&node.config())),
+        "configuration": started_with.map(|with| with.to_json(&daemon.config())),
         "program": started_with.map(StartedWith::program),
         "supervisor": started_with.and_then(StartedWith::supervisor),
-        "uptime_seconds": node.report.started.elapsed().as_secs(),
-        "plugins": node.registry.count(),
+        "uptime_seconds": daemon.report.started.elapsed().as_secs(),
+        "plugins": daemon.registry.count(),
         "pods": store.pods().count(),
         "containers": store.containers().filter(|container| !container.is_sandbox).count(),
-        "requests": *node.report.requests.borrow(),
+        "requests": *daemon.report.requests.borrow(),
         "failures": failures,
-        "bypassed": node.report.requests.borrow().get("bypassed").copied().unwrap_or_default(),
+        "bypassed": daemon.report.requests.borrow().get("bypassed").copied().unwrap_or_default(),
         "found": store.containers().filter(|container| container.is_found).count(),
         "set_aside": store.set_aside(),
         "unadjusted": unadjusted(&store),
         "unwritten": store.unwritten(),
-        "records_refused": node.records.refusals().map(|(count, why)| json!({"count": count, "why": why})),
-        "audit": audit(node),
-        "outdated_plugins": outdated(node),
-        "absent_plugins": node.registry.absent(),
-        "missing": missing(node),
-        "contradictions": contradictions(node),
-        "plugin_socket": node.registry.socket.line(),
-        "plugin_socket_state": node.registry.socket.to_json(&node.config().socket_path),
-        "pass_through": node.is_bystander(),
-        "disabled": holdings::switched_off(node).is_some(),
-        "disabled_by": holdings::switched_off(node),
-        "required": required(node),
-        "refused_connections": node.report.connections.rows(),
+        "records_refused": daemon.records.refusals().map(|(count, why)| json!({"count": count, "why": why})),
+        "audit": audit(daemon),
+        "outdated_plugins": outdated(daemon),
+        "absent_plugins": daemon.registry.absent(),
+        "missing": missing(daemon),
+        "contradictions": contradictions(daemon),
+        "plugin_socket": daemon.registry.socket.line(),
+        "plugin_socket_state": daemon.registry.socket.to_json(&daemon.config().socket_path),
+        "pass_through": daemon.is_bystander(),
+        "disabled": holdings::switched_off(daemon).is_some(),
+        "disabled_by": holdings::switched_off(daemon),
+        "required": required(daemon),
+        "refused_connections": daemon.report.connections.rows(),
     })
 }
 
@@ -215,8 +224,8 @@ fn unadjusted(store: &Store) -> Vec<String> {
 }
 
 /// The audit log, if one is kept: what was written and lost, and why it cannot be written now.
-fn audit(node: &Node) -> Value {
-    let log = &node.report.audit;
+fn audit(daemon: &Daemon) -> Value {
+    let log = &daemon.report.audit;
     if !log.is_on() {
         return Value::Null;
     }
@@ -225,9 +234,9 @@ fn audit(node: &Node) -> Value {
 }
 
 /// Launched plugins that are older than their files.
-fn outdated(node: &Node) -> Value {
+fn outdated(daemon: &Daemon) -> Value {
     let row = |(plugin, why): (String, String)| json!({"plugin": plugin, "why": why});
-    node.registry.roster.outdated().into_iter().map(row).collect()
+    daemon.registry.roster.outdated().into_iter().map(row).collect()
 }
 
 /// Logs that the kill switch was used, and by which user.
@@ -242,14 +251,15 @@ fn log_switch(off: bool, who: &str) -> Value {
 }
 
 /// The plugins that every container needs, and whether they take part now.
-fn required(node: &Node) -> Value {
-    let row = |name: String| json!({"connected": node.registry.is_present(&name), "plugin": name});
-    holdings::required_plugins(node).into_iter().map(row).collect()
+fn required(daemon: &Daemon) -> Value {
+    let row =
+        |name: String| json!({"connected": daemon.registry.is_present(&name), "plugin": name});
+    holdings::required_plugins(daemon).into_iter().map(row).collect()
 }
 
 /// Data of the engines that could not be read.
-fn missing(node: &Node) -> Value {
-    let missing = node.report.missing.borrow();
+fn missing(daemon: &Daemon) -> Value {
+    let missing = daemon.report.missing.borrow();
     let rows = missing.iter().map(|((engine, what), note)| {
         json!({"engine": engine, "what": what, "count": note.count, "at": note.at, "id": note.id})
     });
@@ -257,14 +267,14 @@ fn missing(node: &Node) -> Value {
 }
 
 /// Identity claims of tenants that were not believed.
-fn contradictions(node: &Node) -> Value {
-    let notes = node.report.contradictions.borrow();
+fn contradictions(daemon: &Daemon) -> Value {
+    let notes = daemon.report.contradictions.borrow();
     let row = |note: &Contradiction| json!({"at": note.at, "id": note.id, "engine": note.engine, "what": note.what});
     notes.iter().map(row).collect()
 }
 
-fn pod_row(node: &Node, id: &str) -> Option<Value> {
-    let store = node.records.read();
+fn pod_row(daemon: &Daemon, id: &str) -> Option<Value> {
+    let store = daemon.records.read();
     let pod = store.pod(id)?;
     let members = store.of_pod(&pod.id).filter(|container| !container.is_sandbox);
     let containers: Vec<Value> = members
@@ -272,7 +282,7 @@ fn pod_row(node: &Node, id: &str) -> Option<Value> {
             let mut row = json!({
                 "id": container.key.id,
                 "name": container.name,
-                "state": rows::state(node, container),
+                "state": rows::state(daemon, container),
                 "pid": container.init_pid,
                 "found": container.is_found,
             });

@@ -11,9 +11,9 @@ use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
-use crate::daemon::node::Node;
 use crate::daemon::process::signals::Ends;
 use crate::daemon::server::frames;
+use crate::daemon::shared::Daemon;
 use crate::error::Result;
 use crate::link::DaemonResponse;
 
@@ -140,8 +140,8 @@ impl Drain {
     }
 
     /// Waits until every request in flight is answered, a caller's time at most.
-    pub(crate) async fn drain(&self, node: &Node, ends: &mut Ends) {
-        node.process.is_ending.set(true);
+    pub(crate) async fn drain(&self, daemon: &Daemon, ends: &mut Ends) {
+        daemon.process.is_ending.set(true);
         self.is_ending.set(true);
         let count = || self.in_flight.get();
         if count() > 0 {
@@ -155,7 +155,7 @@ impl Drain {
             () = ends.wait() => {
                 warn!("stopping at once: {} requests got no response", count());
             }
-            () = tokio::time::sleep(node.config().debug_create_cap) => {
+            () = tokio::time::sleep(daemon.config().debug_create_cap) => {
                 warn!("stopping: {} requests got no response in time", count());
             }
         }

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::daemon::node::Node;
 use crate::daemon::server::{explain_pod, rows};
+use crate::daemon::shared::Daemon;
 use crate::spec::owned;
 use crate::state::{Container, Lifecycle};
 use crate::text::{first_of, rfc3339_nanos, short_id};
@@ -27,15 +27,15 @@ enum Match {
 ///
 /// # Errors
 /// One line if none matches.
-pub(crate) fn explain(node: &Node, wanted: &str) -> Result<Value, String> {
-    let store = node.records.read();
+pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Value, String> {
+    let store = daemon.records.read();
     // An infrastructure container is explained as its pod; one that never had a pod, by itself.
     let is_shown = |container: &&Container| {
         let is_gone = container.state == Lifecycle::Removed;
         !container.is_sandbox || is_gone && explain_pod::newest(&store, &container.pod).is_none()
     };
     let all = store.containers().chain(store.gone()).filter(is_shown);
-    let ranked = all.filter_map(|container| Some((rank(node, container, wanted)?, container)));
+    let ranked = all.filter_map(|container| Some((rank(daemon, container, wanted)?, container)));
     let ranked: Vec<(Match, &Container)> = ranked.collect();
     let best = ranked.iter().map(|(rank, _)| *rank).min();
     if best != Some(Match::Id)
@@ -55,16 +55,16 @@ pub(crate) fn explain(node: &Node, wanted: &str) -> Result<Value, String> {
         ([one], _) => one,
         (_, [one]) if best != Match::Prefix => *one,
         // One that was refused or has ended is tried again under its name: the last attempt is meant.
-        ([newest, ..], []) if best != Match::Prefix && have_one_name(node, &found) => *newest,
-        _ => return Ok(ambiguous(node, wanted, &found)),
+        ([newest, ..], []) if best != Match::Prefix && have_one_name(daemon, &found) => *newest,
+        _ => return Ok(ambiguous(daemon, wanted, &found)),
     };
-    let mut document = explained(node, meant);
+    let mut document = explained(daemon, meant);
     let others = found.iter().filter(|other| other.key != meant.key);
-    document["earlier"] = others.map(|other| row(node, other)).collect();
+    document["earlier"] = others.map(|other| row(daemon, other)).collect();
     Ok(document)
 }
 
-fn rank(node: &Node, container: &Container, wanted: &str) -> Option<Match> {
+fn rank(daemon: &Daemon, container: &Container, wanted: &str) -> Option<Match> {
     let Container { key, name, .. } = container;
     if wanted.is_empty() {
         return None;
@@ -72,7 +72,7 @@ fn rank(node: &Node, container: &Container, wanted: &str) -> Option<Match> {
     if key.id == wanted {
         return Some(Match::Id);
     }
-    let (namespace, pod) = pod_of(node, container);
+    let (namespace, pod) = pod_of(daemon, container);
     let rest = wanted.strip_prefix(namespace.as_str()).and_then(|rest| rest.strip_prefix('/'));
     let is_named = |rest: &str| {
         rest == name || rest == key.id || rest == pod || rest == format!("{pod}/{name}")
@@ -84,8 +84,8 @@ fn rank(node: &Node, container: &Container, wanted: &str) -> Option<Match> {
 }
 
 /// Whether only their IDs tell them apart.
-fn have_one_name(node: &Node, found: &[&Container]) -> bool {
-    let mut names = found.iter().map(|container| (pod_of(node, container), &container.name));
+fn have_one_name(daemon: &Daemon, found: &[&Container]) -> bool {
+    let mut names = found.iter().map(|container| (pod_of(daemon, container), &container.name));
     let first = names.next();
     names.all(|name| Some(name) == first)
 }
@@ -98,10 +98,10 @@ fn newest_of_each(mut found: Vec<&Container>) -> Vec<&Container> {
     found
 }
 
-fn ambiguous(node: &Node, wanted: &str, found: &[&Container]) -> Value {
-    let matches: Vec<Value> = found.iter().map(|container| row(node, container)).collect();
+fn ambiguous(daemon: &Daemon, wanted: &str, found: &[&Container]) -> Value {
+    let matches: Vec<Value> = found.iter().map(|container| row(daemon, container)).collect();
     let name = |container: &&Container| {
-        let (namespace, pod) = pod_of(node, container);
+        let (namespace, pod) = pod_of(daemon, container);
         let parts = [namespace, pod, container.name.clone()];
         let mut parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         parts.retain(|part| !part.is_empty());
@@ -116,15 +116,15 @@ fn ambiguous(node: &Node, wanted: &str, found: &[&Container]) -> Value {
 }
 
 /// A container's row in a list to choose from.
-fn row(node: &Node, container: &Container) -> Value {
-    let (namespace, pod) = pod_of(node, container);
+fn row(daemon: &Daemon, container: &Container) -> Value {
+    let (namespace, pod) = pod_of(daemon, container);
     let mut row = json!({
         "id": container.key.id,
         "root": container.key.root,
         "name": container.name,
         "namespace": namespace,
         "pod": pod,
-        "state": rows::state(node, container),
+        "state": rows::state(daemon, container),
         "engine": container.engine,
     });
     rows::add_times(&mut row, container);
@@ -132,18 +132,18 @@ fn row(node: &Node, container: &Container) -> Value {
 }
 
 /// Namespace and name of its pod, which may be gone; records of older daemons have neither.
-fn pod_of(node: &Node, container: &Container) -> (String, String) {
-    match node.records.read().pod(&container.pod) {
+fn pod_of(daemon: &Daemon, container: &Container) -> (String, String) {
+    match daemon.records.read().pod(&container.pod) {
         Some(pod) => (pod.namespace.clone(), pod.name.clone()),
         None if container.pod_name.is_empty() => (String::new(), container.pod.clone()),
         None => (container.pod_namespace.clone(), container.pod_name.clone()),
     }
 }
 
-fn explained(node: &Node, container: &Container) -> Value {
-    let (namespace, pod) = pod_of(node, container);
+fn explained(daemon: &Daemon, container: &Container) -> Value {
+    let (namespace, pod) = pod_of(daemon, container);
     // A plugin that was not notified of the pod did not know its containers either.
-    let store = node.records.read();
+    let store = daemon.records.read();
     let mut skipped = container.skipped.clone();
     let of_pod = explain_pod::newest(&store, &container.pod);
     skipped.extend(of_pod.iter().flat_map(|pod| pod.skipped.iter().cloned()));
@@ -153,7 +153,7 @@ fn explained(node: &Node, container: &Container) -> Value {
         "namespace": namespace,
         "pod": pod,
         "name": container.name,
-        "state": rows::state(node, container),
+        "state": rows::state(daemon, container),
         "engine": container.engine,
         "evidence": container.evidence,
         "runtime": container.runtime,

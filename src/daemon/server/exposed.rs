@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::daemon::node::{Node, messages};
+use crate::daemon::shared::{Daemon, messages};
 use crate::plugin::api;
 use crate::presence::IfThere;
 use crate::state::{Container, Lifecycle};
@@ -18,14 +18,14 @@ use crate::state::{Container, Lifecycle};
 const NAMED: usize = 20;
 
 /// Those in which no plugin runs that is connected from its pod.
-pub(super) fn socket_mounts(node: &Node) -> Value {
-    let (config, store) = (node.config(), node.records.read());
+pub(super) fn socket_mounts(daemon: &Daemon) -> Value {
+    let (config, store) = (daemon.config(), daemon.records.read());
     // Only named processes are plugins then.
     if config.disable_connections || !config.plugin("", "").from.is_empty() {
         return json!({"count": 0, "containers": []});
     }
     let places = places(&config);
-    let connected = node.registry.connected();
+    let connected = daemon.registry.connected();
     let is_plugin = |pod: &(String, String)| {
         let peers = connected.iter().filter_map(|plugin| plugin.peer.as_ref());
         peers.into_iter().any(|peer| peer.facts.pod.as_ref() == Some(pod))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the daemon holds at this moment, for metrics, `/readyz` and `status`.
 
-use crate::daemon::node::Node;
+use crate::daemon::shared::Daemon;
 use crate::metrics::Holdings;
 use crate::presence::{self, IfThere};
 use crate::state::Lifecycle;
@@ -17,26 +17,26 @@ const STATES: [(Lifecycle, &str); 5] = [
 ];
 
 /// All metrics as OpenMetrics text.
-pub(super) fn metrics_text(node: &Node) -> String {
-    node.report.metrics.text(&holdings(node))
+pub(super) fn metrics_text(daemon: &Daemon) -> String {
+    daemon.report.metrics.text(&holdings(daemon))
 }
 
 /// Why this node is not ready for containers; empty if it is.
-pub(super) fn unready(node: &Node) -> Vec<String> {
+pub(super) fn unready(daemon: &Daemon) -> Vec<String> {
     let mut why = Vec::new();
-    if node.process.is_ending.get() {
+    if daemon.process.is_ending.get() {
         why.push("the daemon is stopping".to_owned());
     }
-    if !node.is_bystander() {
-        why.extend(node.config().unreliable());
+    if !daemon.is_bystander() {
+        why.extend(daemon.config().unreliable());
     }
-    let missing = missing_plugins(node).into_iter();
+    let missing = missing_plugins(daemon).into_iter();
     why.extend(missing.map(|name| format!("the required plugin {name} is not connected")));
-    let unwritten = node.records.read().unwritten().len();
+    let unwritten = daemon.records.read().unwritten().len();
     if unwritten > 0 {
         why.push(format!("{unwritten} records could not be written to the run directory"));
     }
-    if let Some((count, refusal)) = node.records.refusals() {
+    if let Some((count, refusal)) = daemon.records.refusals() {
         why.push(format!(
             "{count} requests failed, as the run directory takes no record: {refusal}"
         ));
@@ -45,16 +45,17 @@ pub(super) fn unready(node: &Node) -> Vec<String> {
 }
 
 /// Required plugins that are not connected; none while an engine's own NRI serves the plugins.
-fn missing_plugins(node: &Node) -> Vec<String> {
-    let mut names = required_plugins(node);
-    names.retain(|name| !node.is_bystander() && !node.registry.is_present(name));
+fn missing_plugins(daemon: &Daemon) -> Vec<String> {
+    let mut names = required_plugins(daemon);
+    names.retain(|name| !daemon.is_bystander() && !daemon.registry.is_present(name));
     names
 }
 
 /// The plugins that every container needs.
-pub(super) fn required_plugins(node: &Node) -> Vec<String> {
-    let mut names: Vec<String> = node.config().required_plugins().map(ToOwned::to_owned).collect();
-    let validator = node.registry.builtin();
+pub(super) fn required_plugins(daemon: &Daemon) -> Vec<String> {
+    let mut names: Vec<String> =
+        daemon.config().required_plugins().map(ToOwned::to_owned).collect();
+    let validator = daemon.registry.builtin();
     if validator.enable {
         names.extend(validator.required_plugins.iter().cloned());
     }
@@ -64,28 +65,28 @@ pub(super) fn required_plugins(node: &Node) -> Vec<String> {
 }
 
 /// The setting that disables plugins for every container, if there is one.
-pub(super) fn switched_off(node: &Node) -> Option<&'static str> {
+pub(super) fn switched_off(daemon: &Daemon) -> Option<&'static str> {
     // Wrapper processes obey the file at every call, whether it was reloaded or not.
-    let on_disk = node.process.started_with.get().map(|started_with| started_with.read().config);
-    if on_disk.map_or_else(|| node.config().disable, |config| config.disable) {
+    let on_disk = daemon.process.started_with.get().map(|started_with| started_with.read().config);
+    if on_disk.map_or_else(|| daemon.config().disable, |config| config.disable) {
         return Some("nri.disable in the configuration");
     }
-    let file = presence::exists(&node.config().disabled_file());
+    let file = presence::exists(&daemon.config().disabled_file());
     (file.or_absent() == Some(true)).then_some("nri-runc nri disable")
 }
 
-fn holdings(node: &Node) -> Holdings {
-    let store = node.records.read();
+fn holdings(daemon: &Daemon) -> Holdings {
+    let store = daemon.records.read();
     let count = |state| {
         let members = store.containers().filter(|container| !container.is_sandbox);
         members.filter(|container| container.state == state).count()
     };
-    let refused = node.records.refusals().map_or(0, |(count, _)| count);
+    let refused = daemon.records.refusals().map_or(0, |(count, _)| count);
     Holdings {
-        plugins: node.registry.synchronized().len(),
-        missing_plugins: missing_plugins(node).len(),
-        outdated_plugins: node.registry.roster.outdated().len(),
-        absent_plugins: node.registry.absent().len(),
+        plugins: daemon.registry.synchronized().len(),
+        missing_plugins: missing_plugins(daemon).len(),
+        outdated_plugins: daemon.registry.roster.outdated().len(),
+        absent_plugins: daemon.registry.absent().len(),
         pods: store.pods().count(),
         containers: STATES.into_iter().map(|(state, name)| (name, count(state))).collect(),
         problems: vec![
@@ -93,10 +94,10 @@ fn holdings(node: &Node) -> Holdings {
             ("unwritten", store.unwritten().len() + refused),
             ("found_again", store.containers().filter(|container| container.is_found).count()),
         ],
-        audit_written: node.report.audit.counts().written(),
-        audit_lost: node.report.audit.counts().lost(),
+        audit_written: daemon.report.audit.counts().written(),
+        audit_lost: daemon.report.audit.counts().lost(),
         log_lines_lost: crate::log::lost(),
-        passes_through: node.is_bystander(),
-        is_disabled: switched_off(node).is_some(),
+        passes_through: daemon.is_bystander(),
+        is_disabled: switched_off(daemon).is_some(),
     }
 }

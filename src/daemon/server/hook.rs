@@ -6,12 +6,12 @@ use std::rc::Rc;
 use tokio::net::UnixStream;
 
 use crate::daemon::lifecycle::settle;
-use crate::daemon::node::Node;
-use crate::daemon::node::lane::PendingVerb;
 use crate::daemon::request::VerbRequest;
 use crate::daemon::runtime::error_log::RuntimeLog;
 use crate::daemon::runtime::state_dir;
 use crate::daemon::server::{frames, verb};
+use crate::daemon::shared::Daemon;
+use crate::daemon::shared::lane::PendingVerb;
 use crate::daemon::verbs::delete::DELETE_WAIT;
 use crate::daemon::verbs::hook;
 use crate::error::{Error, Result};
@@ -21,20 +21,20 @@ use crate::plugin;
 
 /// Serves a hook: answers, and watches the outcome of the runtime that called it.
 pub(super) async fn serve(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     stream: &mut UnixStream,
     mut call: VerbRequest,
     question: Hook,
 ) -> Result<()> {
-    node.report.count("hook");
+    daemon.report.count("hook");
     let key = call.key.clone();
     let process =
         call.process().ok_or_else(|| Error::new("the request has no process descriptor"))?;
-    let lane = node.lane(&key);
-    let until = node.caller_waits_until();
+    let lane = daemon.lane(&key);
+    let until = daemon.caller_waits_until();
     let decided = frames::with_heartbeat(stream, async {
         if question.stage == Stage::Poststop {
-            hook::end_in_order(node, &key).await;
+            hook::end_in_order(daemon, &key).await;
         }
         let turn = lane.turn.lock();
         let turn = if question.stage.may_refuse() {
@@ -42,26 +42,26 @@ pub(super) async fn serve(
         } else {
             tokio::time::timeout(DELETE_WAIT, turn).await.ok()
         };
-        node.host.point(Point::DaemonAsked)?;
+        daemon.host.point(Point::DaemonAsked)?;
         if turn.is_some() {
-            settle::settle_exited(node, &key, &lane).await;
+            settle::settle_exited(daemon, &key, &lane).await;
         }
-        let decided = hook::decide(node, &lane, &mut call, question, turn.is_some());
+        let decided = hook::decide(daemon, &lane, &mut call, question, turn.is_some());
         plugin::with_caller_deadline(until, decided).await.map(|verb| (verb, turn))
     })
     .await?;
     let (verb, _turn) = match decided {
         Ok(decided) => decided,
-        Err(error) => return verb::refuse(node, stream, "create", &key, &error).await,
+        Err(error) => return verb::refuse(daemon, stream, "create", &key, &error).await,
     };
     if let Some(verb) = verb {
-        let incarnation = node.container(&key).map_or(0, |record| record.incarnation);
+        let incarnation = daemon.container(&key).map_or(0, |record| record.incarnation);
         let pending = PendingVerb {
             pid_file: call.pid_file.clone(),
             pid_file_before: state_dir::pid_file_stamp(call.pid_file.as_deref()),
             log: RuntimeLog::open(call.command_line.log.as_deref(), &call.question().cwd),
             ..PendingVerb::new(
-                &node.host,
+                &daemon.host,
                 &key,
                 (verb, incarnation),
                 (call.question().pid, process),
@@ -73,7 +73,7 @@ pub(super) async fn serve(
         if verb.creates_and_starts() {
             pending.start_watch.borrow().watch_in_background();
         }
-        settle::watch(node, &key, &lane, Rc::new(pending));
+        settle::watch(daemon, &key, &lane, Rc::new(pending));
     }
     // The runtime is watched even if the hook is gone.
     frames::send(stream, &DaemonResponse::Proceed(Proceed::default())).await

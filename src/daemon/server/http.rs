@@ -21,10 +21,10 @@ use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use crate::config::MetricsListener;
-use crate::daemon::node::Node;
 use crate::daemon::process::handover;
 use crate::daemon::process::sockets::asynchronous;
 use crate::daemon::server::holdings;
+use crate::daemon::shared::Daemon;
 use crate::error::{Context, Error, Result};
 use crate::http::Connections;
 use crate::plugin::socket::{self, SocketFile};
@@ -67,12 +67,12 @@ pub(crate) enum OpenListener {
 impl MetricsServer {
     /// Serves metrics where the configuration asks for it. A listener that cannot be opened is
     /// reported and disturbs nothing else.
-    pub(crate) async fn start(node: &Rc<Node>) -> Self {
+    pub(crate) async fn start(daemon: &Rc<Daemon>) -> Self {
         let mut server = Self::default();
-        match open(node.config().metrics_listen.as_ref()).await {
-            Ok(listener) => server.serve(node, listener),
+        match open(daemon.config().metrics_listen.as_ref()).await {
+            Ok(listener) => server.serve(daemon, listener),
             Err(error) => {
-                node.report.note_failure(&format!("metrics cannot be served: {error}"), "");
+                daemon.report.note_failure(&format!("metrics cannot be served: {error}"), "");
             }
         }
         server
@@ -85,37 +85,38 @@ impl MetricsServer {
     }
 
     /// Goes on with the listener of the program before, if the configuration still has it there.
-    pub(crate) async fn resume(node: &Rc<Node>, saved: Option<SavedMetrics>) -> Self {
-        let wanted = node.config().metrics_listen.clone();
+    pub(crate) async fn resume(daemon: &Rc<Daemon>, saved: Option<SavedMetrics>) -> Self {
+        let wanted = daemon.config().metrics_listen.clone();
         let saved = saved.and_then(|saved| Some((saved.at, handover::own(saved.descriptor).ok()?)));
         let listener = match (saved, wanted) {
             (Some((at, descriptor)), Some(wanted)) if at == format!("{wanted:?}") => {
                 OpenListener::resume(descriptor, &wanted).ok()
             }
-            _ => return Self::start(node).await,
+            _ => return Self::start(daemon).await,
         };
         let mut server = Self::default();
-        server.serve(node, listener);
+        server.serve(daemon, listener);
         server
     }
 
     /// Serves metrics at another place than before, or nowhere.
-    pub(crate) fn serve(&mut self, node: &Rc<Node>, listener: Option<OpenListener>) {
+    pub(crate) fn serve(&mut self, daemon: &Rc<Daemon>, listener: Option<OpenListener>) {
         if let Some(task) = self.task.take() {
             task.abort();
         }
         if let Some((path, file)) = self.file.take() {
             file.remove(&path);
         }
-        self.listener = listener
-            .as_ref()
-            .and_then(|listener| Some((listener.number(), node.config().metrics_listen.clone()?)));
+        self.listener = listener.as_ref().and_then(|listener| {
+            Some((listener.number(), daemon.config().metrics_listen.clone()?))
+        });
         if let Some(OpenListener::Unix(_, path)) = &listener {
             self.file = SocketFile::of(path).ok().map(|file| (path.clone(), file));
         }
-        let node = Rc::clone(node);
-        self.task = listener
-            .map(|listener| tokio::task::spawn_local(async move { accept(&node, listener).await }));
+        let daemon = Rc::clone(daemon);
+        self.task = listener.map(|listener| {
+            tokio::task::spawn_local(async move { accept(&daemon, listener).await })
+        });
     }
 }
 
@@ -159,12 +160,12 @@ pub(crate) async fn open(at: Option<&MetricsListener>) -> Result<Option<OpenList
 }
 
 /// Serves connections. Never ends.
-async fn accept(node: &Rc<Node>, listener: OpenListener) {
+async fn accept(daemon: &Rc<Daemon>, listener: OpenListener) {
     let connections = Connections::default();
     let metrics = Rc::new(RefCell::new(None));
     let answer = || {
-        let (node, metrics) = (Rc::clone(node), Rc::clone(&metrics));
-        move |request: &Request<Incoming>| respond(&node, &metrics, request)
+        let (daemon, metrics) = (Rc::clone(daemon), Rc::clone(&metrics));
+        move |request: &Request<Incoming>| respond(&daemon, &metrics, request)
     };
     match listener {
         OpenListener::Tcp(listener) => {
@@ -215,16 +216,16 @@ async fn pause(error: &std::io::Error) {
 /// The page of metrics that was made last, and when.
 type MetricsPage = RefCell<Option<(Instant, Bytes)>>;
 
-fn metrics_page(node: &Node, last: &MetricsPage) -> Bytes {
+fn metrics_page(daemon: &Daemon, last: &MetricsPage) -> Bytes {
     let mut last = last.borrow_mut();
     match last.as_ref().filter(|(made, _)| made.elapsed() < PAGE_AGE) {
         Some((_, page)) => page.clone(),
-        None => last.insert((Instant::now(), holdings::metrics_text(node).into())).1.clone(),
+        None => last.insert((Instant::now(), holdings::metrics_text(daemon).into())).1.clone(),
     }
 }
 
 fn respond(
-    node: &Node,
+    daemon: &Daemon,
     metrics: &MetricsPage,
     request: &Request<Incoming>,
 ) -> Response<Full<Bytes>> {
@@ -232,9 +233,9 @@ fn respond(
         return page(StatusCode::METHOD_NOT_ALLOWED, PLAIN_TEXT, "only GET\n".to_owned());
     }
     match request.uri().path() {
-        "/metrics" => page(StatusCode::OK, OPEN_METRICS, metrics_page(node, metrics)),
+        "/metrics" => page(StatusCode::OK, OPEN_METRICS, metrics_page(daemon, metrics)),
         "/healthz" => page(StatusCode::OK, PLAIN_TEXT, "ok\n".to_owned()),
-        "/readyz" => match holdings::unready(node).as_slice() {
+        "/readyz" => match holdings::unready(daemon).as_slice() {
             [] => page(StatusCode::OK, PLAIN_TEXT, "ok\n".to_owned()),
             why => {
                 page(StatusCode::SERVICE_UNAVAILABLE, PLAIN_TEXT, format!("{}\n", why.join("\n")))

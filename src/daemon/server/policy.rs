@@ -4,8 +4,8 @@
 
 use serde_json::Value;
 
-use crate::daemon::node::{Node, events};
 use crate::daemon::server::rows;
+use crate::daemon::shared::{Daemon, events};
 use crate::rules::report;
 use crate::state::Pod;
 
@@ -14,8 +14,8 @@ use crate::state::Pod;
 ///
 /// # Errors
 /// One line if no pod, or several, are meant.
-pub(super) fn policy(node: &Node, wanted: &str, plugins: &Value) -> Result<Value, String> {
-    let store = node.records.read();
+pub(super) fn policy(daemon: &Daemon, wanted: &str, plugins: &Value) -> Result<Value, String> {
+    let store = daemon.records.read();
     let is_named =
         |pod: &&Pod| format!("{}/{}", pod.namespace, pod.name) == wanted || pod.name == wanted;
     let is_begun = |pod: &&Pod| !wanted.is_empty() && pod.id.starts_with(wanted);
@@ -32,10 +32,11 @@ pub(super) fn policy(node: &Node, wanted: &str, plugins: &Value) -> Result<Value
         several => return Err(rows::ambiguous_pods(wanted, several)),
     };
     let asked = plugins.as_array().into_iter().flatten().filter_map(Value::as_str);
-    let connected = node.registry.connected();
+    let connected = daemon.registry.connected();
     let ids = connected.iter().map(|plugin| plugin.chained.id());
     let ids = ids.chain(asked.map(ToOwned::to_owned));
-    let mut document = report(&node.config(), &node.registry.rules(), &events::ruled_pod(pod), ids);
+    let mut document =
+        report(&daemon.config(), &daemon.registry.rules(), &events::ruled_pod(pod), ids);
     document["pod"]["id"] = pod.id.clone().into();
     document["pod"]["name"] = pod.name.clone().into();
     Ok(document)

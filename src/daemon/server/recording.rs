@@ -9,21 +9,21 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc::Receiver;
 
 use crate::clock::now;
-use crate::daemon::node::{Node, events};
 use crate::daemon::server::frames;
+use crate::daemon::shared::{Daemon, events};
 use crate::error::Result;
 use crate::link::DaemonResponse;
 use crate::plugin::json::show_list;
 
 /// Sends the state, then every request, until the reader closes its end.
-pub(crate) async fn serve(node: &Rc<Node>, stream: &mut UnixStream) -> Result<()> {
+pub(crate) async fn serve(daemon: &Rc<Daemon>, stream: &mut UnixStream) -> Result<()> {
     // State and recording begin in one step: between them no event is missing, and none is there
     // twice.
     let (pods, containers) =
-        events::snapshot(&node.records.read(), |record| node.is_paused(record));
+        events::snapshot(&daemon.records.read(), |record| daemon.is_paused(record));
     let plugins: Vec<String> =
-        node.registry.synchronized().iter().map(|chained| chained.id()).collect();
-    let mut lines = node.registry.recorders.listen();
+        daemon.registry.synchronized().iter().map(|chained| chained.id()).collect();
+    let mut lines = daemon.registry.recorders.listen();
     frames::send(stream, &DaemonResponse::Admin("{}".to_owned())).await?;
     let state = json!({"pods": show_list(&pods), "containers": show_list(&containers)});
     let state = json!({"at": now(), "plugins": plugins, "state": state});

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::daemon::node::Node;
+use crate::daemon::shared::Daemon;
 use crate::state::{Container, HiddenFrom, Pod};
 use crate::text::{first_of, rfc3339_nanos, short_id};
 
@@ -21,8 +21,8 @@ pub(crate) fn add_times(row: &mut Value, container: &Container) {
 }
 
 /// Its state; only the kernel knows whether it is paused.
-pub(crate) fn state(node: &Node, container: &Container) -> &'static str {
-    if node.is_paused(container) { "paused" } else { container.state.name() }
+pub(crate) fn state(daemon: &Daemon, container: &Container) -> &'static str {
+    if daemon.is_paused(container) { "paused" } else { container.state.name() }
 }
 
 /// The line about a name or a prefix that several pods have; it names them.

@@ -9,11 +9,11 @@ use tokio::net::{UnixListener, UnixStream};
 use tracing::{debug, warn};
 
 use crate::argv::Verb;
-use crate::daemon::node::Node;
 use crate::daemon::process::requests::ReexecRequest;
 use crate::daemon::request::{ReceivedQuestion, VerbRequest};
 use crate::daemon::server::drain::{Drain, OpenConnection};
 use crate::daemon::server::{admin, frames, hook, recording, verb};
+use crate::daemon::shared::Daemon;
 use crate::error::{Error, Result};
 use crate::link::{DaemonResponse, PROTOCOL, Proceed, is_understood};
 
@@ -21,7 +21,7 @@ use crate::link::{DaemonResponse, PROTOCOL, Proceed, is_understood};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts connections. Never ends.
-pub(crate) async fn accept(node: Rc<Node>, drain: Rc<Drain>, listener: UnixListener) {
+pub(crate) async fn accept(daemon: Rc<Daemon>, drain: Rc<Drain>, listener: UnixListener) {
     loop {
         drain.until_accepting().await;
         let accepted = tokio::select! {
@@ -30,7 +30,7 @@ pub(crate) async fn accept(node: Rc<Node>, drain: Rc<Drain>, listener: UnixListe
         };
         match accepted {
             Ok((stream, _)) => {
-                tokio::task::spawn_local(serve(Rc::clone(&node), Rc::clone(&drain), stream));
+                tokio::task::spawn_local(serve(Rc::clone(&daemon), Rc::clone(&drain), stream));
             }
             Err(error) => {
                 warn!("the daemon socket: {}", crate::error::in_our_words(&error));
@@ -40,15 +40,15 @@ pub(crate) async fn accept(node: Rc<Node>, drain: Rc<Drain>, listener: UnixListe
     }
 }
 
-async fn serve(node: Rc<Node>, drain: Rc<Drain>, mut stream: UnixStream) {
+async fn serve(daemon: Rc<Daemon>, drain: Rc<Drain>, mut stream: UnixStream) {
     let open = drain.open();
-    if let Err(error) = dispatch(&node, &drain, &mut stream, open).await {
+    if let Err(error) = dispatch(&daemon, &drain, &mut stream, open).await {
         debug!("a connection ended: {error}");
     }
 }
 
 async fn dispatch(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     drain: &Rc<Drain>,
     stream: &mut UnixStream,
     open: OpenConnection,
@@ -60,10 +60,10 @@ async fn dispatch(
     }
     let Some(asked) = read(stream).await? else { return Ok(()) };
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    let protocol = node.config().debug_protocol.unwrap_or(PROTOCOL);
+    let protocol = daemon.config().debug_protocol.unwrap_or(PROTOCOL);
     if !is_understood(protocol, asked.question.protocol) {
         let theirs = asked.question.protocol;
-        node.report.note_failure(
+        daemon.report.note_failure(
             &format!(
                 "a wrapper (version {}) speaks protocol {theirs}, this is {protocol}",
                 asked.question.version
@@ -74,11 +74,11 @@ async fn dispatch(
     }
     if admin::is_recording(&asked.question.admin) {
         drop(open); // It has no end, and may be cut off.
-        return recording::serve(node, stream).await;
+        return recording::serve(daemon, stream).await;
     }
     if admin::is_reexec(&asked.question.admin) {
         drop(open); // The next program answers on it.
-        return reexec(node, stream).await;
+        return reexec(daemon, stream).await;
     }
     if admin::is_stop(&asked.question.admin) {
         let document = serde_json::json!({"pid": std::process::id()});
@@ -88,10 +88,10 @@ async fn dispatch(
         return Ok(());
     }
     if !asked.question.admin.is_empty() {
-        let forgotten = async { Ok(admin::forget(node, &asked.question.admin).await) };
+        let forgotten = async { Ok(admin::forget(daemon, &asked.question.admin).await) };
         return match frames::with_heartbeat(stream, forgotten).await?? {
             Some(answer) => frames::send(stream, &answer).await,
-            None => admin::serve(node, stream, &asked.question.admin).await,
+            None => admin::serve(daemon, stream, &asked.question.admin).await,
         };
     }
     let Some(call) = VerbRequest::new(asked) else {
@@ -107,8 +107,8 @@ async fn dispatch(
     }
     let _in_flight = drain.enter();
     match call.question().hook {
-        Some(hook) => hook::serve(node, stream, call, hook).await,
-        None => verb::serve(node, stream, call).await,
+        Some(hook) => hook::serve(daemon, stream, call, hook).await,
+        None => verb::serve(daemon, stream, call).await,
     }
 }
 
@@ -129,9 +129,9 @@ async fn read(stream: &mut UnixStream) -> Result<Option<ReceivedQuestion>> {
 
 /// Waits for the program that takes the daemon's place, which answers then; or answers why there is
 /// none.
-async fn reexec(node: &Rc<Node>, stream: &mut UnixStream) -> Result<()> {
+async fn reexec(daemon: &Rc<Daemon>, stream: &mut UnixStream) -> Result<()> {
     let request = ReexecRequest { descriptor: stream.as_raw_fd() };
-    let asked = frames::with_heartbeat(stream, node.process.reexecs.ask(request)).await?;
+    let asked = frames::with_heartbeat(stream, daemon.process.reexecs.ask(request)).await?;
     let answer = match asked {
         Ok(document) => DaemonResponse::Admin(document.to_string()),
         Err(error) => DaemonResponse::Refuse(error.to_string()),

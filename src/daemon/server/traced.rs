@@ -3,8 +3,8 @@
 
 use std::rc::Rc;
 
-use crate::daemon::node::Node;
 use crate::daemon::request::VerbRequest;
+use crate::daemon::shared::Daemon;
 use crate::error::Result;
 use crate::trace::{self, PARENT_VARIABLE, STATE_VARIABLE, SpanStart, TraceContext};
 
@@ -37,14 +37,14 @@ impl TracedVerb {
 }
 
 /// Begins to export spans, where the configuration asks for it.
-pub(crate) fn export(node: &Rc<Node>) {
-    let config = node.config();
+pub(crate) fn export(daemon: &Rc<Daemon>) {
+    let config = daemon.config();
     let endpoint = &config.tracing_endpoint;
     if endpoint.is_empty() {
         return;
     }
     let started = trace::start(endpoint, config.tracing_sample_per_million);
     if let Err(error) = started {
-        node.report.note_failure(&format!("spans are not exported: {error}"), "");
+        daemon.report.note_failure(&format!("spans are not exported: {error}"), "");
     }
 }

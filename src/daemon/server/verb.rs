@@ -11,15 +11,15 @@ use tracing::debug;
 
 use crate::argv::Verb;
 use crate::daemon::lifecycle::{rollback, settle};
-use crate::daemon::node::bundle_turns::BundleTurn;
-use crate::daemon::node::lane::{Lane, PendingVerb, ProposedUpdate};
-use crate::daemon::node::{Node, log_failure};
 use crate::daemon::recovery::bypassed;
 use crate::daemon::request::VerbRequest;
 use crate::daemon::runtime::error_log::RuntimeLog;
 use crate::daemon::runtime::state_dir;
 use crate::daemon::server::frames;
 use crate::daemon::server::traced::TracedVerb;
+use crate::daemon::shared::bundle_turns::BundleTurn;
+use crate::daemon::shared::lane::{Lane, PendingVerb, ProposedUpdate};
+use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::verbs::delete::DELETE_WAIT;
 use crate::daemon::verbs::kill::KILL_WAIT;
 use crate::daemon::verbs::{create, delete, kill, start, update};
@@ -48,18 +48,18 @@ impl Decided {
 }
 
 pub(super) async fn serve(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     stream: &mut UnixStream,
     mut call: VerbRequest,
 ) -> Result<()> {
     let key = call.key.clone();
     let begun = Instant::now();
-    node.report.count(call.verb());
+    daemon.report.count(call.verb());
     debug!("{} {} below {}", call.verb(), key.id, key.root);
     let process =
         call.process().ok_or_else(|| Error::new("the request has no process descriptor"))?;
-    let lane = node.lane(&key);
-    let until = node.caller_waits_until();
+    let lane = daemon.lane(&key);
+    let until = daemon.caller_waits_until();
     let pid_file_before = state_dir::pid_file_stamp(call.pid_file.as_deref());
     let verb = call.command_line.verb;
     let is_delete = verb == Verb::Delete;
@@ -69,54 +69,54 @@ pub(super) async fn serve(
     }
     let decided = frames::with_heartbeat(stream, async {
         // Before the container's own turn, which the holder of the bundle may need to release it.
-        let bundle = bundle_turn(node, &call).await?;
+        let bundle = bundle_turn(daemon, &call).await?;
         let turn = lane.turn.lock();
         let turn = match turn_wait(verb) {
             Some(wait) => tokio::time::timeout(wait, turn).await.ok(),
             None => Some(turn.await),
         };
-        node.host.point(Point::DaemonAsked)?;
+        daemon.host.point(Point::DaemonAsked)?;
         if turn.is_none() {
             let decided = Decided { is_watched: is_delete, ..Decided::watched(Proceed::default()) };
             return Ok((decided, turn, bundle));
         }
-        settle::settle_before(node, &key, &lane).await;
+        settle::settle_before(daemon, &key, &lane).await;
         let traced = TracedVerb::of(&call);
-        let decided = traced.span(decide(node, &mut call));
+        let decided = traced.span(decide(daemon, &mut call));
         let decided = plugin::with_caller_deadline(until, decided).await;
         decided.map(|decided| (decided, turn, bundle))
     })
     .await?;
-    node.report.metrics.observe_request(call.verb(), begun.elapsed());
+    daemon.report.metrics.observe_request(call.verb(), begun.elapsed());
     let (decided, _turn, bundle) = match decided {
         Ok(decided) => decided,
-        Err(error) => return refuse(node, stream, call.verb(), &key, &error).await,
+        Err(error) => return refuse(daemon, stream, call.verb(), &key, &error).await,
     };
-    node.report.metrics.count_request(call.verb(), "proceeded");
-    let incarnation = node.container(&key).map_or(0, |record| record.incarnation);
+    daemon.report.metrics.count_request(call.verb(), "proceeded");
+    let incarnation = daemon.container(&key).map_or(0, |record| record.incarnation);
     let pending = PendingVerb {
         pid_file: call.pid_file.clone(),
         pid_file_before,
         bundle: RefCell::new(bundle),
         log: RuntimeLog::open(call.command_line.log.as_deref(), &call.question().cwd),
         proposed: RefCell::new(decided.proposed),
-        ..PendingVerb::new(&node.host, &key, (verb, incarnation), (call.question().pid, process))
+        ..PendingVerb::new(&daemon.host, &key, (verb, incarnation), (call.question().pid, process))
     };
     if verb.creates_and_starts() && decided.is_watched {
         pending.start_watch.borrow().watch_in_background();
     }
-    node.host.point(Point::DaemonVerdict)?;
-    let confirmed = hand_over(node, stream, &key, decided.proceed).await;
+    daemon.host.point(Point::DaemonVerdict)?;
+    let confirmed = hand_over(daemon, stream, &key, decided.proceed).await;
     // A `kill`, or a call that the runtime refuses: the container belongs to another call.
     if decided.is_watched {
-        settle_verdict(node, &key, &lane, confirmed, pending).await;
+        settle_verdict(daemon, &key, &lane, confirmed, pending).await;
     }
     Ok(())
 }
 
 /// Watches what the runtime makes of a verdict, or takes the verdict back: its wrapper is gone.
 async fn settle_verdict(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     key: &ContainerKey,
     lane: &Rc<Lane>,
     confirmed: Confirmed,
@@ -133,24 +133,24 @@ async fn settle_verdict(
     };
     if goes_on && is_creation && matches!(confirmed, Confirmed::Unknown) {
         // It may go on without the daemon, and leave a note of that.
-        let account = (Rc::clone(node), key.clone());
+        let account = (Rc::clone(daemon), key.clone());
         pending.by_wrapper = Some(Box::new(move || {
-            let (node, key) = account.clone();
-            Box::pin(async move { bypassed::take_up_of(&node, &key).await })
+            let (daemon, key) = account.clone();
+            Box::pin(async move { bypassed::take_up_of(&daemon, &key).await })
         }));
     }
     if goes_on {
-        settle::watch(node, key, lane, Rc::new(pending));
-    } else if is_new(node, key, pending.verb) {
-        rollback::creation(node, key).await;
+        settle::watch(daemon, key, lane, Rc::new(pending));
+    } else if is_new(daemon, key, pending.verb) {
+        rollback::creation(daemon, key).await;
     } else {
         let pid = pending.pid;
-        node.change(key, |record| {
+        daemon.change(key, |record| {
             // Another call may be under way.
             record.in_flight.take_if(|flight| flight.pid == pid);
             record.updating.take_if(|updating| updating.pid == pid);
         });
-        settle::not_started(node, key).await;
+        settle::not_started(daemon, key).await;
     }
 }
 
@@ -162,43 +162,44 @@ fn turn_wait(verb: Verb) -> Option<Duration> {
 }
 
 /// The right to use the bundle of the request, if it has one.
-async fn bundle_turn(node: &Node, call: &VerbRequest) -> Result<Option<BundleTurn>> {
+async fn bundle_turn(daemon: &Daemon, call: &VerbRequest) -> Result<Option<BundleTurn>> {
     let Some(dir) = call.received.descriptor(Attached::Bundle) else { return Ok(None) };
-    node.lanes.bundles.turn(dir, &call.key.id).await.map(Some)
+    daemon.lanes.bundles.turn(dir, &call.key.id).await.map(Some)
 }
 
 /// Sends the wrapper a refusal, and notes it.
 pub(super) async fn refuse(
-    node: &Node,
+    daemon: &Daemon,
     stream: &mut UnixStream,
     verb: &str,
     key: &ContainerKey,
     error: &Error,
 ) -> Result<()> {
-    node.report.metrics.count_request(verb, "refused");
-    node.report.note_refusal(verb, &key.id, error);
-    node.audit_refusal(key, verb, error);
+    daemon.report.metrics.count_request(verb, "refused");
+    daemon.report.note_refusal(verb, &key.id, error);
+    daemon.audit_refusal(key, verb, error);
     frames::send(stream, &DaemonResponse::Refuse(error.to_string())).await
 }
 
-async fn decide(node: &Rc<Node>, call: &mut VerbRequest) -> Result<Decided> {
+async fn decide(daemon: &Rc<Daemon>, call: &mut VerbRequest) -> Result<Decided> {
     let (mut proposed, mut is_watched) = (None, true);
     let proceed = match call.command_line.verb {
         Verb::Create | Verb::Run | Verb::Restore => {
-            let decided =
-                create::create(node, call).await.inspect_err(|_| node.process.release_monitor())?;
+            let decided = create::create(daemon, call)
+                .await
+                .inspect_err(|_| daemon.process.release_monitor())?;
             is_watched = decided.is_some();
             decided.unwrap_or_default()
         }
-        Verb::Start => start::start(node, call).await?,
-        Verb::Delete => delete::delete(node, call).await?,
+        Verb::Start => start::start(daemon, call).await?,
+        Verb::Delete => delete::delete(daemon, call).await?,
         Verb::Update => {
-            let (proceed, update) = update::update(node, call).await?;
+            let (proceed, update) = update::update(daemon, call).await?;
             proposed = update;
             proceed
         }
         Verb::Kill => {
-            kill::kill(node, call).await;
+            kill::kill(daemon, call).await;
             is_watched = false;
             Proceed::default()
         }
@@ -209,9 +210,9 @@ async fn decide(node: &Rc<Node>, call: &mut VerbRequest) -> Result<Decided> {
 }
 
 /// Whether this verb has just made the record, so that its failure removes it.
-fn is_new(node: &Node, key: &ContainerKey, verb: Verb) -> bool {
+fn is_new(daemon: &Daemon, key: &ContainerKey, verb: Verb) -> bool {
     verb.creates()
-        && node.records.read().container(key).is_some_and(|record| record.in_flight.is_some())
+        && daemon.records.read().container(key).is_some_and(|record| record.in_flight.is_some())
 }
 
 /// What a wrapper said of its verdict.
@@ -226,7 +227,7 @@ enum Confirmed {
 
 /// Sends the verdict and waits for EXEC.
 async fn hand_over(
-    node: &Node,
+    daemon: &Daemon,
     stream: &mut UnixStream,
     key: &ContainerKey,
     proceed: Proceed,
@@ -234,15 +235,15 @@ async fn hand_over(
     if frames::send(stream, &DaemonResponse::Proceed(proceed)).await.is_err() {
         return Confirmed::Unknown;
     }
-    log_failure("sending a verdict", node.host.point(Point::DaemonSaid));
+    log_failure("sending a verdict", daemon.host.point(Point::DaemonSaid));
     match tokio::time::timeout(EXEC_WAIT, frames::notice(stream)).await {
         Ok(Ok(Notice::Exec)) => {}
         Ok(Ok(Notice::ExecFailed(_))) => return Confirmed::Failed,
         Ok(Err(_)) | Err(_) => return Confirmed::Unknown,
     }
-    log_failure("sending a verdict", node.host.point(Point::DaemonExec));
+    log_failure("sending a verdict", daemon.host.point(Point::DaemonExec));
     // Not written: after a crash the runtime's state decides, whether or not EXEC arrived.
-    node.records.change_in_memory(key, |record| {
+    daemon.records.change_in_memory(key, |record| {
         if let Some(flight) = &mut record.in_flight {
             flight.executed = true;
         }
@@ -251,7 +252,7 @@ async fn hand_over(
     // one ends the connection (it is CLOEXEC) and the process lives on.
     match tokio::time::timeout(EXEC_WAIT, frames::notice(stream)).await {
         Ok(Ok(Notice::ExecFailed(why))) => {
-            node.report.note_failure(&format!("{}: {why}", key.id), "");
+            daemon.report.note_failure(&format!("{}: {why}", key.id), "");
             Confirmed::Failed
         }
         Ok(Ok(Notice::Exec) | Err(_)) | Err(_) => Confirmed::Executed,

@@ -13,13 +13,13 @@ use crate::chain::{self, ChainError, ChainObserver, Notification, Participants, 
 use crate::clock::now;
 use crate::daemon::bundle::Bundle;
 use crate::daemon::lifecycle::notify;
-use crate::daemon::node::{Node, messages};
 use crate::daemon::pods::life;
 use crate::daemon::pods::required::Requirement;
 use crate::daemon::request::VerbRequest;
 use crate::daemon::request::describe::{self, Description};
 use crate::daemon::request::record;
 use crate::daemon::resources::{target, updates};
+use crate::daemon::shared::{Daemon, messages};
 use crate::daemon::verbs::host_facts::{self, Written};
 use crate::engine::Role;
 use crate::error::{Error, Result, quoted};
@@ -32,7 +32,7 @@ use crate::state::{Container, ContainerKey, Skipped};
 
 /// A container that is being created: described, announced and recorded.
 pub(super) struct Admitted {
-    pub(super) node: Rc<Node>,
+    pub(super) daemon: Rc<Daemon>,
     pub(super) key: ContainerKey,
     pub(super) runtime: String,
     pub(super) description: Description,
@@ -58,69 +58,69 @@ struct Edited {
 /// plugins, announces the pod and records the container. If that fails, `record` is kept for
 /// `explain` with the data known by then.
 pub(super) async fn admit(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     call: &mut VerbRequest,
     mut record: Container,
 ) -> Result<Admitted> {
-    let admitted = describe_and_record(node, call, &mut record).await;
+    let admitted = describe_and_record(daemon, call, &mut record).await;
     let (bundle, description) = admitted.inspect_err(|error| {
         record.refuse(error.to_string(), now());
-        node.records.remember(record.clone());
+        daemon.records.remember(record.clone());
     })?;
     let (key, runtime) = (record.key, record.runtime);
-    Ok(Admitted { node: Rc::clone(node), key, runtime, description, bundle })
+    Ok(Admitted { daemon: Rc::clone(daemon), key, runtime, description, bundle })
 }
 
 async fn describe_and_record(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     call: &mut VerbRequest,
     record: &mut Container,
 ) -> Result<(Bundle, Description)> {
     let dir = call.received.take(Attached::Bundle);
     let dir = dir.ok_or_else(|| Error::new("the request has no bundle descriptor"))?;
-    let bundle = Bundle::open(node, dir, &call.bundle, &call.question().document)?;
-    let description = describe::describe(node, call, &bundle.original.bytes).await?;
-    record::fill_in(node, record, &description);
+    let bundle = Bundle::open(daemon, dir, &call.bundle, &call.question().document)?;
+    let description = describe::describe(daemon, call, &bundle.original.bytes).await?;
+    record::fill_in(daemon, record, &description);
     if description.role == Role::Sandbox {
-        life::sandbox_appears(node, &description, record)?;
+        life::sandbox_appears(daemon, &description, record)?;
     } else {
-        let mut late = node.registry.wait_for_returning().await;
-        let requirement = Requirement::of_container(node, &description);
+        let mut late = daemon.registry.wait_for_returning().await;
+        let requirement = Requirement::of_container(daemon, &description);
         requirement.wait().await;
         requirement.require_connected()?;
-        life::announce(node, &description, record).await?;
+        life::announce(daemon, &description, record).await?;
         if let Err(missed) = requirement.require_pod_answered() {
-            life::end_if_empty(node, &description.pod.id).await;
+            life::end_if_empty(daemon, &description.pod.id).await;
             return Err(missed);
         }
         // Again: a plugin may be gone by now whose successor is not synchronized yet (D41). Not once
         // the container is on record: the successor would know it, and be asked to create it.
-        late.extend(node.registry.wait_for_returning().await);
-        note_late(node, record, late);
+        late.extend(daemon.registry.wait_for_returning().await);
+        note_late(daemon, record, late);
     }
-    put_on_record(node, &description, record.clone()).await?;
+    put_on_record(daemon, &description, record.clone()).await?;
     Ok((bundle, description))
 }
 
 /// Notes the plugins that a create waited for in vain.
-fn note_late(node: &Node, record: &mut Container, late: Vec<String>) {
+fn note_late(daemon: &Daemon, record: &mut Container, late: Vec<String>) {
     let reason = "was expected to connect and did not in time";
     let late = late.into_iter().map(|plugin| Skipped { plugin, reason: reason.to_owned() });
     let late: Vec<Skipped> = late.collect();
-    node.audit_skipped(&record.key, Event::CreateContainer.name(), &late);
+    daemon.audit_skipped(&record.key, Event::CreateContainer.name(), &late);
     record.skipped.extend(late);
 }
 
 /// Records the container: without a record the daemon would never watch it, nor its pod.
 async fn put_on_record(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     description: &Description,
     record: Container,
 ) -> Result<()> {
-    let point = node.host.point(Point::DaemonRecord);
-    let written = point.and_then(|()| node.records.put(record));
+    let point = daemon.host.point(Point::DaemonRecord);
+    let written = point.and_then(|()| daemon.records.put(record));
     if written.is_err() {
-        life::end_if_empty(node, &description.pod.id).await;
+        life::end_if_empty(daemon, &description.pod.id).await;
     }
     written.map_err(|error| error.hint("nothing was changed or started"))
 }
@@ -163,7 +163,7 @@ impl Admitted {
         };
         let is_there = missing.into_iter().next().map_or(Ok(()), Err);
         is_there
-            .and_then(|()| host_facts::check_node(&self.node, merged, names, document))
+            .and_then(|()| host_facts::check_node(&self.daemon, merged, names, document))
             .map_err(|error| blame(merged, &error))?;
         Ok(adjusted)
     }
@@ -171,16 +171,16 @@ impl Admitted {
     /// From now on plugins receive this container; `None`: the engine's.
     pub(super) fn describe(&self, container: Option<&api::Container>) {
         let message = messages::to_wire(container.unwrap_or(&self.description.container));
-        self.node.records.change_in_memory(&self.key, |record| record.message = message);
+        self.daemon.records.change_in_memory(&self.key, |record| record.message = message);
     }
 
     async fn ask_and_edit(&self, writer: ResourceWriter) -> Result<Edited> {
-        let Self { node, key, bundle, .. } = self;
+        let Self { daemon, key, bundle, .. } = self;
         let merged = self.ask().await?;
         let names =
-            host_facts::resolve_for_runtime(node, &key.id, self.runtime(), &merged, writer).await;
+            host_facts::resolve_for_runtime(daemon, &key.id, self.runtime(), &merged, writer).await;
         let (names, missing) = names.map_err(|error| blame(&merged, &error))?;
-        let facts = host_facts::host_facts(node, &merged.adjust, names).await?;
+        let facts = host_facts::host_facts(daemon, &merged.adjust, names).await?;
         let Written { patched, container } =
             host_facts::patch(&bundle.original.bytes, &merged, &facts)
                 .await
@@ -191,26 +191,26 @@ impl Admitted {
 
     /// CreateContainer through the chain.
     async fn ask(&self) -> Result<Merged> {
-        let Self { node, key, description, .. } = self;
-        let pod = record::known_pod(node, description);
+        let Self { daemon, key, description, .. } = self;
+        let pod = record::known_pod(daemon, description);
         let creation = Creation::new(pod.clone(), description.container.clone());
         let notification =
             Notification::new(Event::CreateContainer, pod, Some(description.container.clone()));
         let (engine, is_doubtful) = (description.engine.name(), description.is_doubtful);
         let notification = notification.below(&key.root).of_engine(engine, is_doubtful);
-        let (rules, ruled) = (node.registry.rules(), notification.ruled_pod());
-        let hidden_from = node.registry.hidden_from(&ruled);
-        node.records.change_in_memory(key, |record| record.hidden_from = hidden_from);
+        let (rules, ruled) = (daemon.registry.rules(), notification.ruled_pod());
+        let hidden_from = daemon.registry.hidden_from(&ruled);
+        daemon.records.change_in_memory(key, |record| record.hidden_from = hidden_from);
         // In one step with the choice of those that are asked: one may have left since.
-        Requirement::of_container(node, description).require_connected()?;
-        let mut registered = node.registry.participants();
+        Requirement::of_container(daemon, description).require_connected()?;
+        let mut registered = daemon.registry.participants();
         registered.retain(|chained| rules.hidden_by(&chained.id(), &ruled).is_none());
-        let pods = target::KnownPods { node, subject: Some(key) };
+        let pods = target::KnownPods { daemon, subject: Some(key) };
         let scope = RuleScope { rules: &rules, subject: Some((&key.id, &ruled)), pods: &pods };
-        let subscribers = node.registry.subscribers(&notification);
-        let builtin = match node.is_bystander() {
+        let subscribers = daemon.registry.subscribers(&notification);
+        let builtin = match daemon.is_bystander() {
             true => Rc::default(),
-            false => node.registry.builtin(),
+            false => daemon.registry.builtin(),
         };
         let participants = Participants {
             subscribers: &subscribers,
@@ -218,11 +218,11 @@ impl Admitted {
             builtin: &builtin,
             scope,
         };
-        let notes = RecordNotes { node, key, silent: RefCell::default() };
+        let notes = RecordNotes { daemon, key, silent: RefCell::default() };
         let asked = chain::create(&participants, creation, &notes).await;
-        node.registry.forget_busy(&subscribers, &notification);
+        daemon.registry.forget_busy(&subscribers, &notification);
         let asked = asked.and_then(|merged| {
-            Requirement::of_container(node, description)
+            Requirement::of_container(daemon, description)
                 .require_answers(&notes.silent.borrow())
                 .map(|()| merged)
                 .map_err(|failure| ChainError { failure, asked: subscribers.len() })
@@ -231,9 +231,9 @@ impl Admitted {
             Ok(merged) => return Ok(merged),
             Err(stopped) => stopped,
         };
-        node.registry.forget_unasked(&subscribers[asked.min(subscribers.len())..], &notification);
+        daemon.registry.forget_unasked(&subscribers[asked.min(subscribers.len())..], &notification);
         if let Some(note) = &failure.against {
-            node.report.metrics.plugins().count_rule(&note.rule, "refused");
+            daemon.report.metrics.plugins().count_rule(&note.rule, "refused");
         }
         let hint = format!("the bundle is unchanged; see: nri-runc nri explain {}", key.id);
         Err(failure.into_error().hint(hint))
@@ -243,8 +243,8 @@ impl Admitted {
     pub(super) fn note_unknown(&self, merged: &Merged) {
         let skipped: Vec<Skipped> =
             merged.unknown.iter().cloned().map(updates::unknown_field).collect();
-        self.node.audit_skipped(&self.key, Event::CreateContainer.name(), &skipped);
-        self.node.records.change_in_memory(&self.key, |record| record.skipped.extend(skipped));
+        self.daemon.audit_skipped(&self.key, Event::CreateContainer.name(), &skipped);
+        self.daemon.records.change_in_memory(&self.key, |record| record.skipped.extend(skipped));
     }
 
     /// `run` and `restore` start the container as well: every event that a plugin may refuse comes
@@ -253,8 +253,8 @@ impl Admitted {
     /// # Errors
     /// Fails with the plugin that refused the start.
     pub(super) async fn before_start(&self) -> Result<()> {
-        notify::notify(&self.node, Event::PostCreateContainer, &self.key).await;
-        notify::ask_to_start(&self.node, &self.key, "nothing was started").await
+        notify::notify(&self.daemon, Event::PostCreateContainer, &self.key).await;
+        notify::ask_to_start(&self.daemon, &self.key, "nothing was started").await
     }
 }
 
@@ -271,7 +271,7 @@ pub(super) fn blame(merged: &Merged, error: &PatchError) -> Error {
 
 /// Notes in the container's record the events of the chain.
 struct RecordNotes<'a> {
-    node: &'a Node,
+    daemon: &'a Daemon,
     key: &'a ContainerKey,
     /// The plugins that were skipped, and why.
     silent: RefCell<Vec<Skipped>>,
@@ -282,14 +282,14 @@ impl ChainObserver for RecordNotes<'_> {
     /// crash loses the request anyway, so this is not written to disk.
     fn container_changed(&self, container: &api::Container) {
         let view = messages::so_far(container);
-        self.node.records.change_in_memory(self.key, |record| record.message = view);
+        self.daemon.records.change_in_memory(self.key, |record| record.message = view);
     }
 
     fn skipped(&self, plugin: &str, why: &str) {
         let skipped = Skipped { plugin: plugin.to_owned(), reason: why.to_owned() };
         self.silent.borrow_mut().push(skipped.clone());
         let event = Event::CreateContainer.name();
-        self.node.audit_skipped(self.key, event, std::slice::from_ref(&skipped));
-        self.node.records.change_in_memory(self.key, |record| record.skipped.push(skipped));
+        self.daemon.audit_skipped(self.key, event, std::slice::from_ref(&skipped));
+        self.daemon.records.change_in_memory(self.key, |record| record.skipped.push(skipped));
     }
 }

@@ -8,10 +8,10 @@ use std::rc::Rc;
 use crate::adaptation::{Merged, Updated};
 use crate::clock::now;
 use crate::daemon::lifecycle::{carry_over, removal, rollback, settle};
-use crate::daemon::node::Node;
 use crate::daemon::request::{VerbRequest, record};
 use crate::daemon::resources::{in_force, updates};
 use crate::daemon::runtime::state_dir;
+use crate::daemon::shared::Daemon;
 use crate::daemon::verbs::admitted::{Adjusted, Admitted, admit, blame};
 use crate::error::{Context, Result};
 use crate::host::Point;
@@ -26,19 +26,19 @@ use crate::state::{Change, Container, Lifecycle};
 
 /// Decides a `create`, `run` or `restore`. `None`: the ID is taken, so that the runtime refuses it
 /// with its own message; the container that has the ID is not touched by this call.
-pub(crate) async fn create(node: &Rc<Node>, call: &mut VerbRequest) -> Result<Option<Proceed>> {
-    if let Some(old) = node.container(&call.key) {
-        if is_alive(node, &old).doing(|| format!("looking for the old {}", old.key.id))? {
+pub(crate) async fn create(daemon: &Rc<Daemon>, call: &mut VerbRequest) -> Result<Option<Proceed>> {
+    if let Some(old) = daemon.container(&call.key) {
+        if is_alive(daemon, &old).doing(|| format!("looking for the old {}", old.key.id))? {
             return Ok(None);
         }
         // Docker and Podman restart with the same ID: plugins are notified of the old end first.
-        removal::removed(node, &old.key).await;
+        removal::removed(daemon, &old.key).await;
     }
     let is_started = call.command_line.verb.creates_and_starts();
-    let record = record::blank_record(node, call);
-    let admitted = admit(node, call, record).await?;
+    let record = record::blank_record(daemon, call);
+    let admitted = admit(daemon, call, record).await?;
     if admitted.is_sandbox() {
-        let document = admitted.bundle.write_engines(node, &admitted.key)?;
+        let document = admitted.bundle.write_engines(daemon, &admitted.key)?;
         return Ok(Some(Proceed { document, ..Proceed::default() }));
     }
     let decided = match decide(&admitted).await {
@@ -48,31 +48,31 @@ pub(crate) async fn create(node: &Rc<Node>, call: &mut VerbRequest) -> Result<Op
     match decided {
         Ok(document) => Ok(Some(Proceed { document, ..Proceed::default() })),
         Err(error) => {
-            rollback::refused(node, &admitted.key, &error).await;
+            rollback::refused(daemon, &admitted.key, &error).await;
             Err(error)
         }
     }
 }
 
 /// Whether the runtime knows this container, or is creating it now.
-fn is_alive(node: &Node, old: &Container) -> std::io::Result<bool> {
+fn is_alive(daemon: &Daemon, old: &Container) -> std::io::Result<bool> {
     match old.state {
-        Lifecycle::Creating => Ok(settle::is_being_created(node, &old.key)),
+        Lifecycle::Creating => Ok(settle::is_being_created(daemon, &old.key)),
         Lifecycle::Created | Lifecycle::Running | Lifecycle::Stopped | Lifecycle::Removed => {
-            state_dir::exists(&node.host, &old.key)
+            state_dir::exists(&daemon.host, &old.key)
         }
     }
 }
 
 /// Asks the plugins, merges, patches. Returns the name of the patched file, if there is one.
 async fn decide(admitted: &Admitted) -> Result<Option<String>> {
-    let Admitted { node, key, bundle, .. } = admitted;
-    node.host.point(Point::DaemonPlugins)?;
+    let Admitted { daemon, key, bundle, .. } = admitted;
+    daemon.host.point(Point::DaemonPlugins)?;
     let Adjusted { merged, patched, names } = admitted.adjust(ResourceWriter::Runtime).await?;
     bundle.refuse_link(&patched.changes).map_err(|error| blame(&merged, &error))?;
-    node.host.point(Point::DaemonDecided)?;
+    daemon.host.point(Point::DaemonDecided)?;
     note_verdict(admitted, &merged, &patched, &names);
-    node.host.point(Point::DaemonOthers)?;
+    daemon.host.point(Point::DaemonOthers)?;
     let others = Updated {
         updates: merged.updates,
         answered: None,
@@ -83,15 +83,15 @@ async fn decide(admitted: &Admitted) -> Result<Option<String>> {
         noted: merged.noted,
         dropped: merged.dropped,
     };
-    updates::carry_out(node, others, Event::CreateContainer, key).await;
+    updates::carry_out(daemon, others, Event::CreateContainer, key).await;
     let Some(bytes) = patched.bytes else {
-        if node.container(key).is_some_and(|record| has_news(&record)) {
-            node.records.change(key, |_| ())?;
+        if daemon.container(key).is_some_and(|record| has_news(&record)) {
+            daemon.records.change(key, |_| ())?;
         }
-        return bundle.write_engines(node, key);
+        return bundle.write_engines(daemon, key);
     };
-    node.host.point(Point::DaemonDocument)?;
-    bundle.write_beside(node, key, &bytes).map(Some)
+    daemon.host.point(Point::DaemonDocument)?;
+    bundle.write_beside(daemon, key, &bytes).map(Some)
 }
 
 /// Whether the record of a container with an unchanged document has data to write.
@@ -115,7 +115,7 @@ fn values_for_exec(admitted: &Admitted, changes: &[Change]) -> Option<Vec<Proces
 
 /// Records the decision: owners, changes, omissions.
 fn note_verdict(admitted: &Admitted, merged: &Merged, patched: &PatchedSpec, names: &Resolved) {
-    let Admitted { node, key, .. } = admitted;
+    let Admitted { daemon, key, .. } = admitted;
     let owners = merged.owners.to_flat(&key.id);
     let at = now();
     let changes = patched.changes.iter().map(|change| Change {
@@ -133,9 +133,9 @@ fn note_verdict(admitted: &Admitted, merged: &Merged, patched: &PatchedSpec, nam
     let resources = merged.adjust.linux.as_ref().and_then(|linux| linux.resources.as_ref());
     let owned = resources.and_then(|resources| overlay::overlay_of(resources, names).ok());
     let owned = owned.unwrap_or_default();
-    let kept = carry_over::from_earlier(node, key, &owned);
+    let kept = carry_over::from_earlier(daemon, key, &owned);
     // Written together with the record of the patched file; without one, nothing was decided.
-    node.records.change_in_memory(key, |record| {
+    daemon.records.change_in_memory(key, |record| {
         record.owners = owners;
         record.changes = changes;
         record.process_values = process_values;
@@ -144,6 +144,6 @@ fn note_verdict(admitted: &Admitted, merged: &Merged, patched: &PatchedSpec, nam
         record.overlay = owned;
     });
     if let Some(kept) = kept {
-        node.change(key, |record| record.deferred.push(kept));
+        daemon.change(key, |record| record.deferred.push(kept));
     }
 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use crate::daemon::bundle;
 use crate::daemon::lifecycle::stop;
-use crate::daemon::node::Node;
 use crate::daemon::pods::stopping;
 use crate::daemon::request::VerbRequest;
 use crate::daemon::runtime::exit_status;
+use crate::daemon::shared::Daemon;
 use crate::error::Result;
 use crate::link::Proceed;
 
@@ -19,33 +19,33 @@ use crate::link::Proceed;
 pub(crate) const DELETE_WAIT: Duration = Duration::from_secs(1);
 
 /// Decides a `delete`: if the container has exited, plugins are notified of that first.
-pub(crate) async fn delete(node: &Rc<Node>, call: &VerbRequest) -> Result<Proceed> {
-    let Some(record) = node.container(&call.key) else { return Ok(Proceed::default()) };
+pub(crate) async fn delete(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Proceed> {
+    let Some(record) = daemon.container(&call.key) else { return Ok(Proceed::default()) };
     // If this daemon dies before the runtime has deleted, the next one sees it in the record.
     let pid = call.question().pid;
-    node.change(&call.key, |record| record.deleting = Some(pid));
-    let has_exited = exit_status::has_exited(&node.host, &record);
+    daemon.change(&call.key, |record| record.deleting = Some(pid));
+    let has_exited = exit_status::has_exited(&daemon.host, &record);
     if has_exited {
-        node.caches.exit_codes.note_monitor(&node.host, &record);
+        daemon.caches.exit_codes.note_monitor(&daemon.host, &record);
     }
     // Without --force the runtime refuses to delete what runs.
     let is_deleted = has_exited || call.command_line.force;
     if is_deleted {
         // Before the runtime's `delete`: after it, the engine removes the bundle's folder, which must
         // not get a new file meanwhile.
-        bundle::restore(node, &record).await;
+        bundle::restore(daemon, &record).await;
     }
     let ends_pod = record.is_sandbox && is_deleted;
     if has_exited || ends_pod {
-        let (node, key) = (Rc::clone(node), call.key.clone());
-        let active = node.process.activity.begin();
+        let (daemon, key) = (Rc::clone(daemon), call.key.clone());
+        let active = daemon.process.activity.begin();
         let stopped = tokio::task::spawn_local(async move {
             if has_exited {
-                stop::stopped(&node, &key).await;
+                stop::stopped(&daemon, &key).await;
             }
             if ends_pod {
                 // At the latest now: what the runtime deletes is gone for plugins (D37).
-                stopping::stop_with_sandbox(&node, &record).await;
+                stopping::stop_with_sandbox(&daemon, &record).await;
             }
             drop(active);
         });

@@ -12,12 +12,12 @@ use std::time::Duration;
 use crate::adaptation::{Merged, Updated};
 use crate::argv::Verb;
 use crate::daemon::lifecycle::{late_start, removal, rollback};
-use crate::daemon::node::Node;
-use crate::daemon::node::lane::Lane;
 use crate::daemon::request::{VerbRequest, record};
 use crate::daemon::resources::in_force::Block;
 use crate::daemon::resources::{apply, updates};
 use crate::daemon::runtime::{exit_status, state_dir};
+use crate::daemon::shared::Daemon;
+use crate::daemon::shared::lane::Lane;
 use crate::daemon::verbs::admitted::{Adjusted, Admitted, admit, blame};
 use crate::daemon::verbs::delete;
 use crate::daemon::watch::pidfd;
@@ -38,55 +38,56 @@ const ORDER_CHECKS: usize = 10;
 
 /// Decides a hook; returns the verb whose outcome the daemon has to wait for, if there is one.
 pub(crate) async fn decide(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     lane: &Lane,
     call: &mut VerbRequest,
     hook: Hook,
     has_turn: bool,
 ) -> Result<Option<Verb>> {
-    if is_reported(node, lane, call) {
+    if is_reported(daemon, lane, call) {
         return Ok(None);
     }
     match hook.stage {
-        Stage::Prestart | Stage::CreateRuntime => create(node, call, hook.init).await.map(Some),
+        Stage::Prestart | Stage::CreateRuntime => create(daemon, call, hook.init).await.map(Some),
         Stage::Poststart => {
             // One that is not known to be started is watched for its start.
-            if has_turn && matches!(state_dir::waits_for_start(&node.host, &call.key), Ok(false)) {
-                late_start::started(node, &call.key).await;
+            if has_turn && matches!(state_dir::waits_for_start(&daemon.host, &call.key), Ok(false))
+            {
+                late_start::started(daemon, &call.key).await;
             }
             Ok(None)
         }
         Stage::Poststop => {
             if has_turn {
-                delete::delete(node, call).await?;
+                delete::delete(daemon, call).await?;
             }
-            Ok(node.container(&call.key).map(|_known| Verb::Delete))
+            Ok(daemon.container(&call.key).map(|_known| Verb::Delete))
         }
     }
 }
 
 /// Whether a wrapper, or an earlier hook, has reported this runtime process.
-fn is_reported(node: &Node, lane: &Lane, call: &VerbRequest) -> bool {
+fn is_reported(daemon: &Daemon, lane: &Lane, call: &VerbRequest) -> bool {
     let pid = call.question().pid;
-    let record = node.container(&call.key);
+    let record = daemon.container(&call.key);
     let flight = record.and_then(|record| record.in_flight.clone());
     flight.is_some_and(|flight| flight.pid == pid)
         || lane.pending.borrow().iter().any(|pending| pending.pid == pid)
 }
 
 /// A runtime is creating a container: the same steps as `create`, without a document to write.
-async fn create(node: &Rc<Node>, call: &mut VerbRequest, init: u32) -> Result<Verb> {
+async fn create(daemon: &Rc<Daemon>, call: &mut VerbRequest, init: u32) -> Result<Verb> {
     let verb = if call.command_line.verb.creates() { call.command_line.verb } else { Verb::Create };
-    if node.container(&call.key).is_some() {
+    if daemon.container(&call.key).is_some() {
         // The runtime accepted the ID, so the container that had it was removed unnoticed.
-        removal::removed(node, &call.key).await;
+        removal::removed(daemon, &call.key).await;
     }
-    let mut record = record::blank_record(node, call);
-    record.init_start = pidfd::start_time(&node.host, init)?;
+    let mut record = record::blank_record(daemon, call);
+    record.init_start = pidfd::start_time(&daemon.host, init)?;
     record.init_pid = Some(init);
     let (verb_name, pid) = (verb.name().to_owned(), call.question().pid);
     record.in_flight = Some(InFlight { verb: verb_name, pid, executed: true });
-    let admitted = admit(node, call, record).await?;
+    let admitted = admit(daemon, call, record).await?;
     if admitted.is_sandbox() {
         return Ok(verb);
     }
@@ -95,19 +96,19 @@ async fn create(node: &Rc<Node>, call: &mut VerbRequest, init: u32) -> Result<Ve
         adjusted => adjusted,
     };
     let Err(error) = adjusted else { return Ok(verb) };
-    rollback::refused(node, &admitted.key, &error).await;
+    rollback::refused(daemon, &admitted.key, &error).await;
     Err(error)
 }
 
 /// Asks the plugins, and applies their adjustment: all of it, or nothing.
 async fn adjust(admitted: &Admitted) -> Result<()> {
-    let Admitted { node, key, .. } = admitted;
+    let Admitted { daemon, key, .. } = admitted;
     let Adjusted { mut merged, patched, names } = admitted.adjust(ResourceWriter::Daemon).await?;
     let part = applicable_part(admitted, &merged, &patched, &names);
     let part = part.inspect_err(|_| admitted.describe(None))?;
     admitted.note_unknown(&merged);
     let owners = merged.owners.to_flat(&key.id);
-    node.change(key, |_| ());
+    daemon.change(key, |_| ());
     let others = Updated {
         updates: std::mem::take(&mut merged.updates),
         answered: None,
@@ -118,10 +119,10 @@ async fn adjust(admitted: &Admitted) -> Result<()> {
         noted: std::mem::take(&mut merged.noted),
         dropped: std::mem::take(&mut merged.dropped),
     };
-    updates::carry_out(node, others, Event::CreateContainer, key).await;
+    updates::carry_out(daemon, others, Event::CreateContainer, key).await;
     let event = Event::CreateContainer.name().to_owned();
     let requested = PendingUpdate { part, owners, event, ..PendingUpdate::default() };
-    apply::at_birth(node, key, requested).await.map_err(|update_error| {
+    apply::at_birth(daemon, key, requested).await.map_err(|update_error| {
         let why = quoted(&update_error.to_string());
         Error::new(why).hint("nothing of the container was changed")
     })
@@ -159,14 +160,14 @@ fn applicable_part(
 
 /// Waits until the start and the exit of a short-lived container were reported by the task that
 /// watches it; its removal must not come before them.
-pub(crate) async fn end_in_order(node: &Node, key: &ContainerKey) {
+pub(crate) async fn end_in_order(daemon: &Daemon, key: &ContainerKey) {
     for _ in 0..ORDER_CHECKS {
-        match node.container(key) {
+        match daemon.container(key) {
             Some(record)
                 // Its creation may still have to be settled.
                 if record.by_hook
                     && matches!(record.state, Lifecycle::Creating | Lifecycle::Created)
-                    && exit_status::has_exited(&node.host, &record) => {}
+                    && exit_status::has_exited(&daemon.host, &record) => {}
             Some(_) | None => return,
         }
         tokio::time::sleep(ORDER_CHECK).await;

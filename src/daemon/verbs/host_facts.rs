@@ -22,7 +22,7 @@ use crate::spec::patch::{
     HostFacts, PatchError, PatchedSpec, Resolved, patch_on, propagating_sources,
 };
 
-use crate::daemon::node::Node;
+use crate::daemon::shared::Daemon;
 
 /// A document above so many bytes is edited on another thread.
 const LARGE: usize = 256 << 10;
@@ -33,18 +33,18 @@ const FEW: usize = 16;
 /// Resolves the adjustment's names, and checks that the runtime honours them. The second value is
 /// what this node lacks for them: the container is refused for it once it is described.
 pub(crate) async fn resolve_for_runtime(
-    node: &Node,
+    daemon: &Daemon,
     id: &str,
     runtime: &OsStr,
     merged: &Merged,
     writer: ResourceWriter,
 ) -> std::result::Result<(Resolved, Vec<PatchError>), PatchError> {
-    let (resolved, missing) = resolve_names(node, &merged.adjust).await?;
+    let (resolved, missing) = resolve_names(daemon, &merged.adjust).await?;
     for note in &resolved.notes {
         warn!("{id}: {note}");
     }
     if resolve::needs_runtime(&merged.adjust, &resolved) {
-        let runtimes = Arc::clone(&node.caches.runtimes);
+        let runtimes = Arc::clone(&daemon.caches.runtimes);
         let runtime = PathBuf::from(runtime);
         let name = runtime.display().to_string();
         // On another thread: the runtime may be slow, and other requests must not wait for it.
@@ -62,14 +62,14 @@ pub(crate) async fn resolve_for_runtime(
 
 /// Resolves the names. CDI's files are read on another thread: there may be many.
 async fn resolve_names(
-    node: &Node,
+    daemon: &Daemon,
     adjust: &api::ContainerAdjustment,
 ) -> std::result::Result<(Resolved, Vec<PatchError>), PatchError> {
     if adjust.CDI_devices.is_empty() {
-        return resolve::resolve(adjust, &node.config(), &node.host);
+        return resolve::resolve(adjust, &daemon.config(), &daemon.host);
     }
-    let (adjust, host) = (adjust.clone(), node.host.clone());
-    let config = Config::clone(&node.config());
+    let (adjust, host) = (adjust.clone(), daemon.host.clone());
+    let config = Config::clone(&daemon.config());
     let look = tokio::task::spawn_blocking(move || resolve::resolve(&adjust, &config, &host));
     look.await.unwrap_or_else(|_panicked| {
         let problem = "the files of CDI devices could not be read".to_owned();
@@ -128,30 +128,30 @@ fn write(
 /// Refuses values that this node lacks, once they are known to be well formed: a runtime would
 /// refuse them without the plugin's name, or drop them.
 pub(crate) fn check_node(
-    node: &Node,
+    daemon: &Daemon,
     merged: &Merged,
     names: &Resolved,
     document: &[u8],
 ) -> std::result::Result<(), PatchError> {
-    let config = node.config();
+    let config = daemon.config();
     resolve::check_node(&merged.adjust, names, &config.resctrl_path, document, &config.node())
 }
 
 /// The facts about the host; its mounts are read only if the adjustment asks for mounts that
 /// propagate.
 pub(crate) async fn host_facts(
-    node: &Node,
+    daemon: &Daemon,
     adjust: &api::ContainerAdjustment,
     names: Resolved,
 ) -> Result<HostFacts> {
     let has_resources = adjust.linux.as_ref().is_some_and(|linux| linux.resources.is_some());
-    let is_cgroup_v2 = has_resources && resolve::is_cgroup_v2(&node.config().node());
+    let is_cgroup_v2 = has_resources && resolve::is_cgroup_v2(&daemon.config().node());
     let sources = propagating_sources(adjust, &names).into_iter().map(str::to_owned);
     let sources: Vec<String> = sources.collect();
     if sources.is_empty() {
         return Ok(HostFacts { names, is_cgroup_v2, ..HostFacts::default() });
     }
-    let host = node.host.clone();
+    let host = daemon.host.clone();
     // Not on this thread: a plugin may name a file server that does not answer.
     let look = tokio::task::spawn_blocking(move || resolve::host_facts(&sources, names, &host));
     let facts = look.await;

@@ -6,10 +6,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::argv;
-use crate::daemon::node::Node;
 use crate::daemon::pods::stopping;
 use crate::daemon::request::VerbRequest;
 use crate::daemon::runtime::exit_status;
+use crate::daemon::shared::Daemon;
 use crate::presence::IfThere;
 use crate::procfs;
 use crate::state::{Container, Lifecycle};
@@ -22,17 +22,17 @@ const EXITS_WAIT: Duration = Duration::from_millis(300);
 const EXITS_CHECK: Duration = Duration::from_millis(5);
 
 /// Reacts to a `kill`; there is nothing to decide.
-pub(crate) async fn kill(node: &Rc<Node>, call: &VerbRequest) {
+pub(crate) async fn kill(daemon: &Rc<Daemon>, call: &VerbRequest) {
     let signal = argv::ending_signal(&call.command_line);
-    let sandbox = node.container(&call.key).filter(|record| record.is_sandbox);
+    let sandbox = daemon.container(&call.key).filter(|record| record.is_sandbox);
     let (Some(signal), Some(sandbox)) = (signal, sandbox) else { return };
-    if !will_end(node, &sandbox, signal) {
+    if !will_end(daemon, &sandbox, signal) {
         return;
     }
-    let (node, active) = (Rc::clone(node), node.process.activity.begin());
+    let (daemon, active) = (Rc::clone(daemon), daemon.process.activity.begin());
     let told = tokio::task::spawn_local(async move {
-        wait_for_exits(&node, &sandbox.pod).await;
-        stopping::stop_with_sandbox(&node, &sandbox).await;
+        wait_for_exits(&daemon, &sandbox.pod).await;
+        stopping::stop_with_sandbox(&daemon, &sandbox).await;
         drop(active);
     });
     let _finishes_in_the_background = tokio::time::timeout(KILL_WAIT, told).await;
@@ -40,14 +40,14 @@ pub(crate) async fn kill(node: &Rc<Node>, call: &VerbRequest) {
 
 /// Whether the signal will end the process. The first process of a PID namespace receives only
 /// SIGKILL and what it has a handler for.
-fn will_end(node: &Node, sandbox: &Container, signal: u8) -> bool {
+fn will_end(daemon: &Daemon, sandbox: &Container, signal: u8) -> bool {
     const KILL: u8 = 9;
     let Some(pid) = sandbox.init_pid else { return false };
-    if exit_status::has_exited(&node.host, sandbox) {
+    if exit_status::has_exited(&daemon.host, sandbox) {
         return true; // The pod is over, whatever this signal does.
     }
     // What is not known to end is reported when it ends.
-    let dispositions = procfs::dispositions(&node.host, pid).or_absent().flatten();
+    let dispositions = procfs::dispositions(&daemon.host, pid).or_absent().flatten();
     signal == KILL
         || dispositions.is_some_and(|process| {
             process.handles(signal) || (!process.is_first && !process.ignores(signal))
@@ -55,17 +55,17 @@ fn will_end(node: &Node, sandbox: &Container, signal: u8) -> bool {
 }
 
 /// The engine has ended the members before: their exits are reported first, once each is settled.
-async fn wait_for_exits(node: &Node, pod: &str) {
+async fn wait_for_exits(daemon: &Daemon, pod: &str) {
     let deadline = tokio::time::Instant::now() + EXITS_WAIT;
-    while has_unreported_exit(node, pod) && tokio::time::Instant::now() < deadline {
+    while has_unreported_exit(daemon, pod) && tokio::time::Instant::now() < deadline {
         tokio::time::sleep(EXITS_CHECK).await;
     }
 }
 
-fn has_unreported_exit(node: &Node, pod: &str) -> bool {
-    let store = node.records.read();
+fn has_unreported_exit(daemon: &Daemon, pod: &str) -> bool {
+    let store = daemon.records.read();
     store.of_pod(pod).filter(|member| !member.is_sandbox).any(|member| {
         let is_alive = matches!(member.state, Lifecycle::Created | Lifecycle::Running);
-        is_alive && exit_status::has_exited(&node.host, member)
+        is_alive && exit_status::has_exited(&daemon.host, member)
     })
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::clock::now;
 use crate::daemon::lifecycle::notify;
-use crate::daemon::node::Node;
 use crate::daemon::pods::{life, own_process};
 use crate::daemon::request::VerbRequest;
 use crate::daemon::resources::updates;
+use crate::daemon::shared::Daemon;
 use crate::error::Result;
 use crate::host::Point;
 use crate::link::Proceed;
@@ -20,31 +20,31 @@ use crate::state::{InFlight, Lifecycle, START};
 const WRITE_WAIT: Duration = Duration::from_secs(3);
 
 /// Decides a `start`.
-pub(crate) async fn start(node: &Rc<Node>, call: &VerbRequest) -> Result<Proceed> {
-    let Some(record) = node.container(&call.key) else { return Ok(Proceed::default()) };
+pub(crate) async fn start(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Proceed> {
+    let Some(record) = daemon.container(&call.key) else { return Ok(Proceed::default()) };
     if record.state != Lifecycle::Created {
         return Ok(Proceed::default()); // The runtime refuses it with its own message.
     }
-    node.host.point(Point::DaemonRecord)?;
+    daemon.host.point(Point::DaemonRecord)?;
     let flight = InFlight { verb: START.to_owned(), pid: call.question().pid, executed: false };
     // Not written: after a crash the runtime's state shows whether it was started.
-    node.records.change_in_memory(&call.key, |record| record.in_flight = Some(flight));
+    daemon.records.change_in_memory(&call.key, |record| record.in_flight = Some(flight));
     // An update that began before ends first. Those that plugins request from here on wait until the
     // container was started: after StartContainer nothing of it changes before its process runs.
-    let lane = node.lane(&call.key);
+    let lane = daemon.lane(&call.key);
     drop(tokio::time::timeout(WRITE_WAIT, lane.writing.lock()).await);
     let allowed = if record.is_sandbox {
-        life::run(node, &record.pod).await
+        life::run(daemon, &record.pod).await
     } else {
-        own_process::learn(node, &call.key).await;
-        notify::ask_to_start(node, &call.key, "the container was not started").await
+        own_process::learn(daemon, &call.key).await;
+        notify::ask_to_start(daemon, &call.key, "the container was not started").await
     };
     if let Err(error) = allowed {
-        node.change(&call.key, |record| {
+        daemon.change(&call.key, |record| {
             record.in_flight = None;
             record.refuse(error.to_string(), now());
         });
-        updates::carry_out_deferred(node, &call.key).await;
+        updates::carry_out_deferred(daemon, &call.key).await;
         return Err(error);
     }
     Ok(Proceed::default())

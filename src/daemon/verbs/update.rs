@@ -20,9 +20,6 @@ use crate::adaptation::Updated;
 use crate::argv;
 use crate::chain::{self, ChainError, RuleScope};
 use crate::clock::now;
-use crate::daemon::node::Node;
-use crate::daemon::node::lane::ProposedUpdate;
-use crate::daemon::node::messages::{self, Classes};
 use crate::daemon::registry::Skips;
 use crate::daemon::request::{VerbRequest, resources as requests};
 use crate::daemon::resources::error::{RefusedField, UpdateError};
@@ -30,6 +27,9 @@ use crate::daemon::resources::ignored::{ignored, leave_out_idle};
 use crate::daemon::resources::in_force::{Block, in_force};
 use crate::daemon::resources::{apply, classes, target, updates};
 use crate::daemon::runtime::state_dir::{self, Stamp};
+use crate::daemon::shared::Daemon;
+use crate::daemon::shared::lane::ProposedUpdate;
+use crate::daemon::shared::messages::{self, Classes};
 use crate::describe;
 use crate::error::{Context, Error, Result, quoted};
 use crate::link::{Attached, Proceed};
@@ -56,10 +56,10 @@ struct AnsweredUpdate {
 
 /// Decides an `update`; the second value holds once the runtime took it.
 pub(crate) async fn update(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     call: &mut VerbRequest,
 ) -> Result<(Proceed, Option<ProposedUpdate>)> {
-    let Some(record) = node.container(&call.key) else { return Ok((Proceed::default(), None)) };
+    let Some(record) = daemon.container(&call.key) else { return Ok((Proceed::default(), None)) };
     if record.is_sandbox {
         return Ok((Proceed::default(), None));
     }
@@ -68,12 +68,12 @@ pub(crate) async fn update(
     let Some(request) = requests::requested(call, bytes, &record.runtime) else {
         return Ok((Proceed::default(), None));
     };
-    let refuse = |error: &Error| note_refusal(node, &call.key, error);
+    let refuse = |error: &Error| note_refusal(daemon, &call.key, error);
     let answer = match EnginesQuestion::of(&record, &request) {
-        Some(question) => ask(node, &record, question).await.inspect_err(refuse)?,
+        Some(question) => ask(daemon, &record, question).await.inspect_err(refuse)?,
         None => AnsweredUpdate::default(),
     };
-    let lane = node.lane(&call.key);
+    let lane = daemon.lane(&call.key);
     let writing = tokio::time::timeout(WRITE_WAIT, Arc::clone(&lane.writing).lock_owned())
         .await
         .map_err(|_late| {
@@ -81,9 +81,9 @@ pub(crate) async fn update(
                 .hint("nothing was changed")
         })?;
     // Read again: another update may have changed the record while the plugins were asked.
-    let Some(record) = node.container(&call.key) else { return Ok((Proceed::default(), None)) };
+    let Some(record) = daemon.container(&call.key) else { return Ok((Proceed::default(), None)) };
     let mut merged = merge(&record, &request, &answer).inspect_err(refuse)?;
-    leave_out_idle(node, &mut merged.to_runtime, &merged.engine);
+    leave_out_idle(daemon, &mut merged.to_runtime, &merged.engine);
     let is_plugin_owned = !record.overlay.is_empty() || !answer.part.is_empty();
     let proceed = if is_plugin_owned {
         proceed(call, &merged.to_runtime)?
@@ -101,7 +101,7 @@ pub(crate) async fn update(
     let repeated = repeated(&request, &overlay, &answer.part, &owners);
     let proposed =
         ProposedUpdate { engine, overlay, owners, changes, repeated, classes, is_told, writing };
-    remember(node, call.question().pid, &record, &proposed);
+    remember(daemon, call.question().pid, &record, &proposed);
     Ok((proceed, Some(proposed)))
 }
 
@@ -153,24 +153,24 @@ fn repeated(
 
 /// Notes a refusal for `explain`. An engine may repeat a request every ten seconds: it is noted
 /// once.
-fn note_refusal(node: &Node, key: &ContainerKey, error: &Error) {
+fn note_refusal(daemon: &Daemon, key: &ContainerKey, error: &Error) {
     let why = error.to_string();
     let is_news = |record: &Rc<Container>| record.refused.last() != Some(&why);
-    if !node.container(key).as_ref().is_some_and(is_news) {
+    if !daemon.container(key).as_ref().is_some_and(is_news) {
         return;
     }
-    node.change(key, |record| record.refuse(why, now()));
+    daemon.change(key, |record| record.refuse(why, now()));
 }
 
 /// Records the update before the runtime runs: if this daemon dies meanwhile, the next one checks
 /// whether the runtime took it.
-fn remember(node: &Node, pid: u32, record: &Container, proposed: &ProposedUpdate) {
+fn remember(daemon: &Daemon, pid: u32, record: &Container, proposed: &ProposedUpdate) {
     let ProposedUpdate { engine, overlay, owners, changes, classes, .. } = proposed;
     if *engine == record.engine_resources && *overlay == record.overlay {
         return;
     }
     // Without it the next daemon goes by what the files say.
-    let stamp = state_dir::state_stamp(&node.host, &record.key).or_absent().flatten();
+    let stamp = state_dir::state_stamp(&daemon.host, &record.key).or_absent().flatten();
     let updating = Updating {
         pid,
         state_before: stamp.map(|Stamp(inode, seconds, nanoseconds)| (inode, seconds, nanoseconds)),
@@ -180,52 +180,52 @@ fn remember(node: &Node, pid: u32, record: &Container, proposed: &ProposedUpdate
         changes: changes.clone(),
         classes: (classes.blockio.clone(), classes.rdt.clone()),
     };
-    node.change(&record.key, |record| record.updating = Some(updating));
+    daemon.change(&record.key, |record| record.updating = Some(updating));
 }
 
 /// UpdateContainer through the chain; updates of other containers are carried out.
 async fn ask(
-    node: &Rc<Node>,
+    daemon: &Rc<Daemon>,
     record: &Container,
     question: EnginesQuestion,
 ) -> Result<AnsweredUpdate> {
     let key = &record.key;
-    node.registry.wait_for_returning().await;
-    let Some(notification) = node.notification(Event::UpdateContainer, key) else {
+    daemon.registry.wait_for_returning().await;
+    let Some(notification) = daemon.notification(Event::UpdateContainer, key) else {
         return Ok(AnsweredUpdate::default());
     };
-    let subscribers = node.registry.subscribers(&notification);
-    let (rules, pod) = (node.registry.rules(), notification.ruled_pod());
+    let subscribers = daemon.registry.subscribers(&notification);
+    let (rules, pod) = (daemon.registry.rules(), notification.ruled_pod());
     let request = api::UpdateContainerRequest {
         pod: Some(notification.pod).into(),
         container: notification.container.into(),
         linux_resources: Some(question.resources()).into(),
         ..api::UpdateContainerRequest::default()
     };
-    node.registry.recorders.request(Event::UpdateContainer, &request);
+    daemon.registry.recorders.request(Event::UpdateContainer, &request);
     let skips = Skips::default();
-    let pods = target::KnownPods { node, subject: Some(key) };
+    let pods = target::KnownPods { daemon, subject: Some(key) };
     let scope = RuleScope { rules: &rules, subject: Some((&key.id, &pod)), pods: &pods };
     let asked = chain::update(&subscribers, request, scope, &skips).await;
     // Once: kubelet repeats its request every ten seconds.
-    updates::note_skipped(node, key, Event::UpdateContainer.name(), skips.0.into_inner());
+    updates::note_skipped(daemon, key, Event::UpdateContainer.name(), skips.0.into_inner());
     let updated = match asked {
         Ok(updated) => updated,
         Err(ChainError { failure, asked: _ }) => {
             if let Some(note) = &failure.against {
-                node.report.metrics.plugins().count_rule(&note.rule, "refused");
+                daemon.report.metrics.plugins().count_rule(&note.rule, "refused");
             }
             return Err(failure.into_error().hint("its resources are unchanged"));
         }
     };
-    let answer = own(node, record, &question, &updated)?;
-    updates::carry_out(node, updated, Event::UpdateContainer, key).await;
+    let answer = own(daemon, record, &question, &updated)?;
+    updates::carry_out(daemon, updated, Event::UpdateContainer, key).await;
     Ok(AnsweredUpdate { is_told: true, ..answer })
 }
 
 /// The plugins' part of the update of the container itself.
 fn own(
-    node: &Node,
+    daemon: &Daemon,
     record: &Container,
     question: &EnginesQuestion,
     updated: &Updated,
@@ -241,7 +241,7 @@ fn own(
         EnginesQuestion::Repeated(_) => updated.answered.as_ref(),
     };
     let Some(resources) = resources else { return Ok(AnsweredUpdate::default()) };
-    let wanted = classes::overlay_of(node, &key.id, resources).map_err(|error| {
+    let wanted = classes::overlay_of(daemon, &key.id, resources).map_err(|error| {
         let owner = error.field().and_then(|field| owners.get(field));
         let text = owner.map_or_else(|| error.to_string(), |owner| format!("{owner}: {error}"));
         Error::new(quoted(&text)).hint("its resources are unchanged")
@@ -254,7 +254,7 @@ fn own(
         rdt_class: classes.rdt.clone(),
         ..PendingUpdate::default()
     };
-    if let Err(UpdateError::Refused(refusal)) = apply::check(node, record, &requested) {
+    if let Err(UpdateError::Refused(refusal)) = apply::check(daemon, record, &requested) {
         let owner = match &refusal.field {
             Some(RefusedField::Path(path)) => owned::fields(&part)
                 .into_iter()

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Plugins register: external ones through the socket, pre-installed ones from `launcher.rs`.
+//!
+//! Handshakes run side by side and are bounded; a connection that never registers delays no other.
+//! D11 says which plugins may connect, D15 what they are synchronized with, D41 what becomes of a
+//! connected plugin with the same identity (`takeover.rs`).
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::net::{UnixListener, UnixStream};
+use tracing::{debug, warn};
+
+use crate::chain::ChainedPlugin;
+use crate::config::{Config, Displace};
+use crate::daemon::connections::slots::{self, Slots, Taken};
+use crate::daemon::connections::takeover::{self, Takeover};
+use crate::daemon::connections::upcalls::{Registration, upcalls};
+use crate::daemon::connections::{origin, refusals, returning};
+use crate::daemon::registry::NRI_VERSION;
+use crate::daemon::registry::connected::{ConnectedPlugin, Subject};
+use crate::daemon::registry::peer::{NotAdmitted, PluginPeer, allow_user};
+use crate::daemon::registry::process_name;
+use crate::daemon::resources::updates;
+use crate::daemon::shared::events::{self, Moment};
+use crate::daemon::shared::refused::ConnectionLine;
+use crate::daemon::shared::{Daemon, log_failure, messages};
+use crate::error::{in_our_words, quoted};
+use crate::files;
+use crate::host::Point;
+use crate::limits;
+use crate::plugin::mux::CLOSED;
+use crate::plugin::{self, Encoded, EncodedSnapshot, Outcome, Plugin, Settings, api};
+use crate::presence::{self, IfThere};
+use crate::state::{Container, HiddenFrom};
+use crate::text::counted;
+
+/// The pause after a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Connections that are accepted before other tasks get a turn.
+const ACCEPTED_AT_ONCE: usize = 256;
+
+/// Containers of a snapshot that are encoded before other tasks get a turn.
+const AT_ONCE: usize = 100;
+
+/// Accepts connections of plugins. Never ends.
+pub(crate) async fn accept(daemon: Rc<Daemon>, listener: UnixListener) {
+    let slots = Slots::default();
+    loop {
+        let mut next = Some(listener.accept().await);
+        // While the kernel's queue is full, other plugins cannot connect at all: it is emptied before any
+        // of these connections is looked at.
+        let mut cgroups = BTreeMap::new();
+        for _at_once in 0..ACCEPTED_AT_ONCE {
+            match next {
+                None => break,
+                Some(Ok((stream, _))) => assign_slot(&daemon, &slots, &mut cgroups, stream),
+                Some(Err(error)) => {
+                    let line = format!("the plugin socket: {}", in_our_words(&error));
+                    refusals::report(&daemon, ConnectionLine::Unaccepted, "", &line);
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    break;
+                }
+            }
+            next = listener.accept().now_or_never();
+        }
+        // A flood of connections holds up no other task.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Gives a connection a slot, if its user may connect.
+fn assign_slot(
+    daemon: &Rc<Daemon>,
+    slots: &Slots,
+    cgroups: &mut BTreeMap<i32, String>,
+    stream: UnixStream,
+) {
+    let peer = stream.peer_cred();
+    // A user that is not known is none that may connect.
+    let uid = peer.as_ref().map_or(u32::MAX, tokio::net::unix::UCred::uid);
+    if let Err(why) = allow_user(&daemon.config(), uid) {
+        return refusals::report(daemon, ConnectionLine::User, "", &why);
+    }
+    let pid = peer.ok().and_then(|peer| peer.pid()).unwrap_or_default();
+    let cgroup = cgroups.entry(pid).or_insert_with(|| {
+        let pid = u32::try_from(pid).ok().filter(|pid| *pid > 0);
+        pid.map(|pid| returning::cgroup(daemon, pid)).unwrap_or_default()
+    });
+    let slot = slots.take(uid, cgroup, pid);
+    tokio::task::spawn_local(register(Rc::clone(daemon), stream, slot));
+}
+
+/// Performs the handshake with a process that connected, and admits it if it may take part.
+async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
+    // A connection that has lost its slot already is skipped.
+    if slot.is_lost() {
+        return report_crowded(&daemon, slot.pid());
+    }
+    // Before the first word of it: later the process may be another.
+    let peer = origin::peer_of(&daemon, &stream);
+    let pid = peer.pid;
+    let settings = settings(&daemon);
+    let unregistered = daemon.registry.roster.enters(None, Some(pid).filter(|pid| *pid > 0));
+    let registration = Registration::default();
+    let upcalls = upcalls(&daemon, &unregistered, &registration);
+    let handshake = tokio::select! {
+        handshake = plugin::handshake(stream, None, &settings, upcalls) => Some(handshake),
+        () = slot.lost() => None,
+    };
+    let registered = unregistered.registered.get().map(ToString::to_string);
+    drop((unregistered, slot));
+    if !matches!(handshake, Some(Ok(_))) {
+        registered.iter().for_each(|id| daemon.registry.note_failed(id));
+    }
+    match handshake {
+        Some(Ok(plugin)) => match may_be(&daemon, &plugin, &peer).await {
+            Ok(()) => admit(&daemon, plugin, Some(peer), &registration).await,
+            Err(why) => {
+                daemon.registry.note_failed(&plugin.id());
+                plugin.disconnect(&why);
+            }
+        },
+        // `check` and `install` connect to find out who listens.
+        Some(Err(error)) if registered.is_none() && error.to_string() == CLOSED => {
+            debug!("process {pid} connected to the plugin socket and left");
+        }
+        Some(Err(error)) => {
+            let line = format!("a plugin connection of process {pid} ended: {error}");
+            refusals::report(&daemon, ConnectionLine::Unfinished, "", &line);
+        }
+        None => report_crowded(&daemon, pid),
+    }
+}
+
+fn report_crowded(daemon: &Rc<Daemon>, pid: i32) {
+    let line = format!(
+        "{} connections have not registered yet: one of process {pid}, which is among those with the most, was closed",
+        slots::MOST
+    );
+    refusals::report(daemon, ConnectionLine::Crowded, "", &line);
+}
+
+/// Whether this process may be that plugin. A refusal is reported.
+async fn may_be(daemon: &Rc<Daemon>, plugin: &Plugin, peer: &PluginPeer) -> Result<(), String> {
+    let files = &daemon.registry.pre_installed;
+    let looked = presence::insist_on_loop(|| files.look(&daemon.config())).await;
+    let (config, identity) = (daemon.config(), (plugin.index(), plugin.name()));
+    let mut checked = peer.check(&config, files, identity);
+    if let (Ok(()), Err(error)) = (&checked, looked) {
+        let name = plugin.name();
+        let (folder, why) = (config.plugin_path.display(), in_our_words(&error));
+        if config.plugin(identity.0, name).displace == Displace::Never {
+            let why = format!(
+                "whether it is pre-installed cannot be known ({folder}: {why}): make this folder readable"
+            );
+            checked = Err((NotAdmitted::File, why));
+        }
+    }
+    checked.map_err(|refusal| {
+        refusals::report_refused(daemon, plugin, &refusal);
+        refusal.1
+    })
+}
+
+/// Disconnects the plugins that another configuration no longer permits; `before` is the one until
+/// now. A file of the name that has appeared takes over from them, without a gap.
+pub(crate) fn disconnect_unfit(daemon: &Daemon, before: &Config) {
+    let config = daemon.config();
+    for connected in daemon.registry.connected() {
+        let Some(peer) = &connected.peer else { continue };
+        let plugin = &connected.chained.plugin;
+        let identity = (plugin.index(), plugin.name());
+        let Err((kind, why)) = peer.check(&config, &daemon.registry.pre_installed, identity) else {
+            continue;
+        };
+        let allowed_others = before.plugin(identity.0, identity.1).displace == Displace::Any;
+        if kind != NotAdmitted::File || allowed_others {
+            warn!(
+                plugin = plugin.id(),
+                "{} is disconnected by the new configuration: {why}",
+                plugin.id()
+            );
+            plugin.disconnect(&why);
+        }
+    }
+}
+
+/// The daemon's settings for a plugin's connection.
+pub(crate) fn settings(daemon: &Daemon) -> Settings {
+    Settings {
+        registration_timeout: daemon.config().registration_timeout,
+        request_timeout: daemon.config().request_timeout,
+        runtime_name: daemon.config().runtime_name.clone(),
+        runtime_version: format!("v{}", env!("CARGO_PKG_VERSION")),
+        nri_version: NRI_VERSION.to_owned(),
+    }
+}
+
+/// Synchronizes a registered plugin and adds it to the chain, in the place of an earlier connection
+/// with its identity; returns when it is disconnected.
+pub(super) async fn admit(
+    daemon: &Rc<Daemon>,
+    mut plugin: Plugin,
+    peer: Option<PluginPeer>,
+    registration: &Registration,
+) {
+    let (id, launched) = (plugin.id(), peer.is_none());
+    let counted_connections = daemon.report.metrics.plugins();
+    let config = daemon.config();
+    if launched || config.names_plugin(&id) {
+        // Others that choose a name take no label from it.
+        counted_connections.reserve(&id);
+    }
+    plugin.count_calls(daemon.report.metrics.call_meter());
+    let begun = Takeover::begin(daemon, &plugin, launched);
+    let begun = begun.map_err(|why| (ConnectionLine::Contested, why));
+    let takeover = match begun {
+        Ok(None) if !launched && !config.names_plugin(&id) && is_full(daemon) => {
+            let most = limits::PLUGINS;
+            let why = format!(
+                "{id} was refused: {most} plugins take part already; end some of them, or give this one a section [plugin.NAME]"
+            );
+            Err((ConnectionLine::Full, why))
+        }
+        begun => begun,
+    };
+    let takeover = match takeover {
+        Ok(takeover) => takeover,
+        Err((kind, why)) => {
+            refusals::report(daemon, kind, &id, &why);
+            plugin.disconnect(&why);
+            return daemon.registry.note_failed(&id);
+        }
+    };
+    // Snapshot and registration in one step: events from here on reach the plugin.
+    let Moment { pods, containers, about, hidden } = {
+        let rules = daemon.registry.rules();
+        let is_ending = |subject: &_| daemon.registry.is_ending(subject);
+        events::snapshot_shared(&daemon.records.read(), &rules, &id, is_ending)
+    };
+    note_hidden(daemon, &id, hidden);
+    let settings = config.plugin(plugin.index(), plugin.name());
+    let mistake = config.unreliable();
+    let chained =
+        ChainedPlugin::new(plugin, launched, &settings).with_unknown_rights(mistake.as_deref());
+    let connected = daemon.registry.add(chained, peer, about);
+    registration.set(&connected);
+    let counts = (counted(pods.len(), "pod"), counted(containers.len(), "container"));
+    let snapshot = EncodedSnapshot { pods, containers: encoded(daemon, containers).await };
+    let synchronized = synchronize(daemon, &connected, takeover.as_ref(), snapshot).await;
+    takeover.iter().for_each(|takeover| takeover.count(daemon));
+    if let Err(why) = synchronized {
+        report_unsynchronized(daemon, &connected, &why);
+        connected.chained.plugin.disconnect("it could not be synchronized");
+        daemon.registry.remove(&connected, &connected.chained.plugin.closed().await);
+        return daemon.registry.note_failed(&id);
+    }
+    counted_connections.count_connection(&id, "synchronized");
+    let line = format!("{id} is synchronized with {} and {}", counts.0, counts.1);
+    let pid = connected.chained.plugin.pid().unwrap_or_default();
+    let known = format!("process {pid}, synchronized with {} and {}", counts.0, counts.1);
+    let who = (id.as_str(), launched);
+    refusals::report_plugin(daemon, ConnectionLine::Connected, who, (&line, &known));
+    stay(daemon, &connected).await;
+}
+
+fn is_full(daemon: &Daemon) -> bool {
+    daemon.registry.connected().len() >= limits::PLUGINS
+}
+
+/// Notes what rules hide from a plugin that connects, for `explain`. A crash may lose it: the plugin
+/// connects again then.
+fn note_hidden(daemon: &Daemon, plugin: &str, hidden: Vec<(Subject, String)>) {
+    for (subject, rule) in hidden {
+        let new = HiddenFrom { plugin: plugin.to_owned(), rule };
+        let note = |known: &mut Vec<HiddenFrom>| {
+            if !known.contains(&new) {
+                known.push(new);
+            }
+        };
+        match subject {
+            Subject::Pod(id) => {
+                daemon.records.change_pod_in_memory(&id, |pod| note(&mut pod.hidden_from));
+            }
+            Subject::Container(key) => {
+                daemon.records.change_in_memory(&key, |record| note(&mut record.hidden_from));
+            }
+        }
+    }
+}
+
+/// Follows a plugin that takes part until it is disconnected.
+pub(super) async fn stay(daemon: &Rc<Daemon>, connected: &Rc<ConnectedPlugin>) {
+    let (id, counted_connections) = (connected.chained.id(), daemon.report.metrics.plugins());
+    let why = connected.chained.plugin.closed().await;
+    daemon.registry.remove(connected, &why);
+    counted_connections.count_connection(&id, "disconnected");
+    record_protecting_plugins(daemon);
+    // The process of a launched plugin must not outlive its connection.
+    connected.chained.plugin.disconnect("its connection has ended");
+    let (who, why) = ((id.as_str(), connected.chained.launched), quoted(&why));
+    let line = format!("{id} disconnected: {why}");
+    refusals::report_plugin(daemon, ConnectionLine::Disconnected, who, (&line, &why));
+}
+
+/// Encodes the records as they are sent. They are of one moment, so the encoding may take its time:
+/// between two parts other tasks get a turn.
+async fn encoded(daemon: &Daemon, containers: Vec<Rc<Container>>) -> Vec<Encoded> {
+    let mut encoded = Vec::with_capacity(containers.len());
+    for some in containers.chunks(AT_ONCE) {
+        let some = some
+            .iter()
+            .map(|container| messages::container_encoded(container, daemon.is_paused(container)));
+        encoded.extend(some);
+        tokio::task::yield_now().await;
+    }
+    encoded
+}
+
+/// Synchronizes a plugin, sends it the events since, and lets it take part. One that takes an earlier
+/// connection's place changes nothing before: that one keeps it, should the newcomer fail.
+async fn synchronize(
+    daemon: &Rc<Daemon>,
+    connected: &Rc<ConnectedPlugin>,
+    takeover: Option<&Takeover>,
+    snapshot: EncodedSnapshot,
+) -> Result<(), String> {
+    takeover::pass(daemon, takeover, Point::DaemonTakeover)?;
+    let mut response = Some(request_synchronization(connected, snapshot).await?);
+    takeover::pass(daemon, takeover, Point::DaemonTakeoverEvents)?;
+    if let Some(response) = response.take_if(|_| takeover.is_none()) {
+        updates::synchronized(daemon, connected, response).await;
+    }
+    connected.catch_up().await;
+    takeover::pass(daemon, takeover, Point::DaemonTakeoverPlace)?;
+    // Nothing else has run since the last queued event.
+    let old = takeover::take_place(daemon, connected, takeover)?;
+    remember_who_is_here(daemon);
+    daemon.registry.returning.note_arrival();
+    for old in old {
+        tokio::task::spawn_local(takeover::retire(Rc::clone(daemon), old, Rc::clone(connected)));
+    }
+    if let Some(response) = response {
+        updates::synchronized(daemon, connected, response).await;
+    }
+    Ok(())
+}
+
+/// Sends the snapshot; the plugin's response.
+async fn request_synchronization(
+    connected: &ConnectedPlugin,
+    snapshot: EncodedSnapshot,
+) -> Result<api::SynchronizeResponse, String> {
+    match connected.chained.plugin.synchronize_encoded(&snapshot).await {
+        Outcome::Answered(response) => Ok(response),
+        Outcome::Refused(text) | Outcome::Unimplemented(text) => {
+            Err(format!("it refused: {}", quoted(&text)))
+        }
+        Outcome::TimedOut => Err("it did not answer in time".to_owned()),
+        Outcome::Gone(why) => Err(format!("it went away ({})", quoted(&why))),
+        Outcome::NotConnected | Outcome::Busy(_) => Err("it went away".to_owned()),
+    }
+}
+
+/// Reports a plugin that did not come to take part, and who has its place.
+fn report_unsynchronized(daemon: &Rc<Daemon>, connected: &ConnectedPlugin, why: &str) {
+    let id = connected.chained.id();
+    let stays = daemon.registry.predecessor(connected).map(|old| {
+        let name = process_name(old.chained.plugin.pid());
+        format!("; {name} keeps its place")
+    });
+    let stays = stays.unwrap_or_default();
+    let line = format!("{id} could not be synchronized: {why}{stays}");
+    refusals::report(daemon, ConnectionLine::Unsynchronized, &id, &line);
+}
+
+/// Records the connected plugins: creates wait for them after a restart (D14).
+pub(crate) fn remember_who_is_here(daemon: &Daemon) {
+    returning::remember(daemon);
+    record_protecting_plugins(daemon);
+}
+
+/// Records the connected plugins that protect containers by their own declaration, for wrappers
+/// that find no daemon. A daemon that ends keeps the list: its plugins disconnect because it ends.
+pub(crate) fn record_protecting_plugins(daemon: &Daemon) {
+    if daemon.process.is_ending.get() {
+        return;
+    }
+    let mut list = String::new();
+    for chained in daemon.registry.synchronized() {
+        if chained.plugin.is_validator() {
+            list.push_str(&format!("{} validates adjustments\n", chained.id()));
+        } else if chained.policy().refuses_by_declaration() {
+            list.push_str(&format!("{} declares that its silence refuses\n", chained.id()));
+        }
+    }
+    let path = daemon.config().protecting_plugins();
+    let recorded = files::read_own(&path, limits::OWN_FILE).or_absent().unwrap_or_default();
+    if recorded != list.as_bytes() {
+        let written = files::replace(&path, list.as_bytes());
+        log_failure("recording the plugins that protect containers", written);
+    }
+}
+
+/// Waits the registration time-out, in which plugins of the last daemon may return, then records
+/// the present plugins that protect containers.
+pub(crate) async fn record_protecting_plugins_later(daemon: Rc<Daemon>) {
+    tokio::time::sleep(daemon.config().registration_timeout).await;
+    record_protecting_plugins(&daemon);
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One run of a pre-installed plugin, from the start of its process to its end. When to start one is
+//! the launcher's.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::watch::Receiver;
+use tokio::task::JoinHandle;
+
+use crate::audit::AuditAction;
+use crate::plugin::{Launched, Plugin, PluginFile, ProcessLog};
+
+use crate::daemon::connections::admission;
+use crate::daemon::connections::upcalls::{Registration, upcalls};
+use crate::daemon::registry::connected::ConnectedPlugin;
+use crate::daemon::registry::roster::LaunchRecord;
+use crate::daemon::shared::Daemon;
+use crate::daemon::watch::pidfd;
+use crate::presence::IfThere;
+
+/// How long the process of a stopped plugin may take to exit, the kill included.
+const LEAVING: Duration = Duration::from_secs(3);
+
+/// One run.
+pub(super) struct LaunchedRun {
+    /// The file that was started.
+    pub(super) file: PluginFile,
+    registration: Registration,
+    /// Ends with the process.
+    task: JoinHandle<()>,
+}
+
+impl LaunchedRun {
+    /// The run that the program before this one in the same process has begun, if it goes on.
+    pub(super) fn before(daemon: &Rc<Daemon>, record: &LaunchRecord) -> Option<Self> {
+        let before = daemon.registry.roster.take_launched_before(&record.id())?;
+        record.resumes(&before.file, before.starts, &before.log);
+        let registration = Registration::default();
+        registration.set(&before.connected);
+        let (of_task, connected) = (Rc::clone(daemon), before.connected);
+        let process = process_of(&connected.chained.plugin);
+        let task = tokio::task::spawn_local(async move {
+            let stays = admission::stay(&of_task, &connected);
+            follow_process(stays, process, &connected).await;
+        });
+        Some(Self { file: before.file, registration, task })
+    }
+
+    /// Starts the plugin, which registers and is configured; `None` if it fails, which is reported,
+    /// or if another file is wanted meanwhile.
+    pub(super) async fn start(
+        daemon: &Rc<Daemon>,
+        file: &PluginFile,
+        wanted_file: &mut Receiver<Option<PluginFile>>,
+        record: &LaunchRecord,
+    ) -> Option<Self> {
+        let id = file.id();
+        let log = ProcessLog::new(&id);
+        record.starts(file, &log);
+        let settings = admission::settings(daemon);
+        let identity = (file.index.clone(), file.name.clone());
+        let unregistered = daemon.registry.roster.enters(Some(identity), None);
+        let registration = Registration::default();
+        let upcalls = upcalls(daemon, &unregistered, &registration);
+        let started = tokio::select! {
+            started = Launched::start(file, &settings, upcalls, &log) => Some(started),
+            _ = wanted_file.changed() => None,
+        };
+        drop(unregistered);
+        let plugin = match started {
+            Some(Ok(plugin)) => {
+                record.note_start(None);
+                plugin
+            }
+            Some(Err(error)) => {
+                let why = format!("could not be started: {error}");
+                record.note_start(Some(why.clone()));
+                daemon.audit_plugin(AuditAction::Rejected, &id, &why);
+                daemon.report.note_failure(&format!("{id} {why}"), &id);
+                daemon.registry.note_failed(&id);
+                return None;
+            }
+            None => {
+                daemon.registry.note_failed(&id);
+                return None;
+            }
+        };
+        let task = follow(Rc::clone(daemon), plugin, registration.clone());
+        let task = tokio::task::spawn_local(task);
+        Some(Self { file: file.clone(), registration, task })
+    }
+
+    /// Waits until the plugin is synchronized; false if it ends before.
+    pub(super) async fn takes_part(&mut self) -> bool {
+        tokio::select! {
+            takes_part = self.registration.takes_part() => takes_part,
+            _ended = &mut self.task => false,
+        }
+    }
+
+    /// Waits until the process has ended.
+    pub(super) async fn ended(&mut self) {
+        if !self.task.is_finished() {
+            let _finished = (&mut self.task).await;
+        }
+    }
+
+    /// Whether the process has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    /// Ends the plugin: no new request reaches it, and those under way are answered first.
+    pub(super) async fn end(mut self, daemon: &Daemon, why: &str) {
+        match self.registration.connected() {
+            Some(connected) => {
+                daemon.registry.remove(&connected, why);
+                let ended = connected.requests_ended();
+                let _in_time = tokio::time::timeout(daemon.config().debug_create_cap, ended).await;
+                connected.chained.plugin.shutdown(why).await;
+            }
+            None => self.task.abort(),
+        }
+        self.ended().await;
+    }
+}
+
+/// Follows a plugin from its synchronization to the end of its process.
+async fn follow(daemon: Rc<Daemon>, plugin: Plugin, registration: Registration) {
+    let process = process_of(&plugin);
+    let registered = admission::admit(&daemon, plugin, None, &registration);
+    tokio::pin!(registered);
+    tokio::select! {
+        () = &mut registered => return wait_until_gone(process.as_ref()).await,
+        // A process that the plugin started may keep its connection open.
+        () = ended(process.as_ref()) => {}
+    }
+    if let Some(connected) = registration.connected() {
+        connected.chained.plugin.disconnect("its process has ended");
+    }
+    registered.await;
+    wait_until_gone(process.as_ref()).await;
+}
+
+/// The same of a plugin that takes part already; `stays` is over with its connection.
+async fn follow_process(
+    stays: impl Future<Output = ()>,
+    process: Option<OwnedFd>,
+    connected: &ConnectedPlugin,
+) {
+    tokio::pin!(stays);
+    tokio::select! {
+        () = &mut stays => return wait_until_gone(process.as_ref()).await,
+        () = ended(process.as_ref()) => {}
+    }
+    connected.chained.plugin.disconnect("its process has ended");
+    stays.await;
+    wait_until_gone(process.as_ref()).await;
+}
+
+fn process_of(plugin: &Plugin) -> Option<OwnedFd> {
+    // Without it the plugin's connection shows its end.
+    let pid = plugin.pid().and_then(|pid| u32::try_from(pid).ok())?;
+    pidfd::open(pid).or_absent()?
+}
+
+async fn ended(process: Option<&OwnedFd>) {
+    match process {
+        Some(process) => pidfd::ended(process).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits, bounded, until the process is gone: its successor may need the resources that it holds.
+async fn wait_until_gone(process: Option<&OwnedFd>) {
+    if process.is_some() {
+        let _killed_by_now = tokio::time::timeout(LEAVING, ended(process)).await;
+    }
+}

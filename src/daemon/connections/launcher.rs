@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Keeps the pre-installed plugins running: checks their folders every second, or waits until there
+//! is one, starts plugins that appeared, stops removed ones, starts changed ones anew (D14) and those that exited, with a pause
+//! that grows until the plugin runs steadily. The process of a changed one runs beside the old one,
+//! which is ended once the new one has its place (D41). It decides nothing about containers.
+
+use std::collections::{BTreeMap, HashSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::watch::{Receiver, Sender, channel};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::limits;
+use crate::plugin::{self, PluginFile, Unusable, UnusableKind};
+use crate::presence;
+
+use crate::daemon::connections::launched_run::LaunchedRun;
+use crate::daemon::connections::{resumed, socket};
+use crate::daemon::registry::process_name;
+use crate::daemon::registry::roster::LaunchRecord;
+use crate::daemon::shared::Daemon;
+
+/// How often the folders are checked. A change is acted upon when two checks see the same: a file
+/// that is being copied must not be executed.
+const FOLDER_CHECK: Duration = Duration::from_secs(1);
+
+/// How often it is checked whether there is a folder, beside the watch over its path: a link on the way
+/// may lead to a place that is not watched.
+const ABSENT_CHECK: Duration = Duration::from_secs(60);
+
+/// The pause before an exited plugin is started again: the first and the longest.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// A plugin that ran for this long begins with the first pause again.
+const STEADY: Duration = Duration::from_secs(60);
+
+/// The plugin files to run, by name; `None` tells the task of a plugin to end it.
+type WantedPlugins = BTreeMap<String, Sender<Option<PluginFile>>>;
+
+/// Keeps the pre-installed plugins running for ever.
+pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
+    let look = || {
+        let config = daemon.config();
+        // What cannot be known now is looked at again.
+        let _counts_as_before = daemon.registry.pre_installed.look(&config);
+        plugin::discover(&config.plugin_path, &config.plugin_config_path)
+    };
+    let (mut wanted, mut logged) = (WantedPlugins::new(), HashSet::new());
+    let mut seen = look();
+    let mut done = None;
+    loop {
+        if done.as_ref() != Some(&seen) {
+            log_unusable(&seen.1, &mut logged);
+            follow(&daemon, &mut wanted, &seen);
+            if done.is_none() {
+                let daemon = Rc::clone(&daemon);
+                // Each task of a plugin has taken its own by then.
+                tokio::task::spawn_local(async move {
+                    tokio::time::sleep(FOLDER_CHECK).await;
+                    resumed::end_forgotten(&daemon).await;
+                });
+            }
+            done = Some(seen.clone());
+        }
+        until_there_is_a_folder(&daemon).await;
+        loop {
+            tokio::time::sleep(FOLDER_CHECK).await;
+            let before = std::mem::replace(&mut seen, look());
+            if seen == before {
+                break;
+            }
+        }
+    }
+}
+
+/// Waits while there is no folder of plugins, until something happens near its path or a reload may
+/// have named another.
+async fn until_there_is_a_folder(daemon: &Daemon) {
+    let path = daemon.config().plugin_path.clone();
+    while matches!(presence::exists(&path), Ok(false)) {
+        let watched = socket::watch_near(daemon, &path);
+        // Looked at again under the watch: no event in between is missed.
+        let (Some(mut watched), Ok(false)) = (watched, presence::exists(&path)) else { return };
+        tokio::select! {
+            _whatever = watched.next() => tokio::time::sleep(FOLDER_CHECK).await,
+            () = daemon.watches.reloaded.notified() => return,
+            () = tokio::time::sleep(ABSENT_CHECK) => {}
+        }
+    }
+}
+
+/// Logs one line for each file that cannot be used, once as long as nothing changes: the first of
+/// them, and how many more there are.
+fn log_unusable(unusable: &[Unusable], logged: &mut HashSet<String>) {
+    let mut lines: Vec<String> =
+        unusable.iter().take(limits::LISTED).map(ToString::to_string).collect();
+    let more = unusable.len() - lines.len();
+    if more > 0 {
+        lines.push(format!("{more} more files among the plugins were skipped"));
+    }
+    for line in lines.iter().filter(|line| !logged.contains(*line)) {
+        warn!("{line}");
+    }
+    *logged = lines.into_iter().collect();
+}
+
+/// Starts, stops and restarts plugins as the folders show.
+fn follow(
+    daemon: &Rc<Daemon>,
+    wanted: &mut WantedPlugins,
+    seen: &(Vec<PluginFile>, Vec<Unusable>),
+) {
+    wanted.retain(|id, sender| {
+        let stays = stays(id, seen);
+        if !stays {
+            info!("the file of {id} was removed");
+            sender.send_replace(None);
+        }
+        stays
+    });
+    for file in &seen.0 {
+        let id = file.id();
+        if let Some(sender) = wanted.get(&id) {
+            let is_new = sender.borrow().as_ref() != Some(file);
+            if is_new {
+                info!("{id} or its configuration has changed: starting the new one beside it");
+                sender.send_replace(Some(file.clone()));
+            }
+        } else {
+            let (sender, wanted_file) = channel(Some(file.clone()));
+            wanted.insert(id, sender);
+            let record = daemon.registry.roster.launches(&file.index, &file.name);
+            tokio::task::spawn_local(keep_plugin(Rc::clone(daemon), wanted_file, record));
+        }
+    }
+}
+
+/// Whether a plugin goes on: its file is there, or that cannot be known, or its configuration cannot
+/// be read.
+fn stays(id: &str, (found, unusable): &(Vec<PluginFile>, Vec<Unusable>)) -> bool {
+    let may_be_it = |file: &Unusable| match file.kind {
+        UnusableKind::Folder => true,
+        UnusableKind::Plugin => file.path.ends_with(id),
+        UnusableKind::NotExecutable
+        | UnusableKind::Misnamed
+        | UnusableKind::Dangling
+        | UnusableKind::NoPlugin => false,
+    };
+    found.iter().any(|file| file.id() == id) || unusable.iter().any(may_be_it)
+}
+
+/// Keeps one plugin running until its file is removed.
+async fn keep_plugin(
+    daemon: Rc<Daemon>,
+    mut wanted_file: Receiver<Option<PluginFile>>,
+    record: Rc<LaunchRecord>,
+) {
+    let mut pauses = Pauses::default();
+    let mut current = LaunchedRun::before(&daemon, &record);
+    loop {
+        let Some(file) = wanted_file.borrow_and_update().clone() else { break };
+        let begun = Instant::now();
+        if current.as_ref().is_none_or(|run| run.file != file) {
+            let started = LaunchedRun::start(&daemon, &file, &mut wanted_file, &record).await;
+            current = which_stays(current, started).await;
+            if let Some(run) = &current {
+                let is_outdated = run.file != file;
+                record.runs(&run.file, is_outdated);
+                if is_outdated {
+                    let id = file.id();
+                    warn!(plugin = id, "{id} goes on as it was before its file changed");
+                }
+            }
+        }
+        if let Some(run) = current.as_mut().filter(|run| run.file == file) {
+            tokio::select! {
+                () = run.ended() => current = None,
+                _ = wanted_file.changed() => {}
+            }
+        }
+        if daemon.process.is_ending.get() {
+            return;
+        }
+        let is_changed = wanted_file.borrow().as_ref() != Some(&file);
+        if is_changed || current.is_none() && gives_way(&daemon, &file, &mut wanted_file).await {
+            pauses = Pauses::default();
+            continue;
+        }
+        let pause = pauses.after(begun.elapsed());
+        record.starts_again_in(pause);
+        let (id, seconds) = (file.id(), pause.as_secs());
+        match &current {
+            Some(_) => info!("starting the changed {id} again in {seconds} s; the old one stays"),
+            None => info!("restarting {id} in {seconds} s"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = end_of(&mut current) => current = None,
+            _ = wanted_file.changed() => pauses = Pauses::default(),
+        }
+    }
+    if let Some(run) = current {
+        run.end(&daemon, "its file is gone").await;
+    }
+}
+
+/// Waits for the end of a run; without one, for ever.
+async fn end_of(run: &mut Option<LaunchedRun>) {
+    match run {
+        Some(run) => run.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The run that goes on: the one that was started, once it has the place of the one before; else
+/// the one before, if it still lasts.
+async fn which_stays(
+    before: Option<LaunchedRun>,
+    started: Option<LaunchedRun>,
+) -> Option<LaunchedRun> {
+    let before = before.filter(|run| !run.has_ended());
+    let Some(mut started) = started else { return before };
+    let Some(before) = before else { return Some(started) };
+    if started.takes_part().await {
+        // The one before ends by itself, once it has answered its last request.
+        return Some(started);
+    }
+    started.ended().await;
+    Some(before).filter(|run| !run.has_ended())
+}
+
+/// Waits while a process that the daemon did not start has the place of a plugin whose name is given
+/// away (`displace = "any"`): started again, the two would fight for it. Returns whether there was one.
+async fn gives_way(
+    daemon: &Daemon,
+    file: &PluginFile,
+    wanted_file: &mut Receiver<Option<PluginFile>>,
+) -> bool {
+    let id = file.id();
+    if daemon.registry.pre_installed.owns(&id) {
+        return false; // No other process keeps its place, or takes it again.
+    }
+    let Some(other) = daemon.registry.find(&id) else { return false };
+    let name = process_name(other.chained.plugin.pid());
+    info!("{id} is not started again before {name}, which has its place, disconnects");
+    tokio::select! {
+        _why = other.chained.plugin.closed() => {}
+        _ = wanted_file.changed() => return true,
+    }
+    daemon.registry.returning.expect(&id, daemon.config().registration_timeout);
+    true
+}
+
+/// The pauses between the runs of one plugin.
+#[derive(Debug)]
+struct Pauses(Duration);
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Self(FIRST_PAUSE)
+    }
+}
+
+impl Pauses {
+    /// The pause after a run of this length.
+    fn after(&mut self, lived: Duration) -> Duration {
+        if lived >= STEADY {
+            self.0 = FIRST_PAUSE;
+        }
+        let pause = self.0;
+        self.0 = (pause * 2).min(LONGEST_PAUSE);
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_goes_on_while_its_folder_cannot_be_read() {
+        let temp = tempfile::tempdir().unwrap();
+        let folder = temp.path().join("folder");
+        std::os::unix::fs::symlink("folder", &folder).unwrap();
+        assert!(stays("10-a", &plugin::discover(&folder, temp.path())));
+        std::os::unix::fs::symlink("10-a", temp.path().join("10-a")).unwrap();
+        assert!(stays("10-a", &plugin::discover(temp.path(), temp.path())));
+        assert!(!stays("10-b", &plugin::discover(temp.path(), temp.path())));
+        std::fs::remove_file(temp.path().join("10-a")).unwrap();
+        assert!(!stays("10-a", &plugin::discover(temp.path(), temp.path())));
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_minute_and_a_steady_life_resets_them() {
+        let mut pauses = Pauses::default();
+        let short = Duration::from_secs(59);
+        let seconds: Vec<u64> = (0..8).map(|_| pauses.after(short).as_secs()).collect();
+        assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(pauses.after(Duration::from_secs(60)), FIRST_PAUSE);
+        assert_eq!(pauses.after(short).as_secs(), 2);
+    }
+}

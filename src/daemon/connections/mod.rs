@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Plugins connect and disconnect: the socket, registration and synchronization, pre-installed
+//! plugins that are kept running, plugins that are expected back after a restart.
+//!
+//! It never decides about a container. It imports `shared`, `process`, `registry`, `resources` and
+//! `watch`.
+
+pub(crate) mod admission;
+mod launched_run;
+mod launcher;
+mod origin;
+mod refusals;
+pub(crate) mod resumed;
+pub(crate) mod returning;
+mod slots;
+pub(crate) mod socket;
+mod takeover;
+mod upcalls;

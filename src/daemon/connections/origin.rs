@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who may connect under a plugin's name (`[plugin.NAME] from`, decision D44), by what the kernel
+//! says of the process that connected, and by our own records of pods.
+//!
+//! Nothing that a process says of itself counts. A PID is only a number, so the process is held by
+//! a descriptor: the one that the kernel made when it connected (SO_PEERPIDFD, from Linux 6.5 on),
+//! else one that is opened now, while the connection stands. What was read of a process that has
+//! ended meanwhile does not count. It admits and refuses nothing.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
+
+use crate::daemon::registry::peer::{PeerFacts, PluginPeer};
+use crate::daemon::resources::own_pod;
+use crate::daemon::shared::Daemon;
+use crate::daemon::watch::pidfd;
+use crate::host::Host;
+use crate::presence::IfThere;
+
+/// The process at the other end of this connection.
+pub(super) fn peer_of(daemon: &Daemon, stream: &impl AsFd) -> PluginPeer {
+    let peer = getsockopt(stream, PeerCredentials);
+    let pid = peer.map_or(0, |peer| peer.pid());
+    let number = u32::try_from(pid).ok().filter(|pid| *pid > 0);
+    let process = number.and_then(|pid| hold(stream, pid));
+    let facts = match (&process, number) {
+        (Some(_), Some(pid)) => facts_of(daemon, pid),
+        _ => PeerFacts::default(),
+    };
+    // A user that is not known is none that may connect.
+    let uid = peer.map_or(u32::MAX, |peer| peer.uid());
+    PluginPeer { pid, uid, process, facts }
+}
+
+/// A descriptor of the process that connected.
+fn hold(stream: &impl AsFd, pid: u32) -> Option<OwnedFd> {
+    match getsockopt(stream, PeerPidfd) {
+        Ok(process) => Some(process),
+        // An older kernel. A process that had ended before would have closed the connection.
+        Err(Errno::ENOPROTOOPT) => {
+            // One that cannot be held does not prove its origin.
+            let process = pidfd::open(pid).or_absent()??;
+            (!has_hung_up(stream)).then_some(process)
+        }
+        // It has ended, or is in another PID namespace.
+        Err(_) => None,
+    }
+}
+
+fn facts_of(daemon: &Daemon, pid: u32) -> PeerFacts {
+    let pod = own_pod::pod_of_process(daemon, pid);
+    // A process whose cgroup cannot be read may be in a container.
+    let is_contained = !matches!(pod, Ok(None));
+    let pod = pod.or_absent().flatten();
+    let pod = pod.filter(|pod| !pod.is_doubtful && !pod.namespace.is_empty());
+    let host = &daemon.host;
+    let link = std::fs::read_link(host.path(format!("/proc/{pid}/exe")));
+    let program = link.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
+    PeerFacts {
+        is_hosts: is_program_of_host(host, pid, &program) && is_process_of_host(host, pid),
+        program,
+        is_contained,
+        pod: pod.map(|pod| (pod.namespace, pod.name)),
+    }
+}
+
+/// Whether the process executes this host's file of that path: a container has its own files under
+/// the same names.
+fn is_program_of_host(host: &Host, pid: u32, program: &str) -> bool {
+    // What cannot be looked at proves nothing.
+    let file =
+        |path: &Path| std::fs::metadata(path).or_absent().map(|meta| (meta.dev(), meta.ino()));
+    let executed = file(&host.path(format!("/proc/{pid}/exe")));
+    Path::new(program).is_absolute() && executed.is_some() && executed == file(&host.path(program))
+}
+
+/// Whether the process is in the user and PID namespaces of this one: not in a container, whatever
+/// it has mounted where.
+fn is_process_of_host(host: &Host, pid: u32) -> bool {
+    let namespace = |process: &str, kind: &str| {
+        let path = host.path(format!("/proc/{process}/ns/{kind}"));
+        std::fs::metadata(path).or_absent().map(|meta| (meta.dev(), meta.ino()))
+    };
+    ["user", "pid"].into_iter().all(|kind| {
+        let own = namespace("self", kind);
+        own.is_some() && own == namespace(&pid.to_string(), kind)
+    })
+}
+
+/// Whether the other end of the connection is closed.
+fn has_hung_up(stream: &impl AsFd) -> bool {
+    let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
+    let polled = poll(&mut fds, PollTimeout::ZERO);
+    polled.is_err() || fds[0].revents().is_none_or(|events| events.contains(PollFlags::POLLHUP))
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Plugins that were connected to the program before this one in the same process: they take part
+//! at once, know what they knew, and are told nothing of the change. A launched one keeps running.
+
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use crate::chain::{ChainedPlugin, SavedCounts};
+use crate::daemon::connections::upcalls::{Registration, upcalls};
+use crate::daemon::connections::{admission, origin};
+use crate::daemon::registry::connected::Subject;
+use crate::daemon::registry::roster::LaunchedBefore;
+use crate::daemon::shared::Daemon;
+use crate::error::{Context, Result};
+use crate::plugin::{Plugin, PluginFile, ProcessLog, SavedPlugin};
+
+/// Registers a plugin again, with what it knows.
+///
+/// # Errors
+/// Fails when its descriptor cannot be used; its connection is closed then.
+pub(crate) async fn resume(
+    daemon: &Rc<Daemon>,
+    saved: SavedPlugin,
+    counts: SavedCounts,
+    known: HashSet<Subject>,
+    launched: Option<(PluginFile, u64)>,
+) -> Result<()> {
+    let id = saved.id();
+    let unregistered = daemon.registry.roster.enters(None, saved.pid());
+    let log = saved.process.is_some().then(|| ProcessLog::new(&id));
+    let peer = match log {
+        None => {
+            let connection = saved.connection().doing(|| format!("going on with {id}"))?;
+            Some(origin::peer_of(daemon, &connection))
+        }
+        Some(_) => None,
+    };
+    let registration = Registration::default();
+    let upcalls = upcalls(daemon, &unregistered, &registration);
+    let plugin = Plugin::resume(saved, upcalls, log.as_ref()).await;
+    drop(unregistered);
+    let mut plugin = plugin.doing(|| format!("going on with {id}"))?;
+    plugin.count_calls(daemon.report.metrics.call_meter());
+    let settings = daemon.config().plugin(plugin.index(), plugin.name());
+    let chained = ChainedPlugin::new(plugin, log.is_some(), &settings);
+    chained.reconfigure(&daemon.config());
+    chained.resume_counts(counts);
+    let connected = daemon.registry.resume(chained, peer, known);
+    registration.set(&connected);
+    match (launched, log) {
+        (Some((file, starts)), Some(log)) => {
+            let before = LaunchedBefore { file, starts, log, connected };
+            daemon.registry.roster.note_launched_before(before);
+        }
+        _ => {
+            let daemon = Rc::clone(daemon);
+            tokio::task::spawn_local(async move { admission::stay(&daemon, &connected).await });
+        }
+    }
+    Ok(())
+}
+
+/// Ends launched plugins whose files went while the programs changed.
+pub(crate) async fn end_forgotten(daemon: &Rc<Daemon>) {
+    for before in daemon.registry.roster.take_all_launched_before() {
+        let LaunchedBefore { connected, .. } = before;
+        let stays = Rc::clone(&connected);
+        let of_task = Rc::clone(daemon);
+        tokio::task::spawn_local(async move { admission::stay(&of_task, &stays).await });
+        daemon.registry.remove(&connected, "its file is gone");
+        connected.chained.plugin.shutdown("its file is gone").await;
+    }
+}

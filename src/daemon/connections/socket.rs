@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The plugin socket: the daemon binds it as soon as no other process listens there, and again
+//! after an engine has put its own in its place (decision D12).
+//!
+//! The folder is watched by inotify and the other process by its descriptor; the rest is polled
+//! slowly. The daemon never replaces a socket on which a process listens, and never disconnects a
+//! plugin: plugins that are connected stay when the path is lost.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::plugin::socket::{self, Bound, NoPlugins, SocketFile};
+
+use crate::clock::now;
+use crate::config::Config;
+use crate::daemon::connections::admission;
+use crate::daemon::connections::launcher;
+use crate::daemon::connections::returning;
+use crate::daemon::process::handover;
+use crate::daemon::process::sockets::asynchronous;
+use crate::daemon::registry::socket::SavedSocket;
+use crate::daemon::shared::queues::PodNews;
+use crate::daemon::shared::{Daemon, log_failure};
+use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
+use crate::daemon::watch::pidfd;
+use crate::error::{Error, Result};
+use crate::presence::IfThere;
+
+/// How often the path is checked even without an event.
+const PATH_CHECK: Duration = Duration::from_secs(10);
+
+/// How seldom the daemon connects to a process that the kernel does not list with the path: an
+/// engine logs each connection that registers no plugin.
+const CONNECT: Duration = Duration::from_secs(60);
+
+/// An engine unlinks the old socket and then binds its own: between the two the path is not free.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// The process that has the path.
+struct PathHolder {
+    file: Option<SocketFile>,
+    process: Option<OwnedFd>,
+    pid: Option<i32>,
+    is_listed: bool,
+    connected: Instant,
+}
+
+/// Opens the socket and launches the pre-installed plugins; while an engine's own NRI listens
+/// there, the daemon consults no plugins.
+pub(crate) fn open(daemon: &Rc<Daemon>) {
+    let slot = &daemon.registry.socket;
+    returning::expect_at_start(daemon);
+    slot.since.set(now());
+    match socket::for_plugins(&daemon.config()) {
+        Ok(bound) => accept(daemon, bound),
+        Err(NoPlugins::SwitchedOff) => {
+            *slot.problem.borrow_mut() = Some(NoPlugins::SwitchedOff);
+            launch(daemon);
+            return;
+        }
+        Err(why) => {
+            let and = match &why {
+                NoPlugins::Taken(_) => ", and containers are created unchanged",
+                NoPlugins::SwitchedOff | NoPlugins::Failed(_) => "",
+            };
+            warn!("plugins cannot connect{and}: {why}");
+            *slot.problem.borrow_mut() = Some(why);
+        }
+    }
+    if daemon.is_bystander() {
+        // Plugins belong to the engine now and do not connect to the daemon: no create waits for
+        // them, nor is refused without them.
+        daemon.registry.returning.expect_none();
+        if daemon.config().requires_plugins() {
+            warn!("required plugins are not enforced: containers are created unchanged");
+        }
+    } else {
+        launch(daemon);
+    }
+    keep(daemon);
+}
+
+/// Goes on with the socket of the program before.
+///
+/// # Errors
+/// Fails when its descriptor is no listener.
+pub(crate) fn resume(daemon: &Rc<Daemon>, saved: &SavedSocket) -> Result<()> {
+    let slot = &daemon.registry.socket;
+    let since = saved.since;
+    match (saved.descriptor, saved.file) {
+        (Some(descriptor), Some(file)) => {
+            accept(daemon, Bound { listener: handover::own(descriptor)?.into(), file });
+        }
+        _ => match socket::for_plugins(&daemon.config()) {
+            Ok(bound) => accept(daemon, bound),
+            Err(why) => *slot.problem.borrow_mut() = Some(why),
+        },
+    }
+    slot.since.set(since);
+    if saved.was_open {
+        launch(daemon);
+    }
+    if !daemon.config().disable_connections {
+        keep(daemon);
+    }
+    Ok(())
+}
+
+/// The plugin socket as another configuration wants it.
+pub(crate) enum SocketChange {
+    /// As it is.
+    None,
+    /// The same path, another mode or group.
+    Mode,
+    /// No socket.
+    Off,
+    /// Bound already, at another path.
+    Bound(Bound),
+}
+
+/// Opens the plugin socket that `next` asks for, if it is another one; nothing has changed yet.
+///
+/// # Errors
+/// Fails when it cannot be opened, or another process listens there.
+pub(crate) fn prepare(daemon: &Daemon, next: &Config) -> Result<SocketChange> {
+    let now = daemon.config();
+    let place = |config: &Config| (!config.disable_connections).then(|| config.socket_path.clone());
+    let access = |config: &Config| (config.socket_mode, config.socket_gid);
+    match (place(&now), place(next)) {
+        (Some(before), Some(after)) if before == after && access(&now) == access(next) => {
+            Ok(SocketChange::None)
+        }
+        (Some(before), Some(after)) if before == after => Ok(SocketChange::Mode),
+        (None, None) => Ok(SocketChange::None),
+        (_, None) => Ok(SocketChange::Off),
+        (_, Some(_)) => match socket::for_plugins(next) {
+            Ok(bound) => Ok(SocketChange::Bound(bound)),
+            Err(why) => Err(Error::new(format!("nri.socket_path: {why}"))),
+        },
+    }
+}
+
+/// Drops a socket that was prepared in vain.
+pub(crate) fn abandon(change: SocketChange, next: &Config) {
+    if let SocketChange::Bound(bound) = change {
+        bound.file.remove(&next.socket_path);
+    }
+}
+
+/// Changes over to the prepared socket, once the configuration is in force; `before` is the path
+/// until now. Connected plugins stay.
+pub(crate) fn change(daemon: &Rc<Daemon>, change: SocketChange, before: &Path) {
+    let slot = &daemon.registry.socket;
+    match change {
+        SocketChange::None => {}
+        SocketChange::Mode => {
+            let config = daemon.config();
+            if is_ours(daemon, &config.socket_path) {
+                let set =
+                    socket::set_access(&config.socket_path, config.socket_mode, config.socket_gid);
+                log_failure("changing the access to the plugin socket", set);
+            }
+        }
+        SocketChange::Off => {
+            leave_path(daemon, before);
+            if let Some(task) = slot.keeping.borrow_mut().take() {
+                task.abort();
+            }
+            *slot.problem.borrow_mut() = Some(NoPlugins::SwitchedOff);
+            slot.since.set(now());
+            launch(daemon);
+        }
+        SocketChange::Bound(bound) => {
+            leave_path(daemon, before);
+            let was_bystander = daemon.is_bystander();
+            let was_off = matches!(*slot.problem.borrow(), Some(NoPlugins::SwitchedOff));
+            accept(daemon, bound);
+            if was_off {
+                // Plugins that left meanwhile come back, as after a daemon start.
+                returning::expect(daemon);
+            }
+            info!("plugins can connect at {} now", daemon.config().socket_path.display());
+            if was_bystander {
+                end_standing_by(daemon);
+            }
+            keep(daemon);
+        }
+    }
+}
+
+/// Accepts no more plugins at the path that was used until now.
+fn leave_path(daemon: &Daemon, path: &Path) {
+    let slot = &daemon.registry.socket;
+    if let Some(task) = slot.accepting.borrow_mut().take() {
+        task.abort();
+    }
+    slot.listener.set(None);
+    if let Some(file) = slot.file.take() {
+        file.remove(path);
+    }
+}
+
+/// Watches over the path of the configuration in force.
+fn keep(daemon: &Rc<Daemon>) {
+    let task = tokio::task::spawn_local(keep_socket(Rc::clone(daemon)));
+    if let Some(before) = daemon.registry.socket.keeping.borrow_mut().replace(task) {
+        before.abort();
+    }
+}
+
+fn launch(daemon: &Rc<Daemon>) {
+    if daemon.registry.socket.was_open.replace(true) {
+        return; // They run already.
+    }
+    tokio::task::spawn_local(launcher::keep_running(Rc::clone(daemon)));
+}
+
+fn accept(daemon: &Rc<Daemon>, Bound { listener, file }: Bound) {
+    let slot = &daemon.registry.socket;
+    match asynchronous(listener) {
+        Ok(listener) => {
+            slot.listener.set(Some(listener.as_raw_fd()));
+            let task = tokio::task::spawn_local(admission::accept(Rc::clone(daemon), listener));
+            if let Some(old) = slot.accepting.borrow_mut().replace(task) {
+                old.abort();
+            }
+            slot.file.set(Some(file));
+            *slot.problem.borrow_mut() = None;
+        }
+        Err(error) => {
+            warn!("{error}");
+            file.remove(&daemon.config().socket_path);
+            *slot.problem.borrow_mut() = Some(NoPlugins::Failed(error.to_string()));
+        }
+    }
+    slot.since.set(now());
+}
+
+/// Watches over the path for ever.
+async fn keep_socket(daemon: Rc<Daemon>) {
+    let path = daemon.config().socket_path.clone();
+    let mut other = None;
+    loop {
+        // Watched before it is looked at: no event in between is missed.
+        let mut watched = watch_near(&daemon, &path);
+        if !is_ours(&daemon, &path) && !still_theirs(&daemon, &path, other.as_mut()).await {
+            other = look_again(&daemon, &path);
+        }
+        let process = other.as_ref().and_then(|other| other.process.as_ref());
+        let is_news = tokio::select! {
+            () = something_happens(watched.as_mut()) => true,
+            () = ends(process) => true,
+            () = tokio::time::sleep(PATH_CHECK) => false,
+        };
+        if is_news {
+            tokio::time::sleep(SETTLE).await;
+        }
+    }
+}
+
+/// Watches the folder of the path, else the nearest one above it.
+pub(super) fn watch_near(daemon: &Daemon, path: &Path) -> Option<WatchedFolder> {
+    path.ancestors().skip(1).find_map(|folder| daemon.watches.folders.watch(folder))
+}
+
+async fn something_happens(watched: Option<&mut WatchedFolder>) {
+    match watched {
+        Some(watched) => {
+            let _whatever: FolderEvent = watched.next().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+async fn ends(process: Option<&OwnedFd>) {
+    match process {
+        Some(process) => pidfd::ended(process).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn is_ours(daemon: &Daemon, path: &Path) -> bool {
+    // It is looked at again; what cannot be known now is not lost.
+    daemon.registry.socket.file.get().is_some_and(|file| file.is_at(path).unwrap_or(true))
+}
+
+/// Whether the other process still has the path, as far as can be seen without connecting to it.
+async fn still_theirs(daemon: &Daemon, path: &Path, other: Option<&mut PathHolder>) -> bool {
+    let Some(other) = other else { return false };
+    let is_there = other.file.is_some_and(|file| file.is_at(path).unwrap_or(true));
+    if !is_there || other.process.as_ref().is_some_and(pidfd::has_ended) {
+        return false;
+    }
+    match other.pid.filter(|_| other.is_listed) {
+        Some(pid) => is_listed(daemon, path, pid).await,
+        None => other.connected.elapsed() < CONNECT,
+    }
+}
+
+/// The kernel's list may have thousands of lines: it is not read on this thread.
+async fn is_listed(daemon: &Daemon, path: &Path, pid: i32) -> bool {
+    let (host, path) = (daemon.host.clone(), path.to_owned());
+    let listed = tokio::task::spawn_blocking(move || socket::is_listed(&path, pid, &host));
+    listed.await.unwrap_or(false)
+}
+
+/// Takes the path if no process listens there; else notes which one does.
+fn look_again(daemon: &Rc<Daemon>, path: &Path) -> Option<PathHolder> {
+    let file = SocketFile::of(path).or_absent();
+    match socket::for_plugins(&daemon.config()) {
+        Ok(bound) => {
+            take_path(daemon, bound);
+            None
+        }
+        Err(why) => {
+            let listener = match &why {
+                NoPlugins::Taken(listener) => listener.clone(),
+                NoPlugins::SwitchedOff | NoPlugins::Failed(_) => Default::default(),
+            };
+            note_unavailable(daemon, path, why);
+            // Without it the path is looked at again all the same.
+            let process = listener.pid.and_then(|pid| u32::try_from(pid).ok());
+            let process = process.and_then(|pid| pidfd::open(pid).or_absent()?);
+            Some(PathHolder {
+                file,
+                process,
+                pid: listener.pid,
+                is_listed: listener
+                    .pid
+                    .is_some_and(|pid| socket::is_listed(path, pid, &daemon.host)),
+                connected: Instant::now(),
+            })
+        }
+    }
+}
+
+/// Takes over the path: no process listens there any more.
+fn take_path(daemon: &Rc<Daemon>, bound: Bound) {
+    let was_bystander = daemon.is_bystander();
+    let config = daemon.config();
+    let path = config.socket_path.display();
+    accept(daemon, bound);
+    if !was_bystander {
+        return info!("plugins can connect at {path} again: no other process listened there");
+    }
+    info!("no process listens on {path} any more: plugins can connect, and creates ask them");
+    end_standing_by(daemon);
+}
+
+/// Plugins connect to the daemon from now on, and no longer to an engine.
+fn end_standing_by(daemon: &Rc<Daemon>) {
+    // Creates wait for plugins that change over from the engine, as after a daemon start.
+    returning::expect(daemon);
+    launch(daemon);
+    daemon.tell_crio_watch(PodNews::LookOut);
+}
+
+/// Notes why plugins cannot connect to the daemon; logged when it changes.
+fn note_unavailable(daemon: &Daemon, path: &Path, why: NoPlugins) {
+    let slot = &daemon.registry.socket;
+    if slot.problem.borrow().as_ref() == Some(&why) {
+        return;
+    }
+    let path = path.display();
+    let line = match &why {
+        NoPlugins::Taken(listener) if slot.was_open.get() => format!(
+            "{listener} has taken the plugin socket {path}: connected plugins stay, new ones reach that process; nri-runc takes the socket back when it is free"
+        ),
+        NoPlugins::Taken(_) | NoPlugins::SwitchedOff | NoPlugins::Failed(_) => {
+            format!("plugins cannot connect: {why}")
+        }
+    };
+    daemon.report.note_failure(&line, "");
+    slot.since.set(now());
+    *slot.problem.borrow_mut() = Some(why);
+}

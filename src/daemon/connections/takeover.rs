@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A plugin connects with the identity of a connected one and takes its place (D41): a rolling
+//! DaemonSet, a restarted pod whose old process lingers, an upgraded file. The newcomer is configured
+//! and synchronized beside the old connection, which takes part until the newcomer has caught up.
+//!
+//! A newcomer that fails before it has the place changes nothing. Two processes that fight for one
+//! place are told apart, and the newcomer is refused. Order and queues are the registry's.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use tokio::time::Instant;
+use tracing::{error, info};
+
+use crate::clock::now;
+use crate::daemon::connections::returning;
+use crate::daemon::registry::connected::ConnectedPlugin;
+use crate::daemon::registry::takeovers::{MOST, WINDOW};
+use crate::daemon::registry::{process_name, taken_over_by};
+use crate::daemon::shared::{Daemon, log_failure};
+use crate::host::Point;
+use crate::plugin::Plugin;
+
+/// How operators see refusals of one kind as one failure, whichever processes fight.
+const CONTESTED: &str = "several processes connect as one plugin";
+
+/// A newcomer with the identity of a connected plugin, until it has its place.
+pub(super) struct Takeover {
+    id: String,
+    /// The newcomer's process.
+    pid: Option<i32>,
+    /// The pod in which it runs.
+    pod: Option<String>,
+    /// The newcomer is launched, and so is the other, or the name is its file's: no two processes
+    /// fight there.
+    is_upgrade: bool,
+    /// `completed`, `failed` or `refused`.
+    outcome: Cell<&'static str>,
+}
+
+impl Takeover {
+    /// Begins a takeover if a plugin with the identity of `plugin` is connected.
+    ///
+    /// # Errors
+    /// Fails with the reason why the newcomer is refused; it is reported.
+    pub(super) fn begin(
+        daemon: &Daemon,
+        plugin: &Plugin,
+        is_launched: bool,
+    ) -> Result<Option<Self>, String> {
+        let id = plugin.id();
+        let Some(old) = daemon.registry.find(&id) else {
+            daemon.registry.takeovers.forget_all_displaced(&id, Instant::now());
+            return Ok(None);
+        };
+        let takeover = Self {
+            pod: returning::pod_of_process(daemon, plugin.pid()),
+            pid: plugin.pid(),
+            is_upgrade: is_launched
+                && (old.chained.launched || daemon.registry.pre_installed.owns(&id)),
+            outcome: Cell::new("failed"),
+            id,
+        };
+        takeover.refuse_fight(daemon, &old).inspect_err(|_why| takeover.count(daemon))?;
+        info!(
+            "{}: {} connected beside {} and takes over from it once it is synchronized",
+            takeover.id,
+            process_name(takeover.pid),
+            process_name(old.chained.plugin.pid())
+        );
+        Ok(Some(takeover))
+    }
+
+    /// Refuses a newcomer that fights with the healthy plugin `old`.
+    fn refuse_fight(&self, daemon: &Daemon, old: &ConnectedPlugin) -> Result<(), String> {
+        if self.is_upgrade || old.is_doubtful() {
+            return Ok(());
+        }
+        let (takeovers, at) = (&daemon.registry.takeovers, Instant::now());
+        let old_pid = old.chained.plugin.pid();
+        let why = if takeovers.is_contested(&self.id, at) {
+            format!("this place was taken over {MOST} times within {} seconds", WINDOW.as_secs())
+        } else if self.comes_back(daemon, old_pid) {
+            "another pod has taken over from its pod since".to_owned()
+        } else {
+            return Ok(());
+        };
+        let line = format!(
+            "{}: {} was refused, since {} has its place and {why}; only one of them may run, stop the other",
+            self.id,
+            process_name(self.pid),
+            process_name(old_pid)
+        );
+        self.outcome.set("refused");
+        if takeovers.note_refusal(&self.id, at) {
+            error!("{line}");
+        }
+        daemon.report.count_failure(&line, CONTESTED, &self.id, now());
+        Err(line)
+    }
+
+    /// Whether it is the restarted container of a pod that another pod's process took over from: a
+    /// plugin that exits when it is replaced is started again until its pod is deleted.
+    fn comes_back(&self, daemon: &Daemon, old_pid: Option<i32>) -> bool {
+        let Some(pod) = self.pod.as_deref() else { return false };
+        daemon.registry.takeovers.has_displaced(&self.id, pod)
+            && returning::pod_of_process(daemon, old_pid).as_deref() != Some(pod)
+    }
+
+    /// Counts it by its outcome.
+    pub(super) fn count(&self, daemon: &Daemon) {
+        daemon.report.metrics.plugins().count_takeover(&self.id, self.outcome.get());
+    }
+}
+
+/// Passes a point of a takeover; nothing else has such points.
+pub(super) fn pass(
+    daemon: &Daemon,
+    takeover: Option<&Takeover>,
+    point: Point,
+) -> Result<(), String> {
+    match takeover {
+        Some(_) => daemon.host.point(point).map_err(|error| error.to_string()),
+        None => Ok(()),
+    }
+}
+
+/// Lets a plugin that has caught up take part, in place of earlier connections with its identity,
+/// which are returned.
+///
+/// # Errors
+/// Fails with the reason why the earlier connection keeps its place.
+pub(super) fn take_place(
+    daemon: &Daemon,
+    connected: &Rc<ConnectedPlugin>,
+    takeover: Option<&Takeover>,
+) -> Result<Vec<Rc<ConnectedPlugin>>, String> {
+    if !connected.is_synchronizing() {
+        return Err("it went away, or a later connection took its place".to_owned());
+    }
+    let predecessor = daemon.registry.predecessor(connected);
+    if let (Some(old), Some(takeover)) = (&predecessor, takeover) {
+        if connected.chained.has_strikes() {
+            return Err("it did not answer an event in time".to_owned());
+        }
+        // Others may have taken the place while this one was being synchronized.
+        takeover.refuse_fight(daemon, old)?;
+    }
+    let old = daemon.registry.take_place(connected);
+    if let Some(takeover) = takeover {
+        takeover.outcome.set("completed");
+        predecessor.iter().for_each(|predecessor| note(daemon, takeover, predecessor));
+    }
+    Ok(old)
+}
+
+/// Notes a takeover from `old`.
+fn note(daemon: &Daemon, takeover: &Takeover, old: &ConnectedPlugin) {
+    let (id, old_pid, at) = (&takeover.id, old.chained.plugin.pid(), Instant::now());
+    info!("{id}: {} took over from {}", process_name(takeover.pid), process_name(old_pid));
+    let takeovers = &daemon.registry.takeovers;
+    takeover.pod.iter().for_each(|pod| takeovers.forget_displaced(id, pod));
+    if !takeover.is_upgrade {
+        let lost = returning::pod_of_process(daemon, old_pid);
+        takeovers.note(id, lost.filter(|pod| takeover.pod.as_ref() != Some(pod)), at);
+    }
+}
+
+/// Ends a connection whose place was taken: the requests that involve it are answered first, then it
+/// gets Shutdown.
+pub(super) async fn retire(daemon: Rc<Daemon>, old: Rc<ConnectedPlugin>, by: Rc<ConnectedPlugin>) {
+    let passed = daemon.host.point(Point::DaemonTakeoverDone);
+    log_failure("ending a plugin whose place was taken", passed);
+    // No request lasts longer than its caller waits.
+    let _ended = tokio::time::timeout(daemon.config().debug_create_cap, old.requests_ended()).await;
+    let passed = daemon.host.point(Point::DaemonTakeoverShutdown);
+    log_failure("ending a plugin whose place was taken", passed);
+    old.chained.plugin.shutdown(&taken_over_by(&by)).await;
+}

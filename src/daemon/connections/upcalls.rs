@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//! UpdateContainers requests, which a plugin sends on its own: answered one after the other. A plugin
+//! that takes another connection's place has no say before it takes part (D41).
+
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, OnceLock};
+
+use tokio::sync::Notify;
+
+use crate::daemon::registry::connected::ConnectedPlugin;
+use crate::daemon::registry::roster::UnregisteredPlugin;
+use crate::daemon::resources::updates;
+use crate::daemon::shared::Daemon;
+use crate::plugin::{PluginIdentity, Upcalls, api};
+
+/// Requests of one plugin that may wait for their turn; the plugin is held back beyond that.
+const QUEUED: usize = 32;
+
+/// The requests of one plugin. They arrive on tasks outside of the thread-bound state, so they are
+/// queued and answered.
+struct UpdateRequests {
+    requests: tokio::sync::mpsc::Sender<Unsolicited>,
+    registered: Arc<OnceLock<PluginIdentity>>,
+}
+
+/// One UpdateContainers request on its way to the node.
+struct Unsolicited {
+    plugin: String,
+    request: api::UpdateContainersRequest,
+    reply: tokio::sync::oneshot::Sender<Result<api::UpdateContainersResponse, String>>,
+}
+
+/// The plugin that a connection has become, once it is registered.
+#[derive(Clone, Default)]
+pub(super) struct Registration(Rc<(RefCell<Weak<ConnectedPlugin>>, Notify)>);
+
+impl Registration {
+    /// The connection is this plugin's from here on.
+    pub(super) fn set(&self, connected: &Rc<ConnectedPlugin>) {
+        let (plugin, is_set) = &*self.0;
+        *plugin.borrow_mut() = Rc::downgrade(connected);
+        is_set.notify_waiters();
+    }
+
+    /// The plugin, as long as its connection lasts.
+    pub(super) fn connected(&self) -> Option<Rc<ConnectedPlugin>> {
+        self.0.0.borrow().upgrade()
+    }
+
+    /// Waits until the connection is a plugin's that is no longer being synchronized; whether it
+    /// takes part then. A connection that never becomes a plugin is waited for without end.
+    pub(super) async fn takes_part(&self) -> bool {
+        let plugin = loop {
+            let is_set = self.0.1.notified();
+            match self.connected() {
+                Some(plugin) => break plugin,
+                None => is_set.await,
+            }
+        };
+        plugin.takes_part().await
+    }
+}
+
+pub(super) fn upcalls(
+    daemon: &Rc<Daemon>,
+    unregistered: &UnregisteredPlugin,
+    registration: &Registration,
+) -> Arc<dyn Upcalls> {
+    let (sender, mut requests) = tokio::sync::mpsc::channel::<Unsolicited>(QUEUED);
+    let (daemon, registration) = (Rc::clone(daemon), registration.clone());
+    tokio::task::spawn_local(async move {
+        while let Some(unsolicited) = requests.recv().await {
+            // The plugin may have given up meanwhile.
+            if unsolicited.reply.is_closed() {
+                continue;
+            }
+            let reply = match may_ask(&registration, &unsolicited.plugin).await {
+                Ok(plugin) => updates::unsolicited(&daemon, &plugin, unsolicited.request).await,
+                Err(why) => Err(why),
+            };
+            let _plugin_is_gone = unsolicited.reply.send(reply);
+            // The next may be there already: other tasks get a turn first.
+            tokio::task::yield_now().await;
+        }
+    });
+    Arc::new(UpdateRequests { requests: sender, registered: Arc::clone(&unregistered.registered) })
+}
+
+/// The plugin that asks, if its updates are carried out now. One that is about to take another
+/// connection's place waits until it has it. It may ask from inside a handler, which must end before
+/// it can take that place: so it is answered within half of its request time-out.
+async fn may_ask(registration: &Registration, id: &str) -> Result<Rc<ConnectedPlugin>, String> {
+    let plugin = registration.connected();
+    let plugin = plugin.ok_or_else(|| format!("{id} has not been configured yet"))?;
+    if plugin.is_successor() {
+        let at_most = plugin.chained.plugin.timeout() / 2;
+        let _in_time = tokio::time::timeout(at_most, plugin.takes_part()).await;
+        if plugin.is_synchronizing() {
+            return Err(format!("{id} has not caught up yet: the earlier process has its place"));
+        }
+    }
+    Ok(plugin)
+}
+
+#[async_trait::async_trait]
+impl Upcalls for UpdateRequests {
+    fn registered(&self, plugin: &PluginIdentity) {
+        let _only_once = self.registered.set(plugin.clone());
+    }
+
+    async fn update_containers(
+        &self,
+        plugin: &PluginIdentity,
+        request: api::UpdateContainersRequest,
+    ) -> Result<api::UpdateContainersResponse, String> {
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        let unsolicited = Unsolicited { plugin: plugin.to_string(), request, reply };
+        self.requests.send(unsolicited).await.map_err(|_gone| "the daemon is ending".to_owned())?;
+        answer.await.map_err(|_gone| "the daemon is ending".to_owned())?
+    }
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Entries of the audit log, with the pod and the container that they are about. Nothing is looked
+//! up or built while no audit log is kept.
+
+use crate::audit::{AuditAction, AuditEntry, AuditSubject};
+use crate::daemon::shared::Daemon;
+use crate::error::Error;
+use crate::state::{Change, Container, ContainerKey, Pod, Skipped};
+
+impl Daemon {
+    /// Writes an entry about a container, also of one that was refused or is gone.
+    pub(crate) fn audit(&self, key: &ContainerKey, entry: impl FnOnce() -> AuditEntry) {
+        if self.report.audit.is_on() {
+            let entry = AuditEntry { subject: self.subject_of(key), ..entry() };
+            self.report.record_audit(entry);
+        }
+    }
+
+    /// Writes an entry about a pod.
+    pub(crate) fn audit_pod(&self, id: &str, entry: impl FnOnce() -> AuditEntry) {
+        if self.report.audit.is_on() {
+            let pod = self.records.read().pod(id).map(of_pod);
+            let only_id = || AuditSubject { pod_id: id.to_owned(), ..AuditSubject::default() };
+            let subject = pod.unwrap_or_else(only_id);
+            self.report.record_audit(AuditEntry { subject, ..entry() });
+        }
+    }
+
+    /// Writes an entry about a plugin: it came, went or was turned away.
+    pub(crate) fn audit_plugin(&self, action: AuditAction, plugin: &str, reason: &str) {
+        if self.report.audit.is_on() {
+            self.report.record_audit(AuditEntry::new(action).by(plugin).because(reason));
+        }
+    }
+
+    /// Writes an entry for each of these changes that changed a value.
+    pub(crate) fn audit_applied(&self, key: &ContainerKey, changes: &[Change]) {
+        if !self.report.audit.is_on() {
+            return;
+        }
+        let subject = self.subject_of(key);
+        for change in changes.iter().filter(|change| change.before != change.after) {
+            let entry = AuditEntry::new(AuditAction::Applied).at_event(&change.event);
+            let entry = entry.by(&change.plugin).of_field(&change.field);
+            self.report.record_audit(AuditEntry {
+                values: Some((change.before.clone(), change.after.clone())),
+                subject: subject.clone(),
+                ..entry
+            });
+        }
+    }
+
+    /// Writes an entry for each plugin or value that was left out.
+    pub(crate) fn audit_skipped(&self, key: &ContainerKey, event: &str, skipped: &[Skipped]) {
+        for Skipped { plugin, reason } in skipped {
+            let entry = || AuditEntry::new(AuditAction::Skipped).at_event(event);
+            self.audit(key, || entry().by(plugin).because(reason));
+        }
+    }
+
+    /// Writes an entry about a refused command.
+    pub(crate) fn audit_refusal(&self, key: &ContainerKey, verb: &str, error: &Error) {
+        self.audit(key, || refusal(verb, error));
+    }
+
+    /// The same where the command was about a pod.
+    pub(crate) fn audit_pod_refusal(&self, id: &str, verb: &str, error: &Error) {
+        self.audit_pod(id, || refusal(verb, error));
+    }
+
+    fn subject_of(&self, key: &ContainerKey) -> AuditSubject {
+        let store = self.records.read();
+        let living = store.container(key);
+        // The newest is the last.
+        let gone = || store.gone().rev().find(|container| container.key == *key);
+        let Some(container) = living.or_else(gone) else {
+            return AuditSubject { container_id: key.id.clone(), ..AuditSubject::default() };
+        };
+        of_container(container, store.pod(&container.pod))
+    }
+}
+
+fn refusal(verb: &str, error: &Error) -> AuditEntry {
+    let entry = AuditEntry::new(AuditAction::Refused).at_event(verb).by(error.plugin());
+    let rule = error.rule().to_owned();
+    AuditEntry { rule, ..entry.of_field(error.field()).because(&error.why()) }
+}
+
+fn of_pod(pod: &Pod) -> AuditSubject {
+    AuditSubject {
+        engine: pod.engine.clone(),
+        namespace: pod.namespace.clone(),
+        pod: pod.name.clone(),
+        pod_id: pod.id.clone(),
+        ..AuditSubject::default()
+    }
+}
+
+/// Its pod may be forgotten; the container's record has the names then.
+fn of_container(container: &Container, pod: Option<&Pod>) -> AuditSubject {
+    AuditSubject {
+        engine: container.engine.clone(),
+        namespace: pod.map_or(&container.pod_namespace, |pod| &pod.namespace).clone(),
+        pod: pod.map_or(&container.pod_name, |pod| &pod.name).clone(),
+        pod_id: container.pod.clone(),
+        container: container.name.clone(),
+        container_id: container.key.id.clone(),
+    }
+}

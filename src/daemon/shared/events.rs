@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Builds notifications and synchronization snapshots from the records.
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use crate::chain::Notification;
+use crate::daemon::registry::connected::Subject;
+use crate::daemon::shared::messages;
+use crate::plugin::{Encoded, Event, api};
+use crate::rules::{RuledPod, Rules};
+use crate::state::{Container, ContainerKey, Lifecycle, Pod, PodState, Store};
+
+/// An event about a container in its present state.
+pub(crate) fn of_container(
+    store: &Store,
+    event: Event,
+    key: &ContainerKey,
+) -> Option<Notification> {
+    let container = store.container(key)?;
+    let known = store.pod(&container.pod);
+    let pod = known.map(|pod| messages::pod_as_told_at(event, pod));
+    let pod = pod.unwrap_or_else(|| messages::only_pod_id(&container.pod));
+    let is_doubtful = known.is_none_or(|pod| pod.is_doubtful);
+    let mut message = messages::container(container);
+    messages::as_told_at(event, container, &mut message);
+    let notification = Notification::new(event, pod, Some(message)).below(&key.root);
+    Some(notification.of_engine(&container.engine, is_doubtful))
+}
+
+/// An event about a pod.
+pub(crate) fn of_pod(store: &Store, event: Event, id: &str) -> Option<Notification> {
+    let pod = store.pod(id)?;
+    let mut message = messages::pod(pod);
+    messages::as_told_at_the_end(event, pod, &mut message);
+    Some(Notification::new(event, message, None).of_engine(&pod.engine, pod.is_doubtful))
+}
+
+/// Everything a plugin is synchronized with: announced pods, and containers, including those that
+/// have exited but are not removed. NRI: engines leave these out.
+pub(crate) fn snapshot(
+    store: &Store,
+    is_paused: impl Fn(&Container) -> bool,
+) -> (Vec<api::PodSandbox>, Vec<api::Container>) {
+    let (pods, containers) = shown(store);
+    let containers = containers.map(|record| {
+        let mut message = messages::container(record);
+        if is_paused(record) {
+            message.state = api::ContainerState::CONTAINER_PAUSED.into();
+        }
+        message
+    });
+    (pods.map(messages::pod).collect(), containers.collect())
+}
+
+/// What a plugin is synchronized with, at one moment.
+pub(crate) struct Moment {
+    /// The pods as they are sent.
+    pub(crate) pods: Vec<Encoded>,
+    pub(crate) containers: Vec<Rc<Container>>,
+    /// All of them.
+    pub(crate) about: HashSet<Subject>,
+    /// What rules hide from the plugin, each with the rule.
+    pub(crate) hidden: Vec<(Subject, String)>,
+}
+
+/// A pod as rules see it.
+pub(crate) fn ruled_pod(pod: &Pod) -> RuledPod {
+    RuledPod::of(&messages::pod(pod), &pod.engine, pod.is_doubtful)
+}
+
+/// The pod of a container as rules see it; of a pod without a record, its container's.
+pub(crate) fn ruled_pod_of(store: &Store, container: &Container) -> RuledPod {
+    store.pod(&container.pod).map_or_else(
+        || RuledPod {
+            namespace: container.pod_namespace.clone(),
+            engine: container.engine.clone(),
+            is_doubtful: true,
+            ..RuledPod::default()
+        },
+        ruled_pod,
+    )
+}
+
+/// Whether a plugin may know of a pod that was hidden from it before.
+pub(crate) fn is_shown_more(store: &Store, before: &Rules, now: &Rules, plugin: &str) -> bool {
+    before.hides_anything()
+        && store.pods().filter(|pod| pod.state != PodState::Created).any(|pod| {
+            let pod = ruled_pod(pod);
+            before.hidden_by(plugin, &pod).is_some() && now.hidden_by(plugin, &pod).is_none()
+        })
+}
+
+/// The same, shared, to be held while it is encoded, and without what rules hide from this plugin.
+/// It does not learn of what is ending either: it would never hear of the end.
+pub(crate) fn snapshot_shared(
+    store: &Store,
+    rules: &Rules,
+    plugin: &str,
+    is_ending: impl Fn(&Subject) -> bool,
+) -> Moment {
+    let (pods, _) = shown(store);
+    let pods = pods.filter(|pod| !is_ending(&Subject::Pod(pod.id.clone())));
+    let mut containers = store.all_shared();
+    containers.retain(|container| {
+        is_shown(container) && !is_ending(&Subject::Container(container.key.clone()))
+    });
+    let (mut hidden_pods, mut hidden) = (HashMap::new(), Vec::new());
+    if rules.hides_anything() {
+        let rule = |pod: &RuledPod| Some(rules.hidden_by(plugin, pod)?.rule.clone());
+        let of_pods =
+            store.pods().filter_map(|pod| Some((pod.id.as_str(), rule(&ruled_pod(pod))?)));
+        hidden_pods.extend(of_pods);
+        containers.retain(|container| {
+            let rule = match store.pod(&container.pod) {
+                Some(pod) => hidden_pods.get(pod.id.as_str()).cloned(),
+                None => rule(&ruled_pod_of(store, container)),
+            };
+            let is_hidden = rule.is_some();
+            hidden.extend(rule.map(|rule| (Subject::Container(container.key.clone()), rule)));
+            !is_hidden
+        });
+        let of_pods = hidden_pods.iter();
+        hidden.extend(of_pods.map(|(id, rule)| (Subject::Pod((*id).to_owned()), rule.clone())));
+    }
+    let pods = pods.filter(|pod| !hidden_pods.contains_key(pod.id.as_str()));
+    let keys = containers.iter().map(|container| container.key.clone());
+    let mut about: HashSet<Subject> = keys.map(Subject::Container).collect();
+    let pods = pods.inspect(|pod| {
+        about.insert(Subject::Pod(pod.id.clone()));
+    });
+    let pods = pods.map(messages::pod_encoded).collect();
+    Moment { pods, containers, about, hidden }
+}
+
+/// Pods and containers that plugins see.
+fn shown(store: &Store) -> (impl Iterator<Item = &Pod>, impl Iterator<Item = &Container>) {
+    let pods = store.pods().filter(|pod| pod.state != PodState::Created);
+    (pods, store.containers().filter(|container| is_shown(container)))
+}
+
+fn is_shown(container: &Container) -> bool {
+    // A container that was refused during its creation will not exist.
+    let comes = container.state != Lifecycle::Creating || container.refused.is_empty();
+    !container.is_sandbox && comes && container.state != Lifecycle::Removed
+}

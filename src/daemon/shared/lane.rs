@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One lane for each container and pod (decision D3): verbs of one container run one after another,
+//! and each first settles the outcome of the verb before. Different containers never wait for each
+//! other here.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use futures_util::future::LocalBoxFuture;
+use serde_json::{Map, Value};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::task::JoinHandle;
+
+use crate::argv::Verb;
+use crate::daemon::runtime::error_log::RuntimeLog;
+use crate::daemon::runtime::state_dir::{self, Stamp};
+use crate::daemon::shared::bundle_turns::{BundleTurn, Bundles};
+use crate::daemon::shared::messages::Classes;
+use crate::daemon::watch::pidfd;
+use crate::daemon::watch::start_watch::StartWatch;
+use crate::error::Result;
+use crate::host::Host;
+use crate::state::{Change, ContainerKey, RepeatedValue, Store};
+
+/// A verb whose runtime process has started and is not known to have exited.
+pub(crate) struct PendingVerb {
+    pub(crate) verb: Verb,
+    pub(crate) incarnation: u64,
+    /// The runtime's process: the wrapper's, after exec.
+    pub(crate) pid: u32,
+    pub(crate) process: OwnedFd,
+    /// An earlier daemon decided it, and may have died before the wrapper received the answer: the
+    /// wrapper's own account of its call counts first.
+    pub(crate) by_wrapper: Option<WrappersAccount>,
+    pub(crate) pid_file: Option<PathBuf>,
+    /// The stamp of that file before the verb, if that was known.
+    pub(crate) pid_file_before: std::io::Result<Option<Stamp>>,
+    /// The stamp of the runtime's state file before the verb, if that was known.
+    pub(crate) state_before: std::io::Result<Option<Stamp>>,
+    /// The log to which the runtime writes the reason of a refusal.
+    pub(crate) log: Option<RuntimeLog>,
+    /// `run`, `restore`: whether the container was started.
+    pub(crate) start_watch: RefCell<StartWatch>,
+    /// `create`, `run`, `restore`: no other request creates in this bundle until the runtime has
+    /// read its document.
+    pub(crate) bundle: RefCell<Option<BundleTurn>>,
+    /// `update`: values that hold once the runtime took it; until then no other request writes.
+    pub(crate) proposed: RefCell<Option<ProposedUpdate>>,
+    /// `update`: what became of it, until plugins were notified.
+    pub(crate) concluded: RefCell<Option<ConcludedUpdate>>,
+}
+
+impl PendingVerb {
+    /// A verb that stays open until its runtime process has exited.
+    pub(crate) fn new(
+        host: &Host,
+        key: &ContainerKey,
+        (verb, incarnation): (Verb, u64),
+        (pid, process): (u32, OwnedFd),
+    ) -> Self {
+        Self {
+            verb,
+            incarnation,
+            pid,
+            process,
+            by_wrapper: None,
+            pid_file: None,
+            pid_file_before: Ok(None),
+            state_before: state_dir::state_stamp(host, key),
+            log: None,
+            start_watch: RefCell::new(StartWatch::new(state_dir::folder(host, key))),
+            bundle: RefCell::default(),
+            proposed: RefCell::default(),
+            concluded: RefCell::default(),
+        }
+    }
+
+    /// The init process that this verb made.
+    ///
+    /// # Errors
+    /// Fails when that cannot be known.
+    pub(crate) fn init_pid(&self, host: &Host, key: &ContainerKey) -> std::io::Result<Option<u32>> {
+        match self.pid_file_before {
+            Ok(before) => state_dir::init_pid(host, key, self.pid_file.as_deref(), before),
+            // The file may be an earlier container's: the runtime's state decides.
+            Err(_) => state_dir::init_pid(host, key, None, None),
+        }
+    }
+
+    /// Takes out the watch over the container's folder.
+    pub(crate) fn take_start_watch(&self, host: &Host, key: &ContainerKey) -> StartWatch {
+        self.start_watch.replace(StartWatch::new(state_dir::folder(host, key)))
+    }
+}
+
+/// Whether the wrapper of this container ran the call without a daemon and left a note of it, which
+/// was taken over; an error while that cannot be known.
+pub(crate) type WrappersAccount = Box<dyn Fn() -> LocalBoxFuture<'static, Result<bool>>>;
+
+/// Values that hold once the runtime took an update, and the right to write meanwhile.
+#[derive(Debug)]
+pub(crate) struct ProposedUpdate {
+    pub(crate) engine: Map<String, Value>,
+    pub(crate) overlay: Map<String, Value>,
+    pub(crate) owners: BTreeMap<String, String>,
+    pub(crate) changes: Vec<Change>,
+    /// Values that the engine repeats, and that do not come into force.
+    pub(crate) repeated: Vec<RepeatedValue>,
+    pub(crate) classes: Classes,
+    /// Whether plugins were asked, and so are notified of what became of it.
+    pub(crate) is_told: bool,
+    pub(crate) writing: OwnedMutexGuard<()>,
+}
+
+/// An `update` whose runtime has exited.
+#[derive(Debug)]
+pub(crate) struct ConcludedUpdate {
+    /// Whether plugins were asked, and so are notified.
+    pub(crate) is_told: bool,
+    /// The resources that a failed one tried to set.
+    pub(crate) failed: Option<Map<String, Value>>,
+    /// The runtime writes the plugins' values again, after a failure.
+    pub(crate) restoring: Option<JoinHandle<()>>,
+}
+
+/// The work under way for one container.
+#[derive(Default)]
+pub(crate) struct Lane {
+    /// Held by the verb that is being answered or settled.
+    pub(crate) turn: Mutex<()>,
+    /// Verbs whose outcome is still open, oldest first.
+    pub(crate) pending: RefCell<Vec<Rc<PendingVerb>>>,
+    /// Held while a runtime or the daemon writes the container's resources: never while a plugin is
+    /// asked, and never while waiting for a turn.
+    pub(crate) writing: Arc<Mutex<()>>,
+}
+
+/// The lanes of all containers and pods with work under way.
+#[derive(Default)]
+pub(crate) struct Lanes {
+    all: RefCell<HashMap<ContainerKey, Rc<Lane>>>,
+    /// One create at a time in a bundle.
+    pub(crate) bundles: Bundles,
+}
+
+impl Lanes {
+    /// The lane of a container.
+    pub(crate) fn container(&self, key: &ContainerKey) -> Rc<Lane> {
+        Rc::clone(self.all.borrow_mut().entry(key.clone()).or_default())
+    }
+
+    /// The lane of a pod: announced once, and over before it may begin anew. It is taken after a
+    /// container's, never before.
+    pub(crate) fn pod(&self, id: &str) -> Rc<Lane> {
+        self.container(&pod_key(id))
+    }
+
+    /// Drops the lanes of a container that was removed and of its pod, if nothing is under way.
+    pub(crate) fn drop_idle(&self, store: &Store, key: &ContainerKey, pod: &str) {
+        let mut lanes = self.all.borrow_mut();
+        for (key, is_known) in [
+            (key.clone(), store.container(key).is_some()),
+            (pod_key(pod), store.pod(pod).is_some()),
+        ] {
+            if !is_known && lanes.get(&key).is_some_and(is_idle) {
+                lanes.remove(&key);
+            }
+        }
+    }
+
+    /// Drops the lane of a pod that is not known any more, if nothing is under way.
+    pub(crate) fn drop_idle_pod(&self, store: &Store, id: &str) {
+        self.drop_idle(store, &pod_key(id), id);
+    }
+
+    /// Releases the lane of a container that goes on living: thousands of them need none.
+    pub(crate) fn release(&self, key: &ContainerKey, lane: Rc<Lane>) {
+        drop(lane);
+        let mut lanes = self.all.borrow_mut();
+        if lanes.get(key).is_some_and(is_idle) {
+            lanes.remove(key);
+        }
+    }
+}
+
+impl Lanes {
+    /// Whether no verb is decided or settled, and none is open but foreground runs of containers
+    /// that `is_followed` knows as started.
+    pub(crate) fn are_quiet(&self, is_followed: impl Fn(&ContainerKey) -> bool) -> bool {
+        let lanes = self.all.borrow();
+        lanes.iter().all(|(key, lane)| {
+            let is_free = lane.turn.try_lock().is_ok() && lane.writing.try_lock().is_ok();
+            let pending = lane.pending.borrow();
+            let is_open = |pending: &Rc<PendingVerb>| {
+                let has_ended = pidfd::has_ended(&pending.process);
+                has_ended || !pending.verb.creates_and_starts() || !is_followed(key)
+            };
+            is_free && !pending.iter().any(is_open)
+        })
+    }
+}
+
+/// Whether no task holds or awaits the lane: a new one does as well.
+fn is_idle(lane: &Rc<Lane>) -> bool {
+    let is_held = Rc::strong_count(lane) > 1 || Arc::strong_count(&lane.writing) > 1;
+    !is_held && lane.pending.borrow().is_empty()
+}
+
+/// The key of a pod's lane; it collides with no container, as no runtime's root is relative.
+fn pod_key(id: &str) -> ContainerKey {
+    ContainerKey { root: "pods".to_owned(), id: id.to_owned() }
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The daemon's shared state: the records of pods and containers, one lane for each of them, the
+//! registered plugins, and what `status` reports.
+//!
+//! It never decides about an event; the verbs do. It imports `process`, `registry`, `runtime`
+//! and `watch`, whose types it holds.
+
+mod audited;
+pub(crate) mod bundle_turns;
+pub(crate) mod caches;
+pub(crate) mod events;
+pub(crate) mod eviction_rate;
+pub(crate) mod lane;
+pub(crate) mod messages;
+mod paused;
+pub(crate) mod queues;
+pub(crate) mod records;
+pub(crate) mod refused;
+pub(crate) mod report;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use tracing::error;
+
+use crate::chain::Notification;
+use crate::config::Config;
+use crate::daemon::process::own::OwnProcess;
+use crate::daemon::registry::Registry;
+use crate::daemon::registry::connected::{ConnectedPlugin, Subject};
+use crate::daemon::watch::start_watch::StartWatch;
+use crate::error::Error;
+use crate::host::Host;
+use crate::plugin::Event;
+use crate::state::{Container, ContainerKey, Pod, Store};
+
+use caches::Caches;
+use eviction_rate::EvictionRate;
+use lane::{Lane, Lanes};
+use queues::{InitProcess, PodNews, Watches};
+use records::Records;
+use report::Report;
+
+/// The share of a caller's time-out after which the daemon answers: the answer takes time to
+/// arrive.
+const ANSWER_SHARE: f32 = 0.95;
+
+/// The daemon: what all of its rooms share.
+pub(crate) struct Daemon {
+    /// The configuration in force; a reload replaces it as a whole.
+    config: RefCell<Rc<Config>>,
+    pub(crate) host: Host,
+    pub(crate) records: Records,
+    pub(crate) registry: Registry,
+    pub(crate) lanes: Lanes,
+    pub(crate) watches: Watches,
+    pub(crate) caches: Caches,
+    pub(crate) report: Report,
+    pub(crate) process: OwnProcess,
+    pub(crate) evictions: EvictionRate,
+}
+
+impl Daemon {
+    pub(crate) fn new(config: Config, host: Host, store: Store) -> Rc<Self> {
+        let report = Report::default();
+        report.audit.apply(&config);
+        Rc::new(Self {
+            registry: Registry::new(&config),
+            config: RefCell::new(Rc::new(config)),
+            host,
+            records: Records::new(store),
+            lanes: Lanes::default(),
+            watches: Watches::default(),
+            caches: Caches::default(),
+            report,
+            process: OwnProcess::default(),
+            evictions: EvictionRate::default(),
+        })
+    }
+
+    /// The configuration in force. A caller that keeps it does not see a later reload.
+    pub(crate) fn config(&self) -> Rc<Config> {
+        Rc::clone(&self.config.borrow())
+    }
+
+    /// Puts a configuration in force, with everything that follows from it in the same step. Returns
+    /// the plugins that may know of pods now which rules hid from them before.
+    #[must_use]
+    pub(crate) fn replace_config(&self, config: Config) -> Vec<Rc<ConnectedPlugin>> {
+        let before = self.registry.rules();
+        self.registry.apply(&config);
+        *self.config.borrow_mut() = Rc::new(config);
+        self.watches.reloaded.notify_one();
+        let (store, now) = (self.records.read(), self.registry.rules());
+        let mut shown_more = self.registry.connected();
+        shown_more.retain(|connected| {
+            events::is_shown_more(&store, &before, &now, &connected.chained.id())
+        });
+        shown_more
+    }
+
+    /// A container's record as it is now; later changes do not reach the caller's copy.
+    pub(crate) fn container(&self, key: &ContainerKey) -> Option<Rc<Container>> {
+        self.records.container(key)
+    }
+
+    /// Changes a record; a disk failure is reported to the operator and does not fail the
+    /// container.
+    pub(crate) fn change(&self, key: &ContainerKey, change: impl FnOnce(&mut Container)) {
+        if let Err(error) = self.records.note(key, change) {
+            self.report.note_unwritten(&key.id, &error);
+        }
+    }
+
+    /// Changes a pod's record in the same way.
+    pub(crate) fn note_pod(&self, id: &str, change: impl FnOnce(&mut Pod)) {
+        if let Err(error) = self.records.note_pod(id, change) {
+            self.report.note_unwritten(id, &error);
+        }
+    }
+
+    /// The lane of a container.
+    pub(crate) fn lane(&self, key: &ContainerKey) -> Rc<Lane> {
+        self.lanes.container(key)
+    }
+
+    /// The lane of a pod, to be taken after a container's, never before.
+    pub(crate) fn pod_lane(&self, id: &str) -> Rc<Lane> {
+        self.lanes.pod(id)
+    }
+
+    /// Drops the lanes of a container that was removed and of its pod, if nothing is under way.
+    pub(crate) fn drop_idle_lanes(&self, key: &ContainerKey, pod: &str) {
+        self.lanes.drop_idle(&self.records.read(), key, pod);
+    }
+
+    /// A moment before the caller of a creation that begins now gives up.
+    pub(crate) fn caller_waits_until(&self) -> tokio::time::Instant {
+        tokio::time::Instant::now() + self.config().debug_create_cap.mul_f32(ANSWER_SHARE)
+    }
+
+    /// Whether the engine itself runs NRI plugins: then the daemon consults none (D12).
+    pub(crate) fn is_bystander(&self) -> bool {
+        self.registry.socket.is_bystander()
+    }
+
+    /// An event about a pod.
+    pub(crate) fn pod_notification(&self, event: Event, id: &str) -> Option<Notification> {
+        events::of_pod(&self.records.read(), event, id)
+    }
+
+    /// A container is no longer on record.
+    pub(crate) fn note_forgotten(&self, key: &ContainerKey) {
+        self.registry.note_ended(&Subject::Container(key.clone()));
+    }
+
+    /// A pod is no longer on record.
+    pub(crate) fn note_forgotten_pod(&self, id: &str) {
+        self.registry.note_ended(&Subject::Pod(id.to_owned()));
+    }
+
+    /// Queues the init process of a container to be watched until it exits.
+    pub(crate) fn watch_init(&self, record: &Container) {
+        self.watch_init_with(record, None);
+    }
+
+    /// The same, with the watch over the container's folder since its creation.
+    pub(crate) fn watch_init_with(&self, record: &Container, folder: Option<StartWatch>) {
+        let watches = &self.watches.init_watches;
+        let init = InitProcess::open(&self.host, record, folder, watches);
+        init.into_iter().for_each(|init| self.watches.inits.send(init));
+    }
+
+    /// Sends an event to the watch over CRI-O's folders.
+    pub(crate) fn tell_crio_watch(&self, news: PodNews) {
+        self.watches.crio.news.send(news);
+    }
+}
+
+/// Logs a failure that has no caller to answer.
+pub(crate) fn log_failure(what: &str, result: Result<(), impl Into<Error>>) {
+    if let Err(error) = result {
+        let error: Error = error.into();
+        error!("{what}: {error}");
+    }
+}

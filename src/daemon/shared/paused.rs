@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whether a container is paused. `pause` and `resume` go straight to the runtime, so the daemon
+//! looks at the freezer whenever it describes a container: when a plugin is synchronized, with an
+//! update, and for an operator. Nothing is frozen or thawed here.
+
+use std::collections::BTreeMap;
+
+use crate::cgroup::Cgroups;
+use crate::chain::Notification;
+use crate::daemon::shared::{Daemon, events};
+use crate::plugin::Event;
+use crate::plugin::api::ContainerState;
+use crate::state::{Container, ContainerKey, Lifecycle};
+
+impl Daemon {
+    /// Whether the processes of the container are frozen.
+    pub(crate) fn is_paused(&self, record: &Container) -> bool {
+        let Some(pid) = record.init_pid.filter(|_| record.state == Lifecycle::Running) else {
+            return false;
+        };
+        // The cgroup of the process counts, wherever below the container's it is: what is frozen
+        // above it freezes it too.
+        let found = self.caches.cgroup_mounts(&self.host);
+        let found =
+            found.and_then(|mounts| Cgroups::find(&self.host, &mounts, pid, &BTreeMap::new()));
+        found.is_ok_and(|cgroups| cgroups.is_frozen())
+    }
+
+    /// An event about a container in its present state.
+    pub(crate) fn notification(&self, event: Event, key: &ContainerKey) -> Option<Notification> {
+        let mut notification = events::of_container(&self.records.read(), event, key)?;
+        // Any other event is about a container that starts, or has ended.
+        let may_be_paused = matches!(event, Event::UpdateContainer | Event::PostUpdateContainer);
+        if may_be_paused
+            && let Some(message) = &mut notification.container
+            && self.container(key).is_some_and(|record| self.is_paused(&record))
+        {
+            message.state = ContainerState::CONTAINER_PAUSED.into();
+        }
+        Some(notification)
+    }
+}

@@ -93,7 +93,10 @@ fn each_picture_is_shown_and_has_words_for_readers() {
         let text = std::fs::read_to_string(entry.path()).unwrap();
         let opening = text.split('>').next().unwrap();
         assert!(opening.contains("role=\"img\"") && opening.contains("aria-label=\""), "{name}");
-        assert!(shown.iter().any(|page| page.contains(&format!("{name})"))), "no page shows {name}");
+        assert!(
+            shown.iter().any(|page| page.contains(&format!("{name})"))),
+            "no page shows {name}"
+        );
         count += 1;
     }
     assert!(count >= 3, "{count} pictures were found");

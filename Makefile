@@ -92,11 +92,11 @@ interop: setup newer
 .PHONY: interop_tests
 interop_tests:
 	cargo test --locked --test bundle go::
-	cargo test --locked --test interop -- --nocapture
-	cargo test --locked --test engine live -- --nocapture --test-threads=1
-	cargo test --locked --test engine told::
-	cargo test --locked --test engine -- own_nri:: effect:: verbs:: metrics::
-	cargo test --locked --test wire go_types -- --nocapture
+	cargo test --locked --test engines interop:: -- --nocapture
+	cargo test --locked --test engines containerd::live -- --nocapture --test-threads=1
+	cargo test --locked --test engines containerd::told::
+	cargo test --locked --test engines -- containerd::own_nri:: containerd::effect:: containerd::verbs:: containerd::metrics::
+	cargo test --locked --test pure go_types -- --nocapture
 
 # The tests of Docker, Podman and CRI-O with newer ones, built from source (Go).
 # ENGINES: some of them (scripts/engines.sh names them), separated by blanks.
@@ -115,15 +115,15 @@ k3s: setup
 # LENGTHS: each field that a tenant, a plugin or an engine chooses, in each shape of a long text (`make test` has a sample).
 # STRESS_ROUNDS: how many crowds of containers pass fickle plugins (`make test` has two).
 soak: setup
-	KILLS=all cargo test --locked --test kills -- --nocapture --skip errno::
-	ERRNO=$${ERRNO:-all} cargo test --locked --test kills -- --nocapture errno::
-	SLOW=$${SLOW:-all} cargo test --locked --test slow -- --nocapture
-	LIVES=$${LIVES:-5000} cargo test --locked --test lives -- --nocapture
+	KILLS=all cargo test --locked --test node kills:: -- --nocapture --skip errno::
+	ERRNO=$${ERRNO:-all} cargo test --locked --test node kills::errno:: -- --nocapture
+	SLOW=$${SLOW:-all} cargo test --locked --test node slow:: -- --nocapture
+	LIVES=$${LIVES:-5000} cargo test --locked --test node lives:: -- --nocapture
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-1000} cargo test --locked --test bundle crowd:: -- --nocapture
-	STRESS_ROUNDS=$${STRESS_ROUNDS:-100} cargo test --locked --test resources parallel:: -- --nocapture
-	FIELDS=each cargo test --locked --test resources matrix:: -- --nocapture
-	LENGTHS=$${LENGTHS:-all} cargo test --locked --test length -- --nocapture
-	FUZZ_SECONDS=$${FUZZ_SECONDS:-300} cargo test --locked --test fuzz -- --nocapture
+	STRESS_ROUNDS=$${STRESS_ROUNDS:-100} cargo test --locked --test node resources::parallel:: -- --nocapture
+	FIELDS=each cargo test --locked --test node resources::matrix:: -- --nocapture
+	LENGTHS=$${LENGTHS:-all} cargo test --locked --test pure length:: -- --nocapture
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-300} cargo test --locked --test pure fuzz:: -- --nocapture
 	NRI_RUNC_BENCH=create_during_updates NRI_RUNC_BENCH_SECONDS=60 $(MAKE) --no-print-directory bench
 
 # cgroup v2 in a guest, with runc and crun; and each field of an adjustment on v1 with crun.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stands in for the real runtime in `tests/transparency.rs`: writes down, beside itself, what it
+//! Stands in for the real runtime in `tests/bundle/transparency.rs`: writes down, beside itself, what it
 //! was given, and fails with the code 7. Without std's entry point, which would change signal
 //! dispositions and descriptors before they could be seen.
 #![no_main]

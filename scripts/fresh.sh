@@ -7,7 +7,7 @@
 #
 #   RELEASE=bookworm scripts/fresh.sh                     clones the commit, runs `make demo` and `make test`
 #   PARTS='demo podman …' scripts/fresh.sh                this checkout with what is built in target/debug: the
-#                                                         demo, and these targets of tests
+#                                                         demo, and these programs of tests
 #
 # MIRROR: an archive of Debian; without it, the one that this machine uses.
 set -eu

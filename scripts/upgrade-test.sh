@@ -21,4 +21,4 @@ NRI_RUNC_EARLIER=$place/target/debug/nri-runc
 export NRI_RUNC_EARLIER
 "$NRI_RUNC_EARLIER" nri reexec --help >/dev/null 2>&1 ||
     fail "$ref has no reexec: an upgrade from it needs nri-runc nri restart"
-cargo test --locked --test reexec earlier::
+cargo test --locked --test node reexec::earlier::

@@ -8,7 +8,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 sh scripts/vm/packages.sh
-cargo test --locked --no-run --test resources 2>target/vm/build.log || { cat target/vm/build.log >&2; exit 1; }
+cargo test --locked --no-run --test node 2>target/vm/build.log || { cat target/vm/build.log >&2; exit 1; }
 cases=$(sed -n 's/.*Executable .*(\(.*\))$/\1/p' target/vm/build.log)
 [ -x "$cases" ] || { cat target/vm/build.log >&2; echo "vm: cargo names no program with the cases" >&2; exit 1; }
 cargo build --locked --manifest-path contrib/kubernetes/node-helper/Cargo.toml --target-dir target/node-helper 2>target/vm/helper.log ||
@@ -20,14 +20,14 @@ boot() {
     printf 'vm: %s cases hold (%s)\n' "$(grep -c '^case .*: ok' "target/vm/serial-$1.log")" "$1"
 }
 # Each case with runc and with crun; evictions and checkpoints ask nothing of the kind of cgroups.
-boot plain --nocapture --test-threads=2 v2:: evictions:: checkpoint:: resized:: clock::
+boot plain --nocapture --test-threads=2 resources::v2:: resources::evictions:: resources::checkpoint:: resources::resized:: resources::clock::
 # Each field of an adjustment with each runtime, on both versions.
-boot fields --nocapture matrix::each
-boot v1 --nocapture matrix::each
-boot systemd --nocapture --test-threads=2 scopes:: units:: journaled:: node_helper::
+boot fields --nocapture resources::matrix::each
+boot v1 --nocapture resources::matrix::each
+boot systemd --nocapture --test-threads=2 resources::scopes:: resources::units:: resources::journaled:: resources::node_helper::
 if [ -n "${UPDATE_GOLDEN:-}" ]; then
     cat target/vm/serial-fields.log target/vm/serial-v1.log >target/vm/fields.log
-    NRI_RUNC_FIELDS=$PWD/target/vm/fields.log cargo test --locked --test resources matrix::page::
+    NRI_RUNC_FIELDS=$PWD/target/vm/fields.log cargo test --locked --test node resources::matrix::page::
 fi
 # A case that is skipped in the guest is a failure (scripts/vm/boot.sh).
 echo "vm: nothing was skipped"

@@ -3,9 +3,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "tidy/book/mod.rs"]
 mod book;
+#[path = "tidy/manual/mod.rs"]
 mod manual;
+#[path = "tidy/sbom/mod.rs"]
 mod sbom;
+#[path = "tidy/skips.rs"]
+mod skips;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

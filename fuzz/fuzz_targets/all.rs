@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every target of `tests/fuzz`: the first byte chooses which.
+//! Every target of `tests/pure/fuzz`: the first byte chooses which.
 #![no_main]
 
-#[path = "../../tests/fuzz/targets.rs"]
+#[path = "../../tests/pure/fuzz/targets.rs"]
 mod targets;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a plugin's failure does to a container, to the engine's call and to the plugin, with the
-//! built binary. The whole table of failures and policies is in `tests/failures.rs`.
+//! built binary. The whole table of failures and policies is in `tests/pure/failures.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;

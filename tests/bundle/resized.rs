@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What it costs to hear of pods' resizes: nothing between two of them, however many pods there are.
 //! And which pods are not followed. The host's files lie in a private folder; with real cgroups it is
-//! in `tests/resources`.
+//! in `tests/node/resources`.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};

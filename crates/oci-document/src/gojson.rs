@@ -5,7 +5,7 @@
 //!
 //! Go folds letter by letter: two letters beyond ASCII are one of ASCII's (U+017F is s, U+212A is k).
 //! No letter becomes two ("ß" is not "ss"), and neither Turkish i is an i.
-//! Reference: Go `encoding/json`, `fold.go`; `tests/interop/names.rs` asks Go about every letter.
+//! Reference: Go `encoding/json`, `fold.go`; `tests/engines/interop/names.rs` asks Go about every letter.
 
 /// What all spellings of a field have in common. Fields have ASCII names: other letters than these
 /// two are no part of any.

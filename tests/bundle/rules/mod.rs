@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the operator's rules do to plugins, containers and operators with the built binary.
+
+mod hidden;
+mod host;
+mod origin;
+mod policy;

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A real containerd calls nri-runc in place of runc, through its CRI; a plugin that knows
+//! nothing of us changes the containers; the real runc runs the result. The test looks inside.
+
+mod adopted;
+mod config;
+mod ctr;
+mod effect;
+mod go;
+mod host;
+mod installed;
+mod later;
+mod live;
+mod metrics;
+mod nerdctl;
+mod origin;
+mod own_nri;
+mod rendered;
+mod samples;
+mod stories;
+mod told;
+mod verbs;
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use host::Engine;
+use nri_runc::plugin::api;
+use test_support::adjustments::{bind_mount, env, linux, memory_device, open_files};
+use test_support::cri::generated as messages;
+use test_support::cri::{self, Cri, container, end_container, end_pod, start};
+use test_support::{Script, heard};
+
+fn pod(engine: &Engine, name: &str) -> messages::PodSandboxConfig {
+    cri::pod(engine.cgroup(), name)
+}
+
+async fn run_pod(engine: &Engine, cri: &mut Cri, name: &str) -> String {
+    cri::run_pod(cri, pod(engine, name)).await
+}
+
+async fn create(
+    engine: &Engine,
+    cri: &mut Cri,
+    pod_id: &str,
+    pod_name: &str,
+    config: messages::ContainerConfig,
+) -> String {
+    cri::create(cri, pod_id, pod(engine, pod_name), config).await
+}
+
+async fn pid_of(cri: &mut Cri, id: &str) -> u64 {
+    cri::info(cri, id).await["pid"].as_u64().unwrap()
+}
+
+fn adjusting(engine: &Engine) -> Script {
+    let mount = bind_mount(&engine.path("data"), "/data");
+    let adjust = api::ContainerAdjustment {
+        env: vec![env("HELLO", "there")],
+        mounts: vec![mount],
+        rlimits: vec![open_files()],
+        annotations: [("example.org/seen".to_owned(), "yes".to_owned())].into(),
+        linux: Some(linux(512, memory_device("/dev/nri-null", 3))).into(),
+        ..Default::default()
+    };
+    Script { adjust, ..Script::default() }
+}
+
+fn cgroup_file(engine: &Engine, controller: &str, id: &str, file: &str) -> String {
+    let v1 = format!("/sys/fs/cgroup/{controller}/{}/{id}/{file}", engine.cgroup());
+    std::fs::read_to_string(v1).unwrap_or_default().trim().to_owned()
+}
+
+fn look_inside(engine: &Engine, id: &str, pid: u64) {
+    // The engine is done when init is let go; its program follows a moment later.
+    let environ = format!("/proc/{pid}/environ");
+    let environ = || std::fs::read_to_string(&environ).unwrap();
+    engine.wait_until("the program runs", || environ().contains("FROM=pod"));
+    let environ = environ();
+    let environ: Vec<&str> = environ.split('\0').collect();
+    assert!(environ.contains(&"HELLO=there") && environ.contains(&"FROM=pod"), "{environ:?}");
+    let hello = std::fs::read_to_string(format!("/proc/{pid}/root/data/hello")).unwrap();
+    assert_eq!(hello, "mounted by a plugin\n");
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert!(files.contains("123") && files.contains("321"), "{files}");
+    let score = std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
+    assert_eq!(score.trim(), "950");
+    let device = std::fs::metadata(format!("/proc/{pid}/root/dev/nri-null")).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::rdev(&device), (1 << 8) | 3);
+    assert_eq!(cgroup_file(engine, "cpu", id, "cpu.shares"), "512");
+    assert_eq!(
+        cgroup_file(engine, "memory", id, "memory.limit_in_bytes"),
+        (32_u64 << 20).to_string()
+    );
+}
+
+#[tokio::test]
+async fn a_pod_on_containerd_is_adjusted_and_its_life_is_told() {
+    let Some(tools) = host::tools() else { return };
+    let engine = Engine::start(&tools);
+    let mut daemon = engine.start_daemon();
+    let told = test_support::scripted_plugin::connect(
+        engine.path("nri.sock"),
+        "10",
+        "adjust",
+        adjusting(&engine),
+    );
+    engine.wait_until("the plugin is synchronized", || {
+        engine.admin(&["plugins"])[0]["state"] == "synchronized"
+    });
+    let mut cri = engine.client().await;
+    let pod_id = run_pod(&engine, &mut cri, "web").await;
+    assert_eq!(*told.lock().unwrap(), ["RunPodSandbox web"], "{}", engine.log_tail());
+
+    let app =
+        create(&engine, &mut cri, &pod_id, "web", container("app", &["/bin/sleep", "1000"])).await;
+    start(&mut cri, &app).await.unwrap();
+    let pid = pid_of(&mut cri, &app).await;
+    look_inside(&engine, &app, pid);
+    the_engines_update_keeps_what_the_plugin_owns(&engine, &mut cri, &app).await;
+
+    let short =
+        create(&engine, &mut cri, &pod_id, "web", container("short", &["/bin/sleep", "0.3"])).await;
+    start(&mut cri, &short).await.unwrap();
+    an_exit_is_told_once_and_soon(&engine, &told);
+
+    end_container(&mut cri, &app).await;
+    end_pod(&mut cri, &pod_id).await;
+    engine.wait_until("the pod's end is told", || heard(&told, "RemovePodSandbox web"));
+    let told = told.lock().unwrap().clone();
+    let updated = ["UpdateContainer", "PostUpdateContainer"];
+    for (name, between) in [("app", &updated[..]), ("short", &[])] {
+        let events: Vec<&str> =
+            told.iter().filter_map(|e| e.strip_suffix(&format!(" {name}"))).collect();
+        let begin =
+            ["CreateContainer", "PostCreateContainer", "StartContainer", "PostStartContainer"];
+        let end = ["StopContainer", "RemoveContainer"];
+        assert_eq!(events, [&begin[..], between, &end[..]].concat(), "{name}");
+    }
+    // The engine removes containers with their pod, in no order of its own.
+    let place = |line: &str| told.iter().position(|told| told == line).unwrap();
+    for removed in ["RemoveContainer app", "RemoveContainer short"] {
+        assert!(place("StopContainer app") < place(removed), "{told:?}");
+        assert!(place(removed) < place("RemovePodSandbox web"), "{told:?}");
+    }
+    assert!(place("RemoveContainer app") < place("StopPodSandbox web"), "{told:?}");
+    assert!(place("StopPodSandbox web") < place("RemoveContainer short"), "{told:?}");
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+}
+
+async fn the_engines_update_keeps_what_the_plugin_owns(engine: &Engine, cri: &mut Cri, id: &str) {
+    let resources =
+        messages::LinuxContainerResources { memory_limit_in_bytes: 48 << 20, ..Default::default() };
+    let request = messages::UpdateContainerResourcesRequest {
+        container_id: id.to_owned(),
+        linux: Some(resources),
+    };
+    cri.update_container_resources(request).await.unwrap();
+    engine.wait_until("the update is there", || {
+        cgroup_file(engine, "memory", id, "memory.limit_in_bytes") == (48_u64 << 20).to_string()
+    });
+    assert_eq!(
+        cgroup_file(engine, "cpu", id, "cpu.shares"),
+        "512",
+        "the plugin's value was undone"
+    );
+    let pods = engine.admin(&["pods"]);
+    assert_eq!(
+        (pods[0]["namespace"].as_str(), pods[0]["uid"].as_str()),
+        (Some("shop"), Some("uid-web"))
+    );
+    assert_eq!(pods[0]["engine"], "containerd-cri");
+}
+
+fn an_exit_is_told_once_and_soon(engine: &Engine, told: &Arc<Mutex<Vec<String>>>) {
+    let pid = engine.admin(&["pods"])[0]["containers"]
+        .as_array()
+        .and_then(|list| list.iter().find(|c| c["name"] == "short")?["pid"].as_u64())
+        .unwrap_or(0);
+    // A zombie has no command line: the process has ended, whoever reaps it.
+    let alive =
+        || std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| !words.is_empty());
+    engine.wait_until("the process ends", || !alive());
+    let ended = Instant::now();
+    engine.wait_until("the stop is told", || heard(told, "StopContainer short"));
+    // The plugin is told within 100 ms where nothing else runs; a daemon that only looks from time to
+    // time would take its minute.
+    assert!(ended.elapsed() < Duration::from_secs(30), "{:?}", ended.elapsed());
+}
+
+#[tokio::test]
+async fn a_refusal_reaches_the_engine_and_leaves_nothing_behind() {
+    let Some(tools) = host::tools() else { return };
+    let engine = Engine::start(&tools);
+    let mut daemon = engine.start_daemon();
+    let guard = Script { refuses: Some("image is not signed"), ..Script::default() };
+    let told =
+        test_support::scripted_plugin::connect(engine.path("nri.sock"), "90", "guard", guard);
+    engine.wait_until("the plugin is synchronized", || {
+        engine.admin(&["plugins"])[0]["state"] == "synchronized"
+    });
+    let mut cri = engine.client().await;
+    let pod_id = run_pod(&engine, &mut cri, "guarded").await;
+    let id =
+        create(&engine, &mut cri, &pod_id, "guarded", container("app", &["/bin/sleep", "1000"]))
+            .await;
+    let error = start(&mut cri, &id).await.unwrap_err().to_string();
+    for word in ["90-guard", "image is not signed", "nri-runc: cannot create"] {
+        assert!(error.contains(word), "{word} is not in: {error}");
+    }
+    engine.wait_until("the undoing is told", || heard(&told, "RemoveContainer app"));
+    assert_eq!(engine.admin(&["pods"])[0]["containers"], serde_json::json!([]));
+    end_pod(&mut cri, &pod_id).await;
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+
+    // Without the plugin (and its daemon) the next container works.
+    let pod_id = run_pod(&engine, &mut cri, "next").await;
+    let id =
+        create(&engine, &mut cri, &pod_id, "next", container("app", &["/bin/sleep", "1000"])).await;
+    start(&mut cri, &id).await.unwrap();
+    end_pod(&mut cri, &pod_id).await;
+    let pid = engine.admin(&["status"])["pid"].as_i64().unwrap_or(0);
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap());
+    assert!(pid.as_raw() > 1, "the wrapper had started a daemon");
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+}

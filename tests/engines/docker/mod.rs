@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A real Docker, which our own `install` has told of nri-runc, runs containers through it with
+//! the real runc; plugins in this process see, change and refuse them. What came of it is looked
+//! at from inside of the containers, in their cgroups, and in what Docker itself says.
+
+mod adjusted;
+mod endings;
+mod engine;
+mod later;
+mod origin;
+mod registration;
+mod told;
+mod updates;
+
+use std::sync::{Arc, Mutex};
+
+use nri_runc::plugin::api;
+use serde_json::Value;
+use test_support::{LIFE, Script};
+
+/// Every event that a plugin heard, with its request.
+type Heard = Arc<Mutex<Vec<(String, Value)>>>;
+
+/// Has a plugin write down what it hears in full.
+fn listening(mut script: Script) -> (Script, Heard) {
+    let heard = Heard::default();
+    let list = Arc::clone(&heard);
+    script.hears = Some(Arc::new(move |event, request| {
+        let request = protobuf_json_mapping::print_to_string(request).unwrap();
+        list.lock().unwrap().push((event.to_owned(), serde_json::from_str(&request).unwrap()));
+    }));
+    (script, heard)
+}
+
+/// The requests of one event, in order.
+fn requests(heard: &Heard, event: &str) -> Vec<Value> {
+    let all = heard.lock().unwrap();
+    all.iter().filter(|(what, _)| what == event).map(|(_, request)| request.clone()).collect()
+}
+
+/// The words of `told` about one container, in order.
+fn events(told: &Mutex<Vec<String>>, name: &str) -> Vec<String> {
+    let end = format!(" {name}");
+    let told = told.lock().unwrap();
+    told.iter().filter_map(|event| event.strip_suffix(&end)).map(ToOwned::to_owned).collect()
+}
+
+fn heard_of(told: &Mutex<Vec<String>>, what: &str) -> bool {
+    told.lock().unwrap().iter().any(|event| event == what)
+}
+
+fn number(value: u64) -> protobuf::MessageField<api::OptionalUInt64> {
+    Some(api::OptionalUInt64 { value, ..Default::default() }).into()
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Plugins on the official Go stub, as people have them: five releases from v0.2.0 to v0.12.5,
+//! one source (`stubs`). What each of them is told and says, over the whole life of a container
+//! through the built binary, and what becomes of each field that it can set.
+//!
+//! Skipped without Go (`tests/support/src/golang.rs`).
+
+mod calls;
+mod document;
+mod life;
+mod mixin;
+mod names;
+mod real;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+/// Starts the plugin of a version, which connects to `socket`, writes to `told` and sets `fields`.
+#[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
+fn by_hand(program: &Path, socket: &Path, told: &Path, fields: &str) -> Started {
+    let mut command = Command::new(program);
+    command.arg("-socket").arg(socket).arg("-out").arg(told).args(["-set", fields]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    Started(command.spawn().unwrap())
+}
+
+/// What the plugin wrote down.
+fn lines(told: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(told).unwrap_or_default();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Waits until the plugin wrote down something with these words.
+fn wait_for(told: &Path, words: &[&str]) {
+    let there = || {
+        let text = std::fs::read_to_string(told).unwrap_or_default();
+        text.lines().any(|line| words.iter().all(|word| line.contains(word)))
+    };
+    test_support::wait_until(&format!("{words:?} was told"), there);
+}
+
+/// One test for each version; a function of the minor number for each.
+macro_rules! of_each_version {
+    ($claim:ident) => {
+        mod $claim {
+            #[test]
+            fn v0_2_0() {
+                super::$claim("v0.2.0", 2);
+            }
+            #[test]
+            fn v0_6_1() {
+                super::$claim("v0.6.1", 6);
+            }
+            #[test]
+            fn v0_9_0() {
+                super::$claim("v0.9.0", 9);
+            }
+            #[test]
+            fn v0_11_0() {
+                super::$claim("v0.11.0", 11);
+            }
+            #[test]
+            fn v0_12_5() {
+                super::$claim("v0.12.5", 12);
+            }
+        }
+    };
+}
+use of_each_version;
+use test_support::Started;

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A real Podman calls nri-runc in place of runc, registered as `docs/install.md` says: on a host
+//! of its own (`tests/support/src/podman.rs`), with the real runc behind. What plugins are told is
+//! compared with `podman inspect`, what they set is looked at from inside and in the cgroups.
+
+mod ends;
+mod installs;
+mod labels;
+mod later;
+mod origin;
+mod pods;
+mod told;
+mod updates;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use nri_runc::plugin::api;
+use serde_json::Value;
+use test_support::Script;
+use test_support::podman::{IMAGE, PodmanHost};
+
+type Told = Arc<Mutex<Vec<String>>>;
+
+/// Every event with its whole request, in JSON.
+type Heard = Arc<Mutex<Vec<(String, Value)>>>;
+
+/// A host where nri-runc is registered and the daemon runs.
+fn installed(more: &str) -> Option<PodmanHost> {
+    let mut host = PodmanHost::new(more)?;
+    let output = host.nri(&["install", "podman"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    host.start_daemon();
+    Some(host)
+}
+
+#[test]
+fn a_file_beside_the_executable_reaches_it_through_conmon() {
+    let Some(mut host) = PodmanHost::new("") else { return };
+    assert!(host.nri(&["install", "podman"]).status.success());
+    // conmon hands over no variable that could name it.
+    std::fs::rename(host.path("etc/nri-runc/config.toml"), host.path("nri-runc.toml")).unwrap();
+    host.start_daemon();
+    let told = host.plugin("10", "witness", Script::default());
+    run(&host, "web", &[], &[]);
+    host.good(&["rm", "--force", "--time", "0", "web"]);
+    host.nobody_knows_of_anything();
+    assert_eq!(*told.lock().unwrap(), test_support::life("web"));
+}
+
+/// `podman --runtime nri-runc run -d --name NAME … IMAGE …`, as far as the image.
+fn run_words<'w>(cgroup: &'w str, name: &'w str, options: &[&'w str]) -> Vec<&'w str> {
+    let mut words = vec!["--runtime", "nri-runc", "run", "--name", name, "--network", "none"];
+    words.extend(["--cgroup-parent", cgroup]);
+    words.extend(options);
+    words.push(IMAGE);
+    words
+}
+
+/// Runs a container beside the test; its id.
+#[track_caller]
+fn run(host: &PodmanHost, name: &str, options: &[&str], args: &[&str]) -> String {
+    let cgroup = host.cgroup();
+    let options = [&["--detach"], options].concat();
+    host.good(&[&run_words(&cgroup, name, &options), args].concat())
+}
+
+fn inspect(host: &PodmanHost, name: &str) -> Value {
+    let said = host.good(&["inspect", name]);
+    serde_json::from_str::<Value>(&said).unwrap()[0].clone()
+}
+
+/// Takes down every event in full, besides what it does.
+fn hearing(script: Script) -> (Script, Heard) {
+    let heard = Heard::default();
+    let notes = Arc::clone(&heard);
+    let hears = move |event: &str, request: &dyn protobuf::MessageDyn| {
+        let text = protobuf_json_mapping::print_to_string(request).unwrap();
+        let request = serde_json::from_str(&text).unwrap();
+        notes.lock().unwrap().push((event.to_owned(), request));
+    };
+    (Script { hears: Some(Arc::new(hears)), ..script }, heard)
+}
+
+/// The first request of `event` about the container or pod `name`.
+#[track_caller]
+fn request_of(heard: &Heard, event: &str, name: &str) -> Value {
+    let heard = heard.lock().unwrap();
+    let subject = |request: &Value| {
+        let key = if event.contains("Pod") { "pod" } else { "container" };
+        request[key]["name"] == name
+    };
+    let found = heard.iter().find(|(known, request)| known == event && subject(request));
+    found.map(|(_, request)| request.clone()).unwrap_or_else(|| Value::String(format!("{heard:?}")))
+}
+
+/// What was told of `name`, without it.
+fn events_of(told: &Told, name: &str) -> Vec<String> {
+    let told = told.lock().unwrap();
+    let of_it = told.iter().filter_map(|event| event.strip_suffix(&format!(" {name}")));
+    of_it.map(ToOwned::to_owned).collect()
+}
+
+/// Resources of a plugin's: memory in MiB, shares, pids.
+fn resources(mebibytes: i64, shares: u64, pids: i64) -> api::LinuxResources {
+    let limit = Some(api::OptionalInt64 { value: mebibytes << 20, ..Default::default() });
+    let memory = api::LinuxMemory { limit: limit.into(), ..Default::default() };
+    let value = api::OptionalUInt64 { value: shares, ..Default::default() };
+    let cpu = api::LinuxCPU { shares: Some(value).into(), ..Default::default() };
+    let pids = api::LinuxPids { limit: pids, ..Default::default() };
+    api::LinuxResources {
+        memory: Some(memory).filter(|_| mebibytes > 0).into(),
+        cpu: Some(cpu).filter(|_| shares > 0).into(),
+        pids: Some(pids).filter(|limit| limit.limit > 0).into(),
+        ..Default::default()
+    }
+}
+
+fn adjusting(resources: api::LinuxResources) -> api::ContainerAdjustment {
+    let linux =
+        api::LinuxContainerAdjustment { resources: Some(resources).into(), ..Default::default() };
+    api::ContainerAdjustment { linux: Some(linux).into(), ..Default::default() }
+}
+
+fn sets_env(key: &str, value: &str) -> api::ContainerAdjustment {
+    let pair = api::KeyValue { key: key.to_owned(), value: value.to_owned(), ..Default::default() };
+    api::ContainerAdjustment { env: vec![pair], ..Default::default() }
+}
+
+/// What the cgroup of a container says, whatever kind of cgroups this machine has.
+fn limit(host: &PodmanHost, id: &str, what: &str) -> String {
+    let (controller, v1, v2) = match what {
+        "memory" => ("memory", "memory.limit_in_bytes", "memory.max"),
+        "shares" => ("cpu", "cpu.shares", "cpu.weight"),
+        "quota" => ("cpu", "cpu.cfs_quota_us", "cpu.max"),
+        _ => ("pids", "pids.max", "pids.max"),
+    };
+    let cgroup = format!("{}/libpod-{id}", host.cgroup());
+    let is_v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let file = if is_v2 {
+        format!("/sys/fs/cgroup{cgroup}/{v2}")
+    } else {
+        format!("/sys/fs/cgroup/{controller}{cgroup}/{v1}")
+    };
+    let text = std::fs::read_to_string(&file).unwrap_or_else(|error| format!("{file}: {error}"));
+    text.split_whitespace().next().unwrap_or_default().to_owned()
+}
+
+/// How these shares stand in a cgroup.
+fn shares(of: u64) -> String {
+    let is_v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    if is_v2 { (1 + (of - 2) * 9999 / 262_142).to_string() } else { of.to_string() }
+}
+
+fn bytes(mebibytes: u64) -> String {
+    (mebibytes << 20).to_string()
+}

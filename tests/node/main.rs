@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A node over time, with the built program and a real or a small runtime: cgroups that plugins change,
+//! a daemon that is killed, re-executed or kept waiting, lost and damaged state, hundreds of containers.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod kills;
+mod lives;
+mod reexec;
+mod resources;
+mod slow;
+mod state;

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `nri-runc nri reexec`: what survives the change of programs, programs that cannot take the
+//! daemon's place, states that cannot be used, and SIGKILL at each point of it.
+
+mod earlier;
+mod failing;
+mod installed;
+mod kept;
+mod protocol;
+mod proxy;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Output};
+
+use serde_json::Value;
+use test_support::{TestHost, wait_until};
+
+/// A daemon whose program is a file of its own, which tests replace.
+pub(crate) struct Installed {
+    pub(crate) host: TestHost,
+    daemon: Child,
+}
+
+impl Installed {
+    pub(crate) fn new(more: &str) -> Self {
+        Self::with_environment(more, &[])
+    }
+
+    pub(crate) fn with_environment(more: &str, variables: &[(&str, &Path)]) -> Self {
+        let host = TestHost::new(more);
+        install(&host, b"");
+        Self::started(host, variables)
+    }
+
+    /// A daemon of this program instead of the one under test.
+    pub(crate) fn of(program: &Path, more: &str) -> Self {
+        let host = TestHost::new(more);
+        put(&host, &std::fs::read(program).unwrap());
+        Self::started(host, &[])
+    }
+
+    fn started(host: TestHost, variables: &[(&str, &Path)]) -> Self {
+        let daemon = start(&host, variables);
+        let installed = Self { host, daemon };
+        wait_until("it answers", || installed.pid() == u64::from(installed.daemon.id()));
+        installed
+    }
+
+    pub(crate) fn pid(&self) -> u64 {
+        self.host.admin(&["status"])["pid"].as_u64().unwrap_or_default()
+    }
+
+    pub(crate) fn reexec(&self) -> Output {
+        self.host.call(&["nri", "reexec"])
+    }
+
+    /// It succeeds; what it says.
+    #[track_caller]
+    pub(crate) fn reexecuted(&self) -> Value {
+        let output = self.host.call(&["nri", "--json", "reexec"]);
+        let line = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{line}\n{}", self.host.read("daemon.err"));
+        let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(document["pid"], self.daemon.id(), "{document}");
+        document
+    }
+
+    /// Whether the process that was started runs no more.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.daemon.try_wait().unwrap().is_some()
+    }
+
+    /// Starts the daemon once more, from the same file.
+    pub(crate) fn start_again(&mut self) {
+        wait_until("it has ended", || self.has_ended());
+        install(&self.host, b"");
+        self.daemon = start(&self.host, &[]);
+        wait_until("it answers", || self.pid() == u64::from(self.daemon.id()));
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        let _ended = self.daemon.kill();
+        let _reaped = self.daemon.wait();
+    }
+}
+
+fn program(host: &TestHost) -> PathBuf {
+    host.path("installed")
+}
+
+/// Puts the program under test, with some more bytes, in place.
+pub(crate) fn install(host: &TestHost, more: &[u8]) {
+    let built = std::fs::read(env!("CARGO_BIN_EXE_nri-runc")).unwrap();
+    put(host, &[&built, more].concat());
+}
+
+/// Puts a script in place of the program.
+pub(crate) fn install_script(host: &TestHost, text: &str) {
+    put(host, format!("#!/bin/sh\n{text}\n").as_bytes());
+}
+
+pub(crate) fn put(host: &TestHost, bytes: &[u8]) {
+    test_support::program::put(&program(host), bytes);
+}
+
+#[expect(clippy::disallowed_methods, reason = "the program under test")]
+fn start(host: &TestHost, variables: &[(&str, &Path)]) -> Child {
+    let mut options = std::fs::OpenOptions::new();
+    let log = options.append(true).create(true).open(host.path("daemon.err")).unwrap();
+    let mut command = std::process::Command::new(program(host));
+    command.env("NRI_RUNC_CONFIG", host.path("config.toml")).args(["nri", "daemon"]);
+    command.envs(variables.iter().map(|(name, path)| (*name, *path)));
+    let null = std::process::Stdio::null;
+    command.stdin(null()).stdout(null()).stderr(log).spawn().unwrap()
+}

@@ -1,0 +1,540 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `install.sh` into a private folder: what it puts there, and that it takes exactly that away.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use test_support::skip;
+
+struct Place {
+    temp: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let place = Self { temp: tempfile::tempdir().unwrap() };
+        std::fs::create_dir_all(place.root().join("etc/other")).unwrap();
+        place.write("etc/other/file", "somebody else's");
+        place.stub("binary", "echo nri-runc nri 1.0");
+        place
+    }
+
+    /// A script in place of a program.
+    fn stub(&self, name: &str, script: &str) -> String {
+        let path = self.temp.path().join(name);
+        test_support::program::put(&path, format!("#!/bin/sh\n{script}\n").as_bytes());
+        path.display().to_string()
+    }
+
+    fn program(&self) -> PathBuf {
+        self.root().join("usr/local/bin/nri-runc")
+    }
+
+    /// What the installed program says of itself, and the one that it replaced.
+    fn versions(&self) -> [Option<String>; 2] {
+        let previous = self.program().with_file_name("nri-runc.previous");
+        [self.program(), previous].map(|path| {
+            let text = std::fs::read_to_string(path).ok()?;
+            Some(text.lines().nth(1)?.trim_start_matches("echo nri-runc nri ").to_owned())
+        })
+    }
+
+    fn root(&self) -> PathBuf {
+        self.temp.path().join("root")
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        std::fs::create_dir_all(self.root()).unwrap();
+        nri_runc::testing::files::replace(&self.root().join(path), text.as_bytes()).unwrap();
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the script under test")]
+    fn run(&self, words: &[&str]) -> Output {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh");
+        let mut command = std::process::Command::new("sh");
+        command.arg(script).arg("--destdir").arg(self.root()).args(words).output().unwrap()
+    }
+
+    fn install(&self, more: &[&str]) -> String {
+        let binary = self.temp.path().join("binary").display().to_string();
+        let words = [&["--binary", &binary, "--no-units"][..], more].concat();
+        let output = self.run(&words);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        text
+    }
+
+    fn tree(&self) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+        let mut tree = BTreeMap::new();
+        let mut dirs = vec![self.root()];
+        while let Some(dir) = dirs.pop() {
+            for entry in std::fs::read_dir(dir).unwrap().flatten() {
+                let path = entry.path();
+                if path.is_dir() {
+                    tree.insert(path.clone(), None);
+                    dirs.push(path);
+                } else {
+                    tree.insert(path.clone(), Some(std::fs::read(&path).unwrap()));
+                }
+            }
+        }
+        tree
+    }
+}
+
+#[test]
+fn what_was_installed_goes_away_without_a_trace() {
+    let place = Place::new();
+    let before = place.tree();
+    place.install(&[]);
+    assert!(place.root().join("usr/local/bin/nri-runc").exists());
+    assert!(place.root().join("etc/nri-runc/config.toml").exists());
+    assert!(place.run(&["--uninstall"]).status.success());
+    assert_eq!(place.tree(), before);
+}
+
+#[test]
+fn a_sample_plugin_beside_the_binary_is_installed_where_nothing_launches_it_and_goes_too() {
+    let place = Place::new();
+    let before = place.tree();
+    let sample = place.root().join("usr/local/lib/nri-runc/plugins/resource-defaults");
+    place.install(&[]);
+    assert!(!sample.exists(), "there is none beside the binary");
+    assert!(place.run(&["--uninstall"]).status.success());
+    let beside = place.temp.path().join("resource-defaults");
+    test_support::program::put(&beside, b"#!/bin/sh\n");
+    place.install(&[]);
+    assert_eq!(sample.metadata().unwrap().permissions().mode() & 0o777, 0o755);
+    assert!(!place.root().join("opt/nri").exists());
+    assert!(place.run(&["--uninstall"]).status.success());
+    assert_eq!(place.tree(), before);
+}
+
+#[test]
+fn installing_twice_is_installing_once() {
+    let place = Place::new();
+    let before = place.tree();
+    place.install(&[]);
+    let once = place.tree();
+    let told = place.install(&[]);
+    assert!(told.contains("unchanged"), "{told}");
+    assert_eq!(place.tree(), once);
+    assert!(place.run(&["--uninstall"]).status.success());
+    assert_eq!(place.tree(), before);
+}
+
+#[test]
+fn the_default_configuration_is_one_that_can_be_read() {
+    let place = Place::new();
+    place.install(&["--units"]);
+    let file = place.root().join("etc/nri-runc/config.toml");
+    let loaded = nri_runc::testing::config::load(Some(&file));
+    assert_eq!(loaded.problems, []);
+    assert!(!loaded.config.autostart, "systemd runs the daemon then");
+    let unit = place.root().join("etc/systemd/system/nri-runc.service");
+    let unit = std::fs::read_to_string(unit).unwrap();
+    assert!(unit.contains("ExecStart=/usr/local/bin/nri-runc nri daemon\n"), "{unit}");
+    assert!(unit.contains("/bin/nri-runc nri reload\n"), "{unit}");
+}
+
+#[test]
+fn where_systemd_runs_the_daemon_the_line_that_switches_it_on_is_printed() {
+    let place = Place::new();
+    let told = place.install(&["--units"]);
+    assert!(told.contains("systemctl enable --now nri-runc.socket nri-runc.service"), "{told}");
+    let told = Place::new().install(&[]);
+    assert!(!told.contains("systemctl"), "a wrapper starts the daemon then: {told}");
+}
+
+#[test]
+fn hooks_come_only_when_asked_for_name_the_installed_program_and_go_again() {
+    let place = Place::new();
+    let before = place.tree();
+    let folder = place.root().join("usr/share/containers/oci/hooks.d");
+    place.install(&[]);
+    assert!(!folder.exists());
+    place.install(&["--hooks", "--prefix", "/opt/x"]);
+    let mut stages = Vec::new();
+    for entry in std::fs::read_dir(&folder).unwrap().flatten() {
+        let text = std::fs::read(entry.path()).unwrap();
+        let hook: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!((&hook["version"], &hook["when"]["always"]), (&"1.0.0".into(), &true.into()));
+        assert_eq!(hook["hook"]["path"], "/opt/x/bin/nri-runc");
+        assert_eq!(hook["hook"]["args"][3], hook["stages"][0]);
+        stages.push(hook["stages"][0].as_str().unwrap().to_owned());
+    }
+    stages.sort();
+    assert_eq!(stages, ["createRuntime", "poststart", "poststop"]);
+    assert!(place.run(&["--uninstall"]).status.success());
+    assert_eq!(place.tree(), before);
+}
+
+#[test]
+fn hooks_go_where_they_are_wanted_and_one_that_was_edited_is_kept() {
+    let place = Place::new();
+    place.install(&["--hooks-dir", "/etc/containers/oci/hooks.d"]);
+    let edited = "etc/containers/oci/hooks.d/90-nri-runc-poststop.json";
+    place.write(edited, "{}");
+    assert!(
+        place
+            .install(&["--hooks-dir", "/etc/containers/oci/hooks.d"])
+            .contains("kept (locally modified): ")
+    );
+    assert!(place.run(&["--uninstall"]).status.success());
+    assert_eq!(std::fs::read_to_string(place.root().join(edited)).unwrap(), "{}");
+    let binary = place.temp.path().join("binary").display().to_string();
+    let relative = place.run(&["--binary", &binary, "--no-units", "--hooks-dir", "hooks"]);
+    assert!(String::from_utf8_lossy(&relative.stderr).contains("absolute path"));
+}
+
+#[test]
+fn a_dry_run_writes_nothing() {
+    let place = Place::new();
+    let before = place.tree();
+    let told = place.install(&["--dry-run"]);
+    assert!(told.contains("would write"), "{told}");
+    assert_eq!(place.tree(), before);
+}
+
+#[test]
+fn an_edited_configuration_is_kept_and_said() {
+    let place = Place::new();
+    place.install(&[]);
+    place.write("etc/nri-runc/config.toml", "autostart = false\n");
+    assert!(place.install(&[]).contains("kept (locally modified): "));
+    let output = place.run(&["--uninstall"]);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("kept (locally modified): "));
+    let text = std::fs::read_to_string(place.root().join("etc/nri-runc/config.toml")).unwrap();
+    assert_eq!(text, "autostart = false\n");
+}
+
+/// Files that are executable and are not nri-runc: text, another program, half of a program, one for
+/// another processor, one that fails, and one that says something else.
+#[test]
+fn a_file_that_does_not_answer_as_nri_runc_changes_nothing() {
+    let place = Place::new();
+    place.install(&[]);
+    let before = place.tree();
+    let built = std::fs::read(env!("CARGO_BIN_EXE_nri-runc")).unwrap();
+    let mut foreign = built[..4096].to_vec();
+    foreign[18] = 0xf3; // e_machine
+    let files: [(&str, &[u8]); 6] = [
+        ("text", b"nothing to execute\n"),
+        ("truncated", &built[..built.len() / 3]),
+        ("foreign", &foreign),
+        ("runtime", b"#!/bin/sh\necho 'runc version 1.1.5'\n"),
+        ("failing", b"#!/bin/sh\necho nri-runc nri 1.0; exit 3\n"),
+        ("empty", b""),
+    ];
+    for (name, bytes) in files {
+        let path = place.temp.path().join(name);
+        test_support::program::put(&path, bytes);
+        for more in [&[][..], &["--dry-run"]] {
+            let words = ["--binary", &path.display().to_string(), "--no-units"];
+            let output = place.run(&[&words[..], more].concat());
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{name}: {said}");
+            assert!(said.contains("does not answer as nri-runc on this machine"), "{name}: {said}");
+            assert!(said.contains("nothing was changed") && said.lines().count() == 1, "{said}");
+        }
+        assert_eq!(place.tree(), before, "{name}");
+    }
+}
+
+#[test]
+fn a_program_for_another_machine_goes_into_a_folder_unchecked() {
+    let place = Place::new();
+    let foreign = place.stub("foreign", "exit 126");
+    let words = ["--binary", &foreign, "--no-units", "--unchecked"];
+    let output = place.run(&words);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(place.program().exists());
+    #[expect(clippy::disallowed_methods, reason = "the script under test")]
+    let mut without_folder = std::process::Command::new("sh");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh");
+    let output = without_folder.arg(script).args(["--unchecked", "--dry-run"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("--unchecked requires --destdir"), "{said}");
+}
+
+#[test]
+fn the_program_before_stays_and_a_rollback_exchanges_the_two() {
+    let version = |text: &str| Some(text.to_owned());
+    let place = Place::new();
+    let before = place.tree();
+    place.install(&[]);
+    assert_eq!(place.versions(), [version("1.0"), None], "there was none before");
+    let newer = place.stub("newer", "echo nri-runc nri 2.0");
+    for _again in 0..2 {
+        assert!(place.run(&["--binary", &newer, "--no-units"]).status.success());
+        assert_eq!(place.versions(), [version("2.0"), version("1.0")]);
+    }
+    let dry = place.run(&["--rollback", "--dry-run"]);
+    assert!(dry.status.success());
+    assert_eq!(place.versions(), [version("2.0"), version("1.0")]);
+    for [is, other] in [["1.0", "2.0"], ["2.0", "1.0"], ["1.0", "2.0"]] {
+        let output = place.run(&["--rollback"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(said.contains(&format!("rolled back to nri-runc nri {is}")), "{said}");
+        assert_eq!(place.versions(), [version(is), version(other)]);
+    }
+    assert!(place.run(&["--uninstall"]).status.success());
+    assert_eq!(place.tree(), before);
+}
+
+#[test]
+fn a_rollback_to_nothing_or_to_a_broken_file_changes_nothing() {
+    let place = Place::new();
+    let refused = |why: &str| {
+        let before = place.tree();
+        let output = place.run(&["--rollback"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(why), "{said}");
+        assert_eq!(place.tree(), before);
+    };
+    refused("nri-runc is not installed");
+    place.install(&[]);
+    refused("there is no previous program");
+    let newer = place.stub("newer", "echo nri-runc nri 2.0");
+    assert!(place.run(&["--binary", &newer, "--no-units"]).status.success());
+    let previous = place.program().with_file_name("nri-runc.previous");
+    test_support::program::put(&previous, b"#!/bin/sh\nexit 1\n");
+    refused("does not answer as nri-runc");
+}
+
+/// A checkout and what was built of it: the pages are found, and named where there are none.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the script under test")]
+fn a_checkout_brings_what_was_built_and_names_what_was_not() {
+    let place = Place::new();
+    let checkout = place.temp.path().join("checkout");
+    std::fs::create_dir_all(&checkout).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh");
+    test_support::program::copy(&script, &checkout.join("install.sh"));
+    let install = || {
+        let mut command = std::process::Command::new("sh");
+        command.arg(checkout.join("install.sh")).arg("--no-units");
+        command.arg("--destdir").arg(place.root());
+        command.arg("--binary").arg(place.temp.path().join("binary"));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let said = install();
+    assert!(said.contains("left out    the sample plugin (make release WITH_SAMPLE=1"), "{said}");
+    assert!(said.contains("man pages and completions (make manual)"), "{said}");
+    for file in [
+        "man/nri-runc.8",
+        "completions/nri-runc.bash",
+        "completions/_nri-runc",
+        "completions/nri-runc.fish",
+    ] {
+        let path = checkout.join("target/manual").join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        nri_runc::testing::files::replace(&path, b"text").unwrap();
+    }
+    place.stub("resource-defaults", "");
+    let said = install();
+    assert!(!said.contains("left out"), "{said}");
+    for file in ["share/man/man8/nri-runc.8", "lib/nri-runc/plugins/resource-defaults"] {
+        assert!(place.root().join("usr/local").join(file).exists(), "{file}");
+    }
+}
+
+#[test]
+fn a_missing_binary_changes_nothing() {
+    let place = Place::new();
+    let before = place.tree();
+    let output = place.run(&["--binary", "/nowhere/nri-runc"]);
+    assert!(!output.status.success());
+    assert_eq!(place.tree(), before);
+}
+
+#[test]
+fn an_engine_is_told_by_the_installed_program_and_forgets_it_before_that_goes() {
+    let place = Place::new();
+    let before = place.tree();
+    let program = env!("CARGO_BIN_EXE_nri-runc");
+    let words = ["--binary", program, "--no-units", "--engine", "docker", "--default"];
+    let output = place.run(&words);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let file = place.root().join("etc/docker/daemon.json");
+    let told: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(told["runtimes"]["nri-runc"]["path"], "/usr/local/bin/nri-runc");
+    assert_eq!(told["default-runtime"], "nri-runc");
+    let user = place.root().join("var/lib/docker/containers/ours");
+    std::fs::create_dir_all(&user).unwrap();
+    place.write("var/lib/docker/containers/ours/hostconfig.json", r#"{"Runtime":"nri-runc"}"#);
+    let output = place.run(&["--uninstall"]);
+    assert!(!output.status.success() && place.root().join("usr/local/bin/nri-runc").exists());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("nothing was changed"));
+    std::fs::remove_dir_all(place.root().join("var/lib/docker")).unwrap();
+    assert!(place.run(&["--uninstall"]).status.success());
+    assert_eq!(place.tree(), before);
+}
+
+/// A CRI-O of an image counts as one that serves NRI itself.
+#[test]
+fn an_engine_that_serves_nri_itself_is_registered_with_a_decision_only() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.root().join("usr/bin")).unwrap();
+    test_support::program::put(&place.root().join("usr/bin/crio"), b"");
+    let before = place.tree();
+    let program = env!("CARGO_BIN_EXE_nri-runc");
+    let words = ["--binary", program, "--no-units", "--engine", "crio"];
+    let file = place.root().join("etc/crio/crio.conf.d/50-nri-runc.conf");
+    let output = place.run(&words);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("not registered with crio"), "{said}");
+    assert!(said.contains("--take-over-nri") && said.contains("--beside"), "{said}");
+    assert!(!file.exists());
+    for (option, is_off) in [("--take-over-nri", true), ("--beside=/run/x.sock", false)] {
+        let dry = place.run(&[&words[..], &[option, "--dry-run"]].concat());
+        let said = String::from_utf8_lossy(&dry.stdout).into_owned();
+        assert!(said.contains(&format!("nri install crio  {option}\n")), "{said}");
+        let output = place.run(&[&words[..], &[option]].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let written = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(written.contains("enable_nri = false"), is_off, "{option}");
+        let beside = place.root().join("etc/nri-runc/config.d/50-beside-crio.toml");
+        assert_eq!(beside.exists(), !is_off, "{option}");
+        assert!(place.run(&["--uninstall"]).status.success());
+        assert_eq!(place.tree(), before, "{option}");
+    }
+}
+
+#[test]
+fn two_engines_leave_no_folder_behind_whichever_is_unregistered_first() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.root().join("etc/containers")).unwrap();
+    let before = place.tree();
+    let program = env!("CARGO_BIN_EXE_nri-runc");
+    for engines in [["docker", "podman"], ["podman", "docker"]] {
+        let words = ["--binary", program, "--no-units", "--engine", engines[0], "--engine"];
+        let output = place.run(&[&words[..], &[engines[1]]].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(place.root().join("var/lib/nri-runc/engines/docker.json").exists());
+        assert!(place.run(&["--uninstall"]).status.success());
+        assert_eq!(place.tree(), before, "{engines:?}");
+    }
+}
+
+#[test]
+fn an_engine_that_refuses_keeps_the_others_registered_too() {
+    let place = Place::new();
+    let program = env!("CARGO_BIN_EXE_nri-runc");
+    let engines = ["--engine", "containerd", "--engine", "docker"];
+    let output = place.run(&[&["--binary", program, "--no-units"][..], &engines].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    place.write("etc/docker/daemon.json", "{ \"debug\": ");
+    let before = place.tree();
+    let output = place.run(&["--uninstall"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{said}");
+    assert!(said.contains("docker is still registered; nothing was changed"), "{said}");
+    assert_eq!(place.tree(), before);
+}
+
+/// The second engine's file is made unremovable after it was looked at: by a folder of its name.
+#[test]
+fn a_removal_that_stops_half_way_says_what_is_left_and_goes_on() {
+    let place = Place::new();
+    let before = place.tree();
+    let program = env!("CARGO_BIN_EXE_nri-runc");
+    let engines = ["--engine", "docker", "--engine", "podman"];
+    let output = place.run(&[&["--binary", program, "--no-units"][..], &engines].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // The installed program fails in the one case, and is itself in every other.
+    let (path, real) =
+        (place.root().join("usr/local/bin/nri-runc"), place.temp.path().join("real"));
+    std::fs::rename(&path, &real).unwrap();
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *uninstall\\ podman*dry-run) ;; *uninstall\\ podman*) exit 1 ;; esac\nexec {} \"$@\"\n",
+        real.display()
+    );
+    test_support::program::put(&path, script.as_bytes());
+    let output = place.run(&["--uninstall"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{said}");
+    assert!(
+        said.contains("unregistered: docker; still registered: podman; no file was removed"),
+        "{said}"
+    );
+    std::fs::rename(&real, &path).unwrap();
+    assert!(place.run(&["--uninstall"]).status.success());
+    assert_eq!(place.tree(), before);
+}
+
+#[test]
+fn an_unknown_option_changes_nothing() {
+    let place = Place::new();
+    let before = place.tree();
+    let output = place.run(&["--force"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(said, "install.sh: unknown option --force (install.sh --help lists the options)\n");
+    assert_eq!(place.tree(), before);
+}
+
+#[test]
+fn uninstalling_what_was_never_installed_says_so() {
+    let place = Place::new();
+    let output = place.run(&["--uninstall"]);
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("nri-runc is not installed"));
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "make under test")]
+fn make_install_honours_prefix_and_destdir_and_make_uninstall_takes_it_back() {
+    let place = Place::new();
+    let before = place.tree();
+    let make = |target: &str| {
+        let mut command = std::process::Command::new("make");
+        command.arg("-C").arg(env!("CARGO_MANIFEST_DIR")).arg(target).env_remove("MAKEFLAGS");
+        command.arg(format!("DESTDIR={}", place.root().display())).arg("PREFIX=/opt/x");
+        command.arg(format!("BINARY={}", place.temp.path().join("binary").display()));
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        said
+    };
+    let said = make("install");
+    assert!(place.root().join("opt/x/bin/nri-runc").exists(), "{said}");
+    assert!(place.root().join("etc/nri-runc/config.toml").exists());
+    assert!(!place.root().join("usr").exists() && !place.root().join("etc/systemd").exists());
+    assert!(!said.contains("to register"), "the engines of this machine are not asked: {said}");
+    assert!(!make("uninstall").contains("daemon"), "nothing below a folder runs");
+    assert_eq!(place.tree(), before);
+}
+
+/// Installs, starts the daemon, uninstalls; in mounts of its own, so that the machine's folders
+/// stay as they are. Prints what became of the daemon.
+const UNINSTALL: &str = include_str!("../../fixtures/uninstall.sh");
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the script under test")]
+fn uninstalling_ends_the_daemon() {
+    let place = Place::new();
+    let mut probe = std::process::Command::new("unshare");
+    if !probe.args(["-m", "true"]).status().is_ok_and(|status| status.success()) {
+        return skip::machine_lacks("mounts of its own are not to be had here");
+    }
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-c", UNINSTALL]);
+    command.env("T", place.temp.path()).env("B", env!("CARGO_BIN_EXE_nri-runc"));
+    command.env("S", Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh"));
+    let output = command.env_remove("NRI_RUNC_CONFIG").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    for line in [
+        "would stop  the daemon",
+        "stopped     the daemon",
+        "it ended in order",
+        "and the program is gone",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+}

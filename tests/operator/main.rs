@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What an operator meets: `install`, `check`, the configuration and its reload, plugins without containers
+//! (`adjust`, `replay`). The built program, on files and folders of each test.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod check;
+mod config;
+mod dry;
+mod install_engines;
+mod install_script;

@@ -1,0 +1,535 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Plugins that refuse, fall silent, die, hang or want too much, over real connections: what it
+//! does to the request, to the other plugins, and to themselves, under each policy. The table in
+//! `docs/compatibility.md` names these tests. What it does to a container: `tests/bundle`.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use nri_adaptation::{Creation, DefaultValidator, Merged};
+use nri_runc::plugin::stub::Stub;
+use nri_runc::plugin::{Event, api};
+use nri_runc::testing::chain::{
+    self, Cause, ChainError, ChainedPlugin, Notification, Participants, RuleScope,
+};
+use nri_runc::testing::config::{OnFailure, PluginSettings};
+use nri_runc::testing::plugin::{PluginIdentity, Settings, Upcalls, handshake};
+use test_support::responding_plugin::{RespondingPlugin, Response, SharedPlugin};
+use tokio::net::UnixStream;
+
+/// For those who are to miss it; all others get what a busy machine may need.
+const TIMEOUT: Duration = Duration::from_millis(400);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Takes every update, and carries out none.
+struct FailingUpdates;
+
+#[async_trait::async_trait]
+impl Upcalls for FailingUpdates {
+    async fn update_containers(
+        &self,
+        _: &PluginIdentity,
+        request: api::UpdateContainersRequest,
+    ) -> Result<api::UpdateContainersResponse, String> {
+        Ok(api::UpdateContainersResponse { failed: request.update, ..Default::default() })
+    }
+}
+
+/// A plugin at the table, with its own side.
+struct Guest {
+    seat: Rc<ChainedPlugin>,
+    responder: SharedPlugin,
+    stub: Stub,
+}
+
+async fn guest_as(id: &str, responder: RespondingPlugin, settings: &PluginSettings) -> Guest {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let handshaken = Settings {
+        registration_timeout: Duration::from_secs(10),
+        request_timeout: Duration::from_secs(10),
+        runtime_name: "test".to_owned(),
+        runtime_version: "v1".to_owned(),
+        nri_version: "v0.12.5".to_owned(),
+    };
+    let responder = Arc::new(responder);
+    let own = Arc::clone(&responder);
+    let (plugin, stub) = tokio::join!(
+        handshake(ours, None, &handshaken, Arc::new(FailingUpdates)),
+        Stub::serve(theirs, id, "", own)
+    );
+    let plugin = plugin.unwrap();
+    plugin.synchronize(&[], &[]).await;
+    let timeout = settings.request_timeout.or(Some(TIMEOUT));
+    let settings = PluginSettings { request_timeout: timeout, ..settings.clone() };
+    let seat = Rc::new(ChainedPlugin::new(plugin, false, &settings));
+    Guest { seat, responder, stub: stub.unwrap() }
+}
+
+/// A plugin that may miss the time-out.
+async fn guest(responder: RespondingPlugin) -> Guest {
+    guest_as("10-odd", responder, &PluginSettings::default()).await
+}
+
+/// A plugin that never does.
+async fn patient(id: &str, responder: RespondingPlugin) -> Guest {
+    let request_timeout = Some(PATIENCE);
+    guest_as(id, responder, &PluginSettings { request_timeout, ..Default::default() }).await
+}
+
+/// The odd one of a policy, and a healthy one after it.
+async fn pair(policy: &Policy, responder: RespondingPlugin) -> (Guest, Guest) {
+    (
+        policy.guest(responder).await,
+        patient("20-next", RespondingPlugin::always(Response::Answer)).await,
+    )
+}
+
+/// Every policy with every request that can fail.
+fn cases() -> impl Iterator<Item = (&'static Policy, Event)> {
+    POLICIES.iter().flat_map(|policy| ASKED.map(|event| (policy, event)))
+}
+
+fn named(name: &str) -> api::Container {
+    api::Container { id: name.to_owned(), name: name.to_owned(), ..Default::default() }
+}
+
+async fn create_at(guests: &[&Guest], name: &str) -> Result<Merged, ChainError> {
+    let seats: Vec<Rc<ChainedPlugin>> = guests.iter().map(|guest| Rc::clone(&guest.seat)).collect();
+    let builtin = DefaultValidator::default();
+    let table = Participants {
+        subscribers: &seats,
+        registered: &seats,
+        builtin: &builtin,
+        scope: RuleScope::none(),
+    };
+    chain::create(&table, Creation::new(api::PodSandbox::new(), named(name)), &()).await
+}
+
+/// One request that may fail, of each kind; the cause if it does.
+async fn ask(event: Event, guests: &[&Guest]) -> Option<Cause> {
+    let audience: Vec<Rc<ChainedPlugin>> =
+        guests.iter().map(|guest| Rc::clone(&guest.seat)).collect();
+    let stopped = if event == Event::CreateContainer {
+        create_at(guests, "web").await.err()
+    } else if event == Event::UpdateContainer {
+        let container = Some(named("web")).into();
+        let request = api::UpdateContainerRequest { container, ..Default::default() };
+        chain::update(&audience, request, RuleScope::none(), &()).await.err()
+    } else {
+        chain::notify_until_refused(&audience, &told(event), &()).await.err()
+    };
+    stopped.map(|stopped| stopped.failure.cause)
+}
+
+fn told(event: Event) -> Notification {
+    Notification::new(event, api::PodSandbox::new(), Some(named("web")))
+}
+
+/// The requests that a failure can fail.
+const ASKED: [Event; 4] =
+    [Event::CreateContainer, Event::UpdateContainer, Event::StartContainer, Event::RunPodSandbox];
+
+struct Policy {
+    what: &'static str,
+    declared: Option<(bool, bool)>,
+    on_failure: Option<OnFailure>,
+    strikes: Option<u32>,
+    refuses: bool,
+    keeps: bool,
+}
+
+/// Each half undeclared, declared by the plugin, set by the operator, and set against it.
+static POLICIES: [Policy; 8] = {
+    let none = Policy {
+        what: "nobody says anything",
+        declared: None,
+        on_failure: None,
+        strikes: None,
+        refuses: false,
+        keeps: false,
+    };
+    const fn declared(what: &'static str, fail: bool, keep: bool) -> Policy {
+        Policy {
+            what,
+            declared: Some((fail, keep)),
+            on_failure: None,
+            strikes: None,
+            refuses: fail,
+            keeps: keep,
+        }
+    }
+    [
+        none,
+        declared("the plugin declares neither", false, false),
+        declared("the plugin declares fail_request", true, false),
+        declared("the plugin declares keep_connected", false, true),
+        declared("the plugin declares both", true, true),
+        Policy {
+            what: "the operator wants refusals and patience",
+            on_failure: Some(OnFailure::Refuse),
+            strikes: Some(0),
+            refuses: true,
+            keeps: true,
+            ..declared("", false, false)
+        },
+        Policy {
+            what: "the operator overrides both",
+            on_failure: Some(OnFailure::Skip),
+            strikes: Some(1),
+            refuses: false,
+            keeps: false,
+            ..declared("", true, true)
+        },
+        Policy {
+            what: "the operator overrides one",
+            on_failure: Some(OnFailure::Skip),
+            refuses: false,
+            ..declared("", true, true)
+        },
+    ]
+};
+
+impl Policy {
+    async fn guest(&self, responder: RespondingPlugin) -> Guest {
+        let responder = match self.declared {
+            Some((fail, keep)) => responder.declares(fail, keep),
+            None => responder,
+        };
+        let (on_failure, strikes) = (self.on_failure, self.strikes);
+        let settings = PluginSettings { on_failure, strikes, ..Default::default() };
+        guest_as("10-odd", responder, &settings).await
+    }
+}
+
+#[tokio::test]
+async fn a_time_out_skips_or_refuses_and_drops_or_keeps_by_policy() {
+    let play = |(policy, event): (&'static Policy, Event)| async move {
+        let (odd, next) = pair(policy, RespondingPlugin::at(event, Response::Hang)).await;
+        let cause = ask(event, &[&odd, &next]).await;
+        let wanted = policy.refuses.then_some(Cause::Timeout);
+        assert_eq!(cause, wanted, "{}: {event:?}", policy.what);
+        assert_eq!(!odd.seat.plugin.is_gone(), policy.keeps, "{}: {event:?}", policy.what);
+        assert_eq!(next.responder.told().is_empty(), policy.refuses, "{}: {event:?}", policy.what);
+    };
+    join_all(cases().map(play)).await;
+}
+
+#[tokio::test]
+async fn a_plugin_that_dies_in_the_call_skips_or_refuses_by_policy() {
+    for (policy, event) in cases() {
+        let (odd, next) = pair(policy, RespondingPlugin::at(event, Response::Leave)).await;
+        let cause = ask(event, &[&odd, &next]).await;
+        let wanted = policy.refuses.then_some(Cause::Gone);
+        assert_eq!(cause, wanted, "{}: {event:?}", policy.what);
+        assert_eq!(next.responder.told().is_empty(), policy.refuses, "{}: {event:?}", policy.what);
+        // From now on it is not there, whatever its policy.
+        assert_eq!(ask(event, &[&odd, &next]).await, None, "{}: {event:?}", policy.what);
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_fails_the_request_and_keeps_the_plugin_whatever_the_policy() {
+    for (policy, event) in cases() {
+        let (odd, next) = pair(policy, RespondingPlugin::at(event, Response::Refuse("no"))).await;
+        assert_eq!(ask(event, &[&odd, &next]).await, Some(Cause::Refused), "{event:?}");
+        assert!(!odd.seat.plugin.is_gone() && !odd.seat.has_strikes(), "{}", policy.what);
+        assert_eq!(next.responder.told(), [""; 0], "{event:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_conflict_fails_the_create_whatever_the_policy_and_keeps_both_plugins() {
+    let settings = PluginSettings { on_failure: Some(OnFailure::Skip), ..Default::default() };
+    let one = guest_as("10-one", RespondingPlugin::always(Response::Set("SAME")), &settings).await;
+    let two = guest_as("20-two", RespondingPlugin::always(Response::Set("SAME")), &settings).await;
+    let stopped = create_at(&[&one, &two], "web").await.unwrap_err();
+    assert_eq!((stopped.failure.cause, stopped.asked), (Cause::Conflict, 2));
+    for word in ["10-one", "20-two", "SAME"] {
+        assert!(stopped.failure.text.contains(word), "{}", stopped.failure.text);
+    }
+    assert!(!one.seat.plugin.is_gone() && !two.seat.plugin.is_gone());
+}
+
+#[tokio::test]
+async fn what_has_happened_is_told_to_everybody_whoever_fails() {
+    let happened = [
+        Event::PostCreateContainer,
+        Event::PostStartContainer,
+        Event::PostUpdateContainer,
+        Event::StopContainer,
+        Event::RemoveContainer,
+        Event::StopPodSandbox,
+        Event::RemovePodSandbox,
+    ];
+    let acts = [
+        (Response::Refuse("no"), Cause::Refused),
+        (Response::Hang, Cause::Timeout),
+        (Response::Leave, Cause::Gone),
+    ];
+    let play = |event: Event, act: Response, cause: Cause| async move {
+        let odd = guest(RespondingPlugin::at(event, act).declares(true, false)).await;
+        let next = patient("20-next", RespondingPlugin::always(Response::Answer)).await;
+        let audience = [Rc::clone(&odd.seat), Rc::clone(&next.seat)];
+        let failures = if event == Event::StopContainer {
+            let container = Some(named("web")).into();
+            let request = api::StopContainerRequest { container, ..Default::default() };
+            chain::stop(&audience, &request, RuleScope::none()).await.1
+        } else {
+            chain::notify_all(&audience, &told(event)).await
+        };
+        let causes: Vec<Cause> = failures.iter().map(|failure| failure.cause).collect();
+        assert_eq!(causes, [cause], "{event:?}");
+        assert_eq!(next.responder.told().len(), 1, "{event:?}");
+    };
+    let cases = happened.into_iter().flat_map(|event| acts.map(|(act, cause)| (event, act, cause)));
+    join_all(cases.map(|(event, act, cause)| play(event, act, cause))).await;
+}
+
+#[tokio::test]
+async fn who_had_gone_before_its_turn_is_as_if_it_were_not_there() {
+    let odd = guest(RespondingPlugin::always(Response::Set("ODD")).declares(true, true)).await;
+    let next = patient("20-next", RespondingPlugin::always(Response::Set("NEXT"))).await;
+    odd.stub.close();
+    odd.seat.plugin.closed().await;
+    let merged = create_at(&[&odd, &next], "web").await.unwrap();
+    let keys: Vec<&str> = merged.adjust.env.iter().map(|env| env.key.as_str()).collect();
+    assert_eq!(keys, ["NEXT"]);
+    assert_eq!(odd.seat.requests(), 0);
+}
+
+#[tokio::test]
+async fn strikes_count_in_a_row_and_an_answer_wipes_them_out() {
+    let settings = PluginSettings { strikes: Some(2), ..Default::default() };
+    let slow =
+        |_: Event, name: &str| if name == "slow" { Response::Hang } else { Response::Answer };
+    let odd = guest_as("10-odd", RespondingPlugin::new(slow), &settings).await;
+    for (name, strikes, gone) in
+        [("slow", true, false), ("web", false, false), ("slow", true, false), ("slow", true, true)]
+    {
+        create_at(&[&odd], name).await.unwrap();
+        assert_eq!((odd.seat.has_strikes(), odd.seat.plugin.is_gone()), (strikes, gone), "{name}");
+    }
+    assert_eq!((odd.seat.requests(), odd.seat.timeouts()), (4, 3));
+}
+
+#[tokio::test]
+async fn a_refusal_is_an_answer_and_no_strike() {
+    let odd = guest(RespondingPlugin::always(Response::Refuse("no"))).await;
+    for _round in 0..5 {
+        create_at(&[&odd], "web").await.unwrap_err();
+    }
+    assert!(!odd.seat.plugin.is_gone() && odd.seat.timeouts() == 0);
+}
+
+#[tokio::test]
+async fn a_kept_plugin_that_hangs_is_not_waited_for_any_more_until_it_speaks() {
+    // Its first three answers come late, and all at once.
+    let begun = Instant::now();
+    let late = move |_: Event, name: &str| match name {
+        "slow" => Response::Sleep(
+            u64::try_from((6 * TIMEOUT).saturating_sub(begun.elapsed()).as_millis()).unwrap(),
+        ),
+        _ => Response::Answer,
+    };
+    let odd = guest(RespondingPlugin::new(late).declares(false, true)).await;
+    for _strike in 0..3 {
+        create_at(&[&odd], "slow").await.unwrap();
+    }
+    let before = Instant::now();
+    for _round in 0..20 {
+        create_at(&[&odd], "web").await.unwrap();
+    }
+    assert!(before.elapsed() < TIMEOUT, "it was waited for: {:?}", before.elapsed());
+    assert_eq!(odd.responder.told().len(), 3, "it was asked");
+    assert_eq!(odd.seat.timeouts(), 3);
+    tokio::time::sleep(4 * TIMEOUT).await;
+    create_at(&[&odd], "web").await.unwrap();
+    assert_eq!(odd.responder.told().last().unwrap(), "CreateContainer web");
+    assert!(!odd.seat.has_strikes());
+}
+
+#[tokio::test]
+async fn a_kept_plugin_that_hangs_and_must_answer_refuses_at_once() {
+    let odd = guest(RespondingPlugin::always(Response::Hang).declares(true, true)).await;
+    for _round in 0..5 {
+        assert_eq!(create_at(&[&odd], "web").await.unwrap_err().failure.cause, Cause::Timeout);
+    }
+    assert_eq!((odd.seat.timeouts(), odd.responder.told().len()), (3, 3));
+}
+
+#[tokio::test]
+async fn those_who_queue_for_a_plugin_that_hangs_do_not_wait_one_after_the_other() {
+    let odd = guest(RespondingPlugin::always(Response::Hang).declares(false, true)).await;
+    let next = patient("20-next", RespondingPlugin::always(Response::Answer)).await;
+    let guests = [&odd, &next];
+    let names: Vec<String> = (0..40).map(|number| format!("c{number}")).collect();
+    let begun = Instant::now();
+    let made = join_all(names.iter().map(|name| create_at(&guests, name))).await;
+    let took = begun.elapsed();
+    assert!(made.iter().all(Result::is_ok));
+    assert!(took >= 3 * TIMEOUT && took < 10 * TIMEOUT, "{took:?}");
+    assert_eq!(next.responder.told().len(), 40, "the others were asked about each");
+}
+
+#[tokio::test]
+async fn those_who_queue_for_a_plugin_that_is_dropped_go_on_without_it() {
+    let odd = guest(RespondingPlugin::always(Response::Hang)).await;
+    let next = patient("20-next", RespondingPlugin::always(Response::Answer)).await;
+    let guests = [&odd, &next];
+    let begun = Instant::now();
+    let made = join_all((0..40).map(|_| create_at(&guests, "web"))).await;
+    assert!(made.iter().all(Result::is_ok));
+    assert!(begun.elapsed() < 6 * TIMEOUT, "{:?}", begun.elapsed());
+    assert_eq!((odd.responder.told().len(), next.responder.told().len()), (1, 40));
+}
+
+#[tokio::test]
+async fn a_validator_that_refuses_hangs_or_dies_fails_the_create_whatever_the_policy() {
+    let acts = [
+        (Response::Refuse("not signed"), Cause::Refused, "not signed"),
+        (Response::Hang, Cause::Timeout, "did not answer"),
+        (Response::Leave, Cause::Gone, "went away"),
+    ];
+    let play = |policy: &'static Policy, act, cause, word| async move {
+        let judge = RespondingPlugin::at(Event::ValidateContainerAdjustment, act).validates();
+        let judge = policy.guest(judge).await;
+        let failure = create_at(&[&judge], "web").await.unwrap_err().failure;
+        assert_eq!(failure.cause, cause, "{}: {failure}", policy.what);
+        assert!(failure.text.contains("validator 10-odd") && failure.text.contains(word));
+    };
+    let cases = POLICIES.iter().flat_map(|policy| acts.map(|act| (policy, act)));
+    join_all(cases.map(|(policy, (act, cause, word))| play(policy, act, cause, word))).await;
+}
+
+#[tokio::test]
+async fn a_validator_that_was_silent_as_a_plugin_fails_the_create_too() {
+    for act in [Response::Hang, Response::Leave] {
+        let judge = guest(RespondingPlugin::at(Event::CreateContainer, act).validates()).await;
+        let failure = create_at(&[&judge], "web").await.unwrap_err().failure;
+        assert!(failure.text.contains("validator 10-odd"), "{failure}");
+    }
+}
+
+#[tokio::test]
+async fn all_validators_are_asked_at_once_and_all_who_refuse_are_named() {
+    let slow = |act| RespondingPlugin::at(Event::ValidateContainerAdjustment, act).validates();
+    let mut guests = Vec::new();
+    for index in 10..18 {
+        let act = if index % 4 == 0 { Response::Refuse("no") } else { Response::Sleep(300) };
+        guests.push(patient(&format!("{index}-judge"), slow(act)).await);
+    }
+    let guests: Vec<&Guest> = guests.iter().collect();
+    let begun = Instant::now();
+    let failure = create_at(&guests, "web").await.unwrap_err().failure;
+    assert!(begun.elapsed() < Duration::from_millis(1600), "one after the other");
+    assert!(failure.text.contains("12-judge") && failure.text.contains("16-judge"), "{failure}");
+}
+
+#[tokio::test]
+async fn a_plugin_with_a_time_out_of_its_own_is_waited_for_as_long_as_that() {
+    let slow = patient("10-slow", RespondingPlugin::always(Response::Sleep(1000))).await;
+    create_at(&[&slow], "web").await.unwrap();
+    assert_eq!(slow.seat.timeouts(), 0);
+    let strict = Some(Duration::from_millis(50));
+    let settings = PluginSettings { request_timeout: strict, ..Default::default() };
+    let slow =
+        guest_as("10-slow", RespondingPlugin::always(Response::Sleep(1000)), &settings).await;
+    let begun = Instant::now();
+    create_at(&[&slow], "web").await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(1) && slow.seat.timeouts() == 1);
+}
+
+#[tokio::test]
+async fn a_plugin_is_asked_one_thing_at_a_time_unless_its_operator_says_more() {
+    for (concurrency, most) in [(0, 1), (1, 1), (4, 4)] {
+        let request_timeout = Some(PATIENCE);
+        let settings = PluginSettings { concurrency, request_timeout, ..Default::default() };
+        let slow =
+            guest_as("10-slow", RespondingPlugin::always(Response::Sleep(20)), &settings).await;
+        let guests = [&slow];
+        let made = join_all((0..12).map(|_| create_at(&guests, "web"))).await;
+        assert!(made.iter().all(Result::is_ok));
+        assert_eq!(slow.responder.most_at_once(), most, "concurrency = {concurrency}");
+    }
+}
+
+#[tokio::test]
+async fn who_came_first_is_asked_first_by_every_plugin() {
+    let one = patient("10-one", RespondingPlugin::always(Response::Sleep(5))).await;
+    let two = patient("20-two", RespondingPlugin::always(Response::Answer)).await;
+    let guests = [&one, &two];
+    let names: Vec<String> = (0..20).map(|number| format!("c{number}")).collect();
+    join_all(names.iter().map(|name| create_at(&guests, name))).await;
+    let wanted: Vec<String> = names.iter().map(|name| format!("CreateContainer {name}")).collect();
+    assert_eq!(one.responder.told(), wanted);
+    assert_eq!(two.responder.told(), wanted);
+}
+
+#[tokio::test]
+async fn while_one_plugin_is_busy_with_a_container_others_look_at_the_next() {
+    let one = patient("10-one", RespondingPlugin::always(Response::Sleep(40))).await;
+    let two = patient("20-two", RespondingPlugin::always(Response::Sleep(40))).await;
+    let guests = [&one, &two];
+    let begun = Instant::now();
+    join_all((0..10).map(|_| create_at(&guests, "web"))).await;
+    let took = begun.elapsed();
+    assert!(took < Duration::from_millis(10 * 80 - 100), "no overlap: {took:?}");
+}
+
+#[tokio::test]
+async fn what_the_operator_denies_is_refused_and_named() {
+    for (allow, deny, is_refused) in [
+        (&["Mounts"][..], &[][..], true),
+        (&["Env"], &[], false),
+        (&[], &["Env"], true),
+        (&["Env"], &["Env"], true),
+        (&[], &["Mounts"], false),
+    ] {
+        let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let settings =
+            PluginSettings { allow: list(allow), deny: list(deny), ..Default::default() };
+        let odd =
+            guest_as("10-odd", RespondingPlugin::always(Response::Set("KEY")), &settings).await;
+        let made = create_at(&[&odd], "web").await;
+        assert_eq!(made.is_err(), is_refused, "allow {allow:?}, deny {deny:?}");
+        if let Err(stopped) = made {
+            let text = &stopped.failure.text;
+            assert_eq!(stopped.failure.cause, Cause::Refused, "{text}");
+            assert!(text.contains("10-odd") && text.contains("Env"), "{text}");
+        }
+        assert!(!odd.seat.plugin.is_gone());
+    }
+}
+
+#[tokio::test]
+async fn a_right_that_is_mistyped_refuses_instead_of_letting_everything_pass() {
+    let settings = PluginSettings { deny: vec!["Enw".to_owned()], ..Default::default() };
+    let odd = guest_as("10-odd", RespondingPlugin::always(Response::Answer), &settings).await;
+    let failure = create_at(&[&odd], "web").await.unwrap_err().failure;
+    assert!(failure.text.contains("Enw") && failure.text.contains("10-odd"), "{failure}");
+    assert_eq!(odd.responder.told(), [""; 0], "it is not even asked");
+}
+
+#[tokio::test]
+async fn a_plugin_may_call_back_from_inside_every_handler() {
+    let odd = guest(RespondingPlugin::always(Response::CallBack)).await;
+    for event in ASKED {
+        assert_eq!(ask(event, &[&odd]).await, None, "{event:?}");
+    }
+    assert_eq!((odd.seat.timeouts(), odd.seat.requests()), (0, 4));
+}
+
+#[tokio::test]
+async fn goodbye_is_said_once_what_it_is_being_asked_is_answered() {
+    let slow = patient("10-slow", RespondingPlugin::always(Response::Sleep(200))).await;
+    let guests = [&slow];
+    let leave = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        slow.seat.plugin.shutdown("it was shut down").await;
+    };
+    let (made, ()) = tokio::join!(create_at(&guests, "web"), leave);
+    assert!(made.is_ok() && slow.seat.plugin.is_gone());
+    assert_eq!(slow.responder.told(), ["CreateContainer web", "Shutdown"]);
+}

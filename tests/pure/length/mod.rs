@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Each field that a tenant, a plugin or an engine chooses, at 1, 10, 100 and 1,000 times its usual
+//! length: ten times the length costs at most twelve times the processor time and memory. The fields
+//! are found by walking the protocol's types, whole documents and the engines' sources, so that a new
+//! field is in it at once.
+//!
+//! `LENGTHS=all` measures every field (`make soak`), `LENGTHS=NUMBER` a sample with that
+//! seed; otherwise there is another sample each day. Time is the processor time of this thread and
+//! memory what it allocates, so a busy machine changes neither.
+
+mod documents;
+mod keys;
+mod plugins;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io::Write;
+use std::time::{Duration, UNIX_EPOCH};
+
+use nix::time::{ClockId, clock_gettime};
+use serde_json::Value;
+
+/// How much longer than usual.
+const TIMES: [usize; 4] = [1, 10, 100, 1000];
+
+/// The usual length of a text in bytes, and of a list in entries. Powers of two are no multiples of
+/// three: no capacity doubles once more for the last entry.
+const TEXT: usize = 120;
+const ENTRIES: usize = 6;
+
+/// Ten times the length costs at most so many times as much.
+const MOST: u32 = 12;
+
+/// Costs below these are no measurement: the ratio of two small ones says nothing. Low enough that a
+/// list which is searched once for each of its entries is found (the first test).
+const LEAST_TIME: Duration = Duration::from_millis(5);
+const LEAST_BYTES: usize = 256 << 10;
+
+/// Counts what each thread allocates.
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+thread_local! {
+    static ALLOCATED: Cell<usize> = const { Cell::new(0) };
+}
+
+fn count(bytes: usize) {
+    // A thread that ends has no count any more.
+    let _ended = ALLOCATED.try_with(|all| all.set(all.get() + bytes));
+}
+
+#[expect(unsafe_code, reason = "an allocator")]
+// SAFETY: every call is passed on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        // SAFETY: the caller's promises are the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are the same.
+        unsafe { System.dealloc(place, layout) }
+    }
+
+    unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size);
+        // SAFETY: the caller's promises are the same.
+        unsafe { System.realloc(place, layout, size) }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Cost {
+    time: Duration,
+    bytes: usize,
+}
+
+fn cost(work: impl FnOnce()) -> Cost {
+    let clock = || Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap());
+    let (time, bytes) = (clock(), ALLOCATED.get());
+    work();
+    Cost { time: clock() - time, bytes: ALLOCATED.get() - bytes }
+}
+
+/// The shapes of a long text: each has its own worst reader.
+const SHAPES: [&str; 11] =
+    ["a", "a,", "\"", "[", "\\", "is a directory ", "é\n", "k8s_a_b_", "/../", "{list}", "{map}"];
+
+/// A text of `times` the usual length in this shape, behind `start`.
+fn text(start: &str, shape: &str, times: usize) -> String {
+    let entries = ENTRIES * times;
+    match shape {
+        "{list}" => {
+            Value::from((0..entries).map(|n| format!("v{n}")).collect::<Vec<_>>()).to_string()
+        }
+        "{map}" => {
+            let pairs = (0..entries).map(|n| (format!("k{n}.example.org"), Value::from("v")));
+            Value::Object(pairs.collect()).to_string()
+        }
+        shape => start.to_owned() + &shape.repeat(TEXT * times / shape.len()),
+    }
+}
+
+/// Which fields are measured.
+#[derive(Clone, Copy)]
+struct Sample {
+    seed: Option<u64>,
+}
+
+impl Sample {
+    fn of_today() -> Self {
+        let wanted = std::env::var("LENGTHS").unwrap_or_default();
+        if wanted == "all" {
+            return Self { seed: None };
+        }
+        let seed = wanted.parse().unwrap_or(UNIX_EPOCH.elapsed().unwrap().as_secs() / 86_400);
+        let line = format!("LENGTHS={seed}\n");
+        // Past the test harness, which keeps what a test prints until it fails.
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
+        Self { seed: Some(seed) }
+    }
+
+    /// Whether this field is measured: one of `share` is.
+    fn has(self, name: &str, share: u64) -> bool {
+        self.seed.is_none_or(|seed| hash(seed, name).is_multiple_of(share))
+    }
+
+    /// The shape in which this field is measured, where there are too many for all of them.
+    fn shape(self, name: &str) -> &'static str {
+        let number = hash(self.seed.unwrap_or_default(), name) / 1000;
+        SHAPES[usize::try_from(number).unwrap() % SHAPES.len()]
+    }
+}
+
+fn hash(seed: u64, name: &str) -> u64 {
+    let bytes = seed.to_le_bytes().into_iter().chain(name.bytes());
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.fold(0xcbf2_9ce4_8422_2325, step) >> 20
+}
+
+/// What costs too much, by name.
+#[derive(Default)]
+struct Findings {
+    measured: usize,
+    lines: Vec<String>,
+}
+
+impl Findings {
+    /// Measures `work` on what `made` makes of each length.
+    fn measure<T>(&mut self, name: &str, made: impl Fn(usize) -> T, work: impl Fn(&T)) {
+        self.measured += 1;
+        let once = |times: usize| {
+            let made = made(times);
+            (times, cost(|| work(&made)))
+        };
+        // Caches that are filled once are no cost of a length.
+        let _warm = once(TIMES[0]);
+        let costs = TIMES.map(once);
+        for pair in costs.windows(2) {
+            let [(_, less), (times, more)] = [pair[0], pair[1]];
+            let most = usize::try_from(MOST).unwrap() * less.bytes.max(LEAST_BYTES);
+            if more.bytes > most {
+                self.lines.push(format!("{name}: {times} times as long allocates {costs:?}"));
+                break;
+            }
+            // The least of several: another program on the same core spoils a cache.
+            let is_slow = || once(times).1.time > MOST * once(times / 10).1.time.max(LEAST_TIME);
+            if more.time > MOST * less.time.max(LEAST_TIME) && (0..4).all(|_| is_slow()) {
+                self.lines.push(format!("{name}: {times} times as long takes {costs:?}"));
+                break;
+            }
+        }
+    }
+
+    #[track_caller]
+    fn are_none(self, least: usize) {
+        assert!(self.measured >= least, "only {} were measured", self.measured);
+        assert!(self.lines.is_empty(), "{}", self.lines.join("\n"));
+    }
+}
+
+#[test]
+fn a_cost_that_grows_with_the_square_of_a_length_is_found() {
+    let mut findings = Findings::default();
+    let made = |times: usize| vec![0_u8; times];
+    findings.measure("copies", made, |list| {
+        (0..list.len()).for_each(|_| drop(std::hint::black_box(list.repeat(50))));
+    });
+    findings.measure(
+        "compares",
+        |times| (0..ENTRIES * times).collect::<Vec<_>>(),
+        |list| {
+            let found = list.iter().filter(|one| list.contains(&(**one + list.len())));
+            assert_eq!(std::hint::black_box(found.count()), 0);
+        },
+    );
+    assert_eq!(findings.lines.len(), 2, "{:?}", findings.lines);
+}
+
+#[test]
+fn a_cost_that_grows_with_the_length_is_none() {
+    let mut findings = Findings::default();
+    findings.measure(
+        "linear",
+        |times| vec![1_usize; 1000 * times],
+        |list| {
+            assert!(list.iter().map(|one| one.to_string()).collect::<Vec<_>>().len() >= 1000);
+        },
+    );
+    findings.are_none(1);
+}

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Without root, engines or the built program: what the library does, on recorded, generated and golden
+//! input and over connections inside this process.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod argv;
+mod failures;
+mod fuzz;
+mod length;
+mod recorded_calls;
+mod rules;
+mod schema;
+mod sessions;
+mod stub;
+mod wire;

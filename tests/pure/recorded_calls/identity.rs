@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `docs/identity.md`: its tables are those of the program.
+
+use nri_runc::testing::engine::EngineKind;
+use nri_runc::testing::engine::identity::{Field, ranks};
+
+use super::is_kept;
+
+/// One table for each engine: a field, and its sources in the order of trust with who writes them.
+fn tables() -> String {
+    let of = |kind: EngineKind| {
+        let rows = Field::ALL.map(|field| {
+            let sources = ranks(kind, field).iter();
+            let cells: Vec<String> = sources
+                .map(|(source, writer)| format!("{} ({})", source.name(), writer.name()))
+                .collect();
+            format!("| {} | {} |", field.name(), cells.join("; "))
+        });
+        let head = "| field | sources, the most trusted first (who writes it) |\n|---|---|";
+        format!("### {}\n\n{head}\n{}", kind.name(), rows.join("\n"))
+    };
+    EngineKind::ALL.map(of).join("\n\n")
+}
+
+#[test]
+fn the_page_shows_the_sources_of_each_field_as_the_program_ranks_them() {
+    is_kept("docs/identity.md", "tables of tests/pure/recorded_calls/mod.rs", &tables());
+}

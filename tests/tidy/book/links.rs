@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Links between pages, and the table of contents of the book.
+
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
+
+use super::super::root;
+use super::{Page, pages};
+
+/// The path that a link from a page leads to, relative to the repository.
+fn target(page: &str, link: &str) -> PathBuf {
+    let mut path = Path::new(page).parent().unwrap().to_path_buf();
+    for part in Path::new(link).components() {
+        if part == Component::ParentDir {
+            assert!(path.pop(), "{page}: {link} leads out of the repository");
+        } else {
+            path.push(part);
+        }
+    }
+    path
+}
+
+/// The links of a page's prose, without those to other hosts.
+fn links(page: &Page) -> Vec<String> {
+    let prose = page.prose();
+    let found = prose.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+    let found = found.map(|(link, _)| link.to_owned());
+    found.filter(|link| !link.contains("://")).collect()
+}
+
+/// The name by which a heading can be linked to.
+fn anchor(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_' | ' '));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+#[test]
+fn each_link_of_the_documentation_leads_somewhere() {
+    let mut count = 0;
+    for page in pages() {
+        for link in links(&page) {
+            let (path, heading) = link.split_once('#').unwrap_or((&link, ""));
+            let target = match path {
+                "" => PathBuf::from(&page.name),
+                path => target(&page.name, path),
+            };
+            assert!(root().join(&target).exists(), "{}: {link} leads nowhere", page.name);
+            count += 1;
+            if heading.is_empty() {
+                continue;
+            }
+            let other = Page::read(&target.display().to_string());
+            let prose = other.prose();
+            let mut headings = prose.lines().filter(|line| line.starts_with('#')).map(anchor);
+            assert!(headings.any(|other| other == heading), "{}: no heading {link}", page.name);
+        }
+    }
+    assert!(count > 200, "{count} links were found");
+}
+
+#[test]
+fn each_page_is_in_the_book_once() {
+    let contents = Page::read("docs/SUMMARY.md");
+    let listed = links(&contents);
+    let once: BTreeSet<String> = listed.iter().map(|link| format!("docs/{link}")).collect();
+    assert_eq!(once.len(), listed.len(), "a page is listed twice");
+    for page in pages() {
+        let is_ours = page.name.starts_with("docs/") && page.name != contents.name;
+        assert!(!is_ours || once.contains(&page.name), "docs/SUMMARY.md lacks {}", page.name);
+    }
+}
+
+#[test]
+fn each_page_has_one_title() {
+    // The table of contents has a title for each of its parts.
+    for page in pages().iter().filter(|page| page.name != "docs/SUMMARY.md") {
+        let prose = page.prose();
+        let titles = prose.lines().filter(|line| line.starts_with("# ")).count();
+        assert_eq!(titles, 1, "{}", page.name);
+    }
+}
+
+#[test]
+fn each_picture_is_shown_and_has_words_for_readers() {
+    let shown: Vec<String> = pages().iter().map(|page| page.text.clone()).collect();
+    let mut count = 0;
+    for entry in std::fs::read_dir(root().join("docs")).unwrap().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.ends_with(".svg") {
+            continue;
+        }
+        let text = std::fs::read_to_string(entry.path()).unwrap();
+        let opening = text.split('>').next().unwrap();
+        assert!(opening.contains("role=\"img\"") && opening.contains("aria-label=\""), "{name}");
+        assert!(
+            shown.iter().any(|page| page.contains(&format!("{name})"))),
+            "no page shows {name}"
+        );
+        count += 1;
+    }
+    assert!(count >= 3, "{count} pictures were found");
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A test that is skipped shows: in the list at the end of `make test`, and under CI as a failure
+//! where the setup should have brought what it lacks. Tests of this file run their program once more, in
+//! which they skip themselves. And `make test` runs all of its parts, and finds what tests leave.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use test_support::{program, skip};
+
+/// Set where a test is to skip itself: the reason.
+const WHY: &str = "SKIPPED_FOR";
+
+/// A test of this program alone, as the harness runs it.
+#[expect(clippy::disallowed_methods, reason = "the test itself")]
+fn command(test: &str, ci: Option<&str>, list: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", &format!("skips::{test}")]).env(WHY, "no such\n\ttool ");
+    command.env_remove("CI").env_remove("NRI_RUNC_FRESH");
+    command.envs(ci.map(|ci| ("CI", ci))).env("NRI_RUNC_SKIPS", list);
+    command
+}
+
+/// The list that a skipped test wrote, and whether it passed.
+fn listed(test: &str, ci: Option<&str>) -> (String, Output) {
+    let temp = tempfile::tempdir().unwrap();
+    let list = temp.path().join("list");
+    let output = command(test, ci, &list).output().unwrap();
+    (std::fs::read_to_string(list).unwrap_or_default(), output)
+}
+
+#[test]
+fn a_skip_for_the_machine_is_listed_even_under_ci() {
+    if let Ok(why) = std::env::var(WHY) {
+        return skip::machine_lacks(&why);
+    }
+    let test = "a_skip_for_the_machine_is_listed_even_under_ci";
+    for ci in [None, Some("true")] {
+        let (list, output) = listed(test, ci);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        assert_eq!(list, format!("tidy::skips::{test}\tno such tool\n"));
+        let shown = String::from_utf8_lossy(&output.stdout);
+        assert!(!shown.contains("no such"), "the harness hides it: {shown}");
+    }
+}
+
+#[test]
+fn a_skip_for_a_tool_is_listed_and_under_ci_a_failure_with_the_reason() {
+    if let Ok(why) = std::env::var(WHY) {
+        return skip::setup_lacks(&why);
+    }
+    let test = "a_skip_for_a_tool_is_listed_and_under_ci_a_failure_with_the_reason";
+    let (list, output) = listed(test, None);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(list, format!("tidy::skips::{test}\tno such tool\n"));
+    let (list, output) = listed(test, Some("true"));
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert_eq!((output.status.code(), list.as_str()), (Some(101), ""), "{shown}");
+    assert!(shown.contains("required under CI: no such\n\ttool"), "{shown}");
+}
+
+#[test]
+fn a_skip_for_go_is_under_ci_a_failure_but_on_a_fresh_machine() {
+    if let Ok(why) = std::env::var(WHY) {
+        return skip::go_lacks(&why);
+    }
+    let test = "a_skip_for_go_is_under_ci_a_failure_but_on_a_fresh_machine";
+    assert!(listed(test, None).1.status.success());
+    assert_eq!(listed(test, Some("true")).1.status.code(), Some(101));
+    let temp = tempfile::tempdir().unwrap();
+    let mut fresh = command(test, Some("true"), &temp.path().join("list"));
+    assert!(fresh.env("NRI_RUNC_FRESH", "yes").output().unwrap().status.success());
+}
+
+/// What `scripts/skips.sh` prints after a command, in a folder of its own.
+#[expect(clippy::disallowed_methods, reason = "the script under test")]
+fn after(command: &str) -> (String, Option<i32>) {
+    let temp = tempfile::tempdir().unwrap();
+    let mut script = Command::new("sh");
+    script.arg(program::project().join("scripts/skips.sh")).args(["test", "sh", "-c", command]);
+    let output = script.current_dir(temp.path()).output().unwrap();
+    (String::from_utf8(output.stdout).unwrap(), output.status.code())
+}
+
+#[test]
+fn the_list_at_the_end_has_each_reason_once_with_its_tests() {
+    let skips = "printf 'b::two\\tno Go\\na::one\\tno disk\\na::one\\tno disk\\na::two\\tno Go\\n' \
+                 >>\"$NRI_RUNC_SKIPS\"";
+    let wanted = "skipped 2: no Go\n  a::two b::two\nskipped 1: no disk\n  a::one\n";
+    assert_eq!(after(skips), (wanted.to_owned(), Some(0)));
+}
+
+#[test]
+fn where_nothing_was_skipped_the_end_says_so() {
+    assert_eq!(after("true"), ("nothing was skipped\n".to_owned(), Some(0)));
+}
+
+#[test]
+fn tests_that_fail_still_fail_before_the_list() {
+    let fails = "printf 'a::one\\tno disk\\n' >>\"$NRI_RUNC_SKIPS\"; exit 7";
+    assert_eq!(after(fails), ("skipped 1: no disk\n  a::one\n".to_owned(), Some(7)));
+}
+
+/// `scripts/test.sh` in a folder of its own, with a `cargo` that fails for arguments with this word:
+/// what it prints.
+#[expect(clippy::disallowed_methods, reason = "the script under test")]
+fn make_test(fails_for: &str) -> (String, Option<i32>) {
+    let temp = tempfile::tempdir().unwrap();
+    let path = |name: &str| temp.path().join(name);
+    for folder in ["scripts", "bin"] {
+        std::fs::create_dir(path(folder)).unwrap();
+    }
+    for script in ["test.sh", "left.sh", "skips.sh"] {
+        let from = program::project().join("scripts").join(script);
+        program::copy(&from, &path("scripts").join(script));
+    }
+    let cargo = format!("#!/bin/sh\necho cargo $*\ncase $* in *{fails_for}*) exit 101 ;; esac\n");
+    program::put(&path("bin/cargo"), cargo.as_bytes());
+    program::put(&path("bin/make"), b"#!/bin/sh\necho make $*\n");
+    let programs = format!("{}:/usr/bin:/bin", path("bin").display());
+    let mut script = Command::new("sh");
+    script.arg(path("scripts/test.sh")).env("PATH", programs).env("LEFT_IN", path("bin"));
+    let output = script.output().unwrap();
+    (String::from_utf8(output.stdout).unwrap(), output.status.code())
+}
+
+#[test]
+fn a_failure_keeps_no_part_of_make_test_from_running_and_fails_it() {
+    for (fails_for, code) in [("nothing", 0), ("--tests", 1), ("otlp", 1), ("--doc", 1)] {
+        let (printed, status) = make_test(fails_for);
+        for part in ["make", "--no-fail-fast --tests", "--features otlp", "--doc"] {
+            assert!(printed.contains(part), "{fails_for}, {part}: {printed}");
+        }
+        assert_eq!(status, Some(code), "{fails_for}: {printed}");
+        assert!(printed.ends_with("cargo test --locked --doc\n"), "{printed}");
+    }
+}
+
+/// What `scripts/left.sh` prints after a command that is run in the folder it looks at.
+#[expect(clippy::disallowed_methods, reason = "the script under test")]
+fn left_by(command: &str, ci: Option<&str>) -> (String, Option<i32>) {
+    let temp = tempfile::tempdir().unwrap();
+    let mut script = Command::new("sh");
+    script.arg(program::project().join("scripts/left.sh")).args(["sh", "-c", command]);
+    script.current_dir(temp.path()).env("LEFT_IN", ".").env_remove("CI");
+    let output = script.envs(ci.map(|ci| ("CI", ci))).output().unwrap();
+    (String::from_utf8(output.stdout).unwrap(), output.status.code())
+}
+
+#[test]
+fn a_file_that_a_test_leaves_is_listed_and_fails_under_ci() {
+    let wanted = "left on this machine, by a test unless another program did it:\n./socket\n";
+    assert_eq!(left_by("touch socket", None), (wanted.to_owned(), Some(0)));
+    assert_eq!(left_by("touch socket", Some("true")), (wanted.to_owned(), Some(1)));
+    assert_eq!(left_by("touch socket; rm socket", Some("true")), (String::new(), Some(0)));
+    assert_eq!(left_by("exit 7", Some("true")), (String::new(), Some(7)));
+}

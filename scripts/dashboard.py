@@ -154,7 +154,9 @@ def main():
         dashboard = json.load(file)
     height = HEAD + ROW * max(p["gridPos"]["y"] + p["gridPos"]["h"] for p in dashboard["panels"])
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
-           f'viewBox="0 0 {WIDTH} {height}" font-family="Inter, Helvetica, Arial, sans-serif">',
+           f'viewBox="0 0 {WIDTH} {height}" role="img" '
+           'aria-label="The dashboard: requests, plugins, refusals and latencies of a node over six minutes" '
+           'font-family="Inter, Helvetica, Arial, sans-serif">',
            f'<rect width="{WIDTH}" height="{height}" fill="#111217"/>',
            text(12, 31, dashboard["title"], 20, weight="bold")]
     for panel in dashboard["panels"]:

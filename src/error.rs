@@ -12,7 +12,6 @@ use std::io;
 
 use crate::limits;
 use crate::presence;
-use crate::text::printable;
 
 /// What a fallible function of ours returns.
 pub(crate) type Result<T> = std::result::Result<T, Error>;
@@ -158,7 +157,7 @@ impl Error {
             line.push_str(": ");
         }
         line.push_str(&self.cause);
-        one_line(&limits::cut(&line, limits::LINE))
+        one_line(&line)
     }
 
     /// Whether a call failed because there is nothing of that name or number.
@@ -238,7 +237,7 @@ impl<T, E: Into<Error>> Context<T> for std::result::Result<T, E> {
 /// Renders an operating system error without the phrases that engines look for.
 pub(crate) fn in_our_words(error: &io::Error) -> String {
     use nix::errno::Errno;
-    let Some(raw) = error.raw_os_error() else { return one_line(&error.to_string()) };
+    let Some(raw) = error.raw_os_error() else { return quoted(&error.to_string()) };
     let errno = Errno::from_raw(raw);
     let text = if errno == Errno::ENOENT {
         "it is missing"
@@ -264,7 +263,10 @@ pub(crate) fn in_our_words(error: &io::Error) -> String {
 /// line breaks become blanks, what a terminal would act on an escape, and reserved phrases lose
 /// their blanks to underscores. A long text is cut.
 pub fn quoted(text: &str) -> String {
-    let mut line = one_line(&limits::cut(text, limits::QUOTED));
+    without_reserved_phrases(nri_api::text::one_line(text, limits::QUOTED))
+}
+
+fn without_reserved_phrases(mut line: String) -> String {
     for phrase in RESERVED_PHRASES {
         let lower = line.to_ascii_lowercase();
         for (at, _) in lower.match_indices(phrase) {
@@ -275,8 +277,9 @@ pub fn quoted(text: &str) -> String {
     line
 }
 
+/// A whole line of ours. Texts of the crates that it may contain are not quoted by [`quoted`].
 fn one_line(text: &str) -> String {
-    printable(text.replace(['\n', '\r', '\t'], " ").trim())
+    without_reserved_phrases(nri_api::text::one_line(text, limits::LINE))
 }
 
 #[cfg(test)]
@@ -298,6 +301,20 @@ mod tests {
                 assert!(!text.contains(phrase), "errno {raw}: {text}");
             }
         }
+    }
+
+    #[test]
+    fn texts_of_the_crates_cannot_be_taken_for_an_engine_phrase() {
+        let mut owners = nri_adaptation::Owners::default();
+        let mut claim = |plugin| {
+            let field = nri_adaptation::NriField::Annotations;
+            owners.claim("c0", field, Some("a\nb permission denied"), plugin)
+        };
+        claim("00-bar").unwrap();
+        let error = Error::new(claim("10-foo").unwrap_err().to_string()).hint("Is a Directory");
+        let wanted = "plugins \"10-foo\" and \"00-bar\" both tried to set Annotations a b \
+                      permission_denied of container c0 (Is_a_Directory)";
+        assert_eq!(error.to_string(), wanted);
     }
 
     #[test]

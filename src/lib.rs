@@ -4,8 +4,6 @@
 //! The library exists for our own binary, sample plugins, tests and benches; nothing in it is
 //! promised to stay. Start reading at `ARCHITECTURE.md`.
 
-/// What the plugins answered becomes one verdict (pure).
-pub(crate) mod adaptation;
 /// `nri-runc nri VERB`, for operators.
 pub(crate) mod admin;
 /// runc's command line, read by a table.
@@ -38,8 +36,6 @@ mod fnv;
 mod formats;
 /// Names with wildcards.
 mod glob;
-/// Names of JSON members as Go compares them.
-mod gojson;
 /// The doors to host paths and to side effects that tests can move or break.
 pub(crate) mod host;
 /// Small pages over HTTP, for probes and Prometheus.

@@ -3,13 +3,11 @@
 //! it enters. Beyond one, a text is cut and its length is stated; an identity, and a list that
 //! protects, is refused. Limits of frames, documents and connections stand where these are read.
 
-/// A plugin's name, in bytes. It becomes a file name, a label of metrics and a table's column.
-pub(crate) const PLUGIN_NAME: usize = 64;
+pub(crate) use nri_adaptation::PLUGIN_NAME;
+pub(crate) use nri_api::text::{cut, split};
+
 /// The NRI version that a plugin states, in bytes.
 pub(crate) const NRI_VERSION: usize = 64;
-/// The plugins that one pod may require with its annotations. More than any node has; a list that is
-/// cut would let the pod pass without the rest, so the pod is refused.
-pub(crate) const REQUIRED_PLUGINS: usize = 64;
 /// The plugins that take part at once: each event waits for all of them. The reference's own benchmark
 /// has ten; one that is pre-installed or configured is never refused for the number of others.
 pub(crate) const PLUGINS: usize = 128;
@@ -52,25 +50,6 @@ pub(crate) const CONTAINER_FILE: usize = 16 << 20;
 pub(crate) const OWN_FILE: usize = 64 << 20;
 /// A program that is compared with this one.
 pub(crate) const PROGRAM_FILE: usize = 256 << 20;
-
-/// At most `most` bytes of `text`, cut between characters, and then its length. One that was cut
-/// before keeps the length that it had: texts are cut where they enter, and again in a line.
-pub(crate) fn cut(text: &str, most: usize) -> std::borrow::Cow<'_, str> {
-    if text.len() <= most {
-        return text.into();
-    }
-    let before = text.rsplit_once("… (").and_then(|(_, end)| end.strip_suffix(" bytes)"));
-    let before = before.and_then(|number| number.parse::<usize>().ok());
-    // A smaller number is the text's own.
-    let length = before.unwrap_or_default().max(text.len());
-    format!("{}… ({length} bytes)", split(text, most).0).into()
-}
-
-/// The first `most` bytes of `text` or a little less, cut between characters, and the rest.
-pub(crate) fn split(text: &str, most: usize) -> (&str, &str) {
-    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
-    text.split_at(end.unwrap_or(0))
-}
 
 /// Keeps the first `most` of these lines, and says how many more there are.
 pub(crate) fn list_first(lines: &mut Vec<String>, most: usize) {
@@ -117,25 +96,5 @@ mod tests {
         assert_eq!(lines, ["0", "1", "98 more"]);
         list_first(&mut lines, 3);
         assert_eq!(lines.len(), 3);
-    }
-
-    #[test]
-    fn a_long_text_is_cut_between_characters() {
-        assert_eq!(cut("äöü", 6), "äöü");
-        assert_eq!(cut("äöü", 5), "äö… (6 bytes)");
-        let once = cut(&"0123456789".repeat(100), 40).into_owned();
-        assert_eq!(cut(&format!("10-a: {once}"), 9), "10-a: 012… (1000 bytes)");
-    }
-
-    #[test]
-    fn a_text_that_states_a_length_is_cut_all_the_same() {
-        let text = |number: &str| format!("{}… ({number} bytes)", "a".repeat(100));
-        for number in ["", "7", &"9".repeat(1000), "-1", "x"] {
-            let text = text(number);
-            let wanted = format!("aaaa… ({} bytes)", text.len());
-            assert_eq!(cut(&text, 4), wanted, "{number}");
-        }
-        assert_eq!(cut(&text("2000"), 4), "aaaa… (2000 bytes)");
-        assert_eq!(cut("", 0), "");
     }
 }

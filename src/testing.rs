@@ -2,19 +2,6 @@
 //! What tests, benches and fuzz targets reach, item by item, under the names of the modules that
 //! hold it. What nothing else uses is dead, and the compiler says so.
 
-pub mod adaptation {
-    pub use crate::adaptation::{
-        Creation, DefaultValidator, DroppedRequest, FieldSet, MergeError, Merged, NriField, Rights,
-        RuleDecision, RuleNote, Ruling, Updated, Updates, rule_text,
-    };
-    pub mod bounds {
-        pub use crate::adaptation::bounds::{MOST_IN_ALL, MOST_IN_ONE};
-    }
-    pub mod keys {
-        pub use crate::adaptation::keys::{destination, hugepage, rlimit};
-    }
-}
-
 pub mod admin {
     pub use crate::admin::command;
     pub use crate::admin::exit::{EXIT_CODES, EXIT_CODES_OF_VERBS, exit_codes_page};
@@ -63,10 +50,6 @@ pub mod files {
     pub use crate::files::replace;
 }
 
-pub mod gojson {
-    pub use crate::gojson::{fold, is_field};
-}
-
 pub mod host {
     pub use crate::host::{Host, POINTS};
 }
@@ -108,9 +91,6 @@ pub mod sources {
 }
 
 pub mod spec {
-    pub mod document {
-        pub use crate::spec::document::SpecDocument;
-    }
     pub mod overlay {
         pub use crate::spec::overlay::merge_update;
     }

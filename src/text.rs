@@ -6,18 +6,9 @@
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Makes foreign text (names, annotations, error texts) fit into one cell or one line: control
-/// characters, line breaks, marks of direction, and characters without a glyph become escapes
-/// such as `\n` and `\u{202e}`.
-pub(crate) fn printable(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        push(&mut shown, c);
-    }
-    shown
-}
+pub(crate) use nri_api::text::printable;
 
-/// The same for a whole page: its line ends and tabs are its own and stay.
+/// Makes a whole page printable: its line ends and tabs stay.
 pub(crate) fn printable_page(page: &str) -> String {
     let mut shown = String::with_capacity(page.len());
     let mut left = page.chars().peekable();
@@ -26,27 +17,10 @@ pub(crate) fn printable_page(page: &str) -> String {
         if is_line_end || c == '\t' {
             shown.push(c);
         } else {
-            push(&mut shown, c);
+            shown.push_str(&printable(c.encode_utf8(&mut [0; 4])));
         }
     }
     shown
-}
-
-fn push(shown: &mut String, c: char) {
-    // Quotes and backslashes are what they look like; escape_debug escapes them as well.
-    if matches!(c, ' '..='~') {
-        shown.push(c);
-    } else if is_blank_letter(c) {
-        shown.extend(c.escape_unicode());
-    } else {
-        // Cc, Cf, Zl, Zp, Zs, private and unassigned characters, and marks that combine.
-        shown.extend(c.escape_debug());
-    }
-}
-
-/// Letters and symbols by their category, which fonts show as nothing at all.
-fn is_blank_letter(c: char) -> bool {
-    matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}')
 }
 
 /// UTC time in whole seconds, the form that containerd's shim can read.
@@ -131,26 +105,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-
-    #[test]
-    fn nothing_that_a_terminal_acts_on_or_hides_is_printed() {
-        let hostile = "\u{0}\u{7}\u{8}\t\n\r\u{1b}[2J\u{7f}\u{85}\u{9b}\u{9d}\u{a0}\u{ad}\u{61c}\u{115f}\
-                       \u{180e}\u{200b}\u{200d}\u{200e}\u{2028}\u{2029}\u{202a}\u{202e}\u{2060}\
-                       \u{2066}\u{2069}\u{2800}\u{3164}\u{e000}\u{fe0f}\u{feff}\u{ffa0}\u{fff9}\
-                       \u{301}\u{e0001}\u{e0041}\u{e0100}";
-        let shown = printable(hostile);
-        assert!(shown.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{shown}");
-        assert!(shown.contains("\\u{1b}[2J") && shown.contains("\\u{202e}"), "{shown}");
-        assert_eq!(printable("a\tb\nc\r"), "a\\tb\\nc\\r");
-    }
-
-    #[test]
-    fn what_a_person_reads_stays_as_it_is() {
-        for text in ["web-0", "C:\\x 'y' \"z\"", "größe", "日本語", "ελληνικά", "🦀"]
-        {
-            assert_eq!(printable(text), text);
-        }
-    }
 
     #[test]
     fn a_page_keeps_its_lines_and_nothing_else() {

@@ -8,9 +8,8 @@
 
 use std::time::{Duration, Instant};
 
+use nri_adaptation::{Creation, MOST_IN_ALL, MOST_IN_ONE, Merged, Rights, Updates};
 use nri_runc::plugin::api;
-use nri_runc::testing::adaptation::bounds::{MOST_IN_ALL, MOST_IN_ONE};
-use nri_runc::testing::adaptation::{Creation, Merged, Rights, Updates};
 use nri_runc::testing::spec::overlay;
 use nri_runc::testing::spec::patch::{
     CdiDevice, HostFacts, HostMounts, Resolved, patch_anyway, propagating_sources,

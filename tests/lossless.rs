@@ -7,8 +7,8 @@
 //! Reference: ARCHITECTURE.md, invariant "Lossless".
 
 use nri_runc::plugin::api;
-use nri_runc::testing::spec::document::SpecDocument;
 use nri_runc::testing::spec::patch::{HostFacts, PatchError, PatchedSpec, patch_on};
+use oci_document::SpecDocument;
 use proptest::collection::{hash_set, vec};
 use proptest::prelude::*;
 use protobuf::MessageField;

@@ -44,6 +44,13 @@ fn sources(dir: &str) -> Vec<(String, String)> {
     found
 }
 
+/// Where the code of the program and of its crates lies.
+const CODE: [&str; 2] = ["src", "crates"];
+
+fn code() -> impl Iterator<Item = (String, String)> {
+    CODE.into_iter().flat_map(sources)
+}
+
 fn is_generated(text: &str) -> bool {
     text.lines().take(5).any(|line| line.contains("@generated"))
 }
@@ -62,7 +69,7 @@ fn every_file_says_what_it_is_for() {
 
 #[test]
 fn no_file_has_outgrown_a_reader() {
-    for (name, text) in ["src", "crates"].into_iter().flat_map(sources) {
+    for (name, text) in code() {
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
         assert!(is_generated(&text) || code.lines().count() <= 500, "{name} has grown too long");
     }
@@ -70,20 +77,19 @@ fn no_file_has_outgrown_a_reader() {
 
 /// Who may name whom: a room reaches only the rooms listed for it.
 const ROOMS: &[(&str, &str)] = &[
-    ("adaptation", "plugin"),
     ("admin", "audit config daemon dry engine link plugin runtime sources spec wrapper"),
     ("argv", ""),
     ("audit", "config"),
     ("cgroup", ""),
-    ("chain", "adaptation config plugin rules"),
+    ("chain", "config plugin rules"),
     ("config", "engine"),
     (
         "daemon",
-        "adaptation argv audit cgroup chain config describe engine link mark metrics plugin \
+        "argv audit cgroup chain config describe engine link mark metrics plugin \
          resolve rules runtime sources spec state trace",
     ),
     ("describe", "engine plugin spec"),
-    ("dry", "adaptation chain config describe engine plugin resolve rules runtime sources spec"),
+    ("dry", "chain config describe engine plugin resolve rules runtime sources spec"),
     ("engine", "formats"),
     ("formats", ""),
     ("link", ""),
@@ -91,15 +97,15 @@ const ROOMS: &[(&str, &str)] = &[
     ("metrics", "plugin"),
     ("plugin", "config formats trace"),
     ("resolve", "cgroup config plugin runtime spec"),
-    ("rules", "adaptation config plugin"),
+    ("rules", "config plugin"),
     ("runtime", "config"),
     ("sources", "engine formats"),
-    ("spec", "adaptation mark plugin"),
+    ("spec", "mark plugin"),
     ("state", "formats mark"),
     ("trace", ""),
     ("wrapper", "argv link mark runtime config"),
     ("wrapper/exec", "argv mark runtime spec"),
-    ("wrapper/protection", "adaptation argv config describe engine link plugin runtime sources"),
+    ("wrapper/protection", "argv config describe engine link plugin runtime sources"),
 ];
 
 #[test]
@@ -111,7 +117,6 @@ fn rooms_reach_only_what_they_may() {
         "fnv",
         "journal",
         "glob",
-        "gojson",
         "host",
         "http",
         "last_words",
@@ -231,9 +236,29 @@ fn each_room_of_the_daemon_says_what_it_never_does() {
     }
 }
 
+/// Values in, values out: no file, no clock, no log. That two of them do not even have tokio in their tree, cargo
+/// knows ([`no_pure_crate_has_tokio_in_its_tree`]).
+const PURE: [&str; 3] = ["crates/nri-adaptation/src", "crates/oci-document/src", "src/spec"];
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "cargo knows the tree")]
+fn no_pure_crate_has_tokio_in_its_tree() {
+    for package in ["nri-adaptation", "oci-document"] {
+        let of =
+            ["tree", "--locked", "--offline", "--prefix", "none", "-e", "normal", "-p", package];
+        let tree = std::process::Command::new(env!("CARGO")).args(of).current_dir(root()).output();
+        let tree = String::from_utf8(tree.unwrap().stdout).unwrap();
+        assert!(tree.starts_with(package), "{tree}");
+        for heavy in ["tokio", "ttrpc", "nix", "nri-runc"] {
+            let is_it = |line: &str| line.split(' ').next() == Some(heavy);
+            assert!(!tree.lines().any(is_it), "{package} has {heavy} in its tree:\n{tree}");
+        }
+    }
+}
+
 #[test]
 fn the_core_of_the_merge_does_no_input_or_output() {
-    for (name, text) in sources("src/adaptation").into_iter().chain(sources("src/spec")) {
+    for (name, text) in PURE.into_iter().flat_map(sources) {
         for word in ["std::fs", "tokio::", "tracing::", "SystemTime", "Instant", "async fn"] {
             assert!(!text.contains(word), "{name} uses {word}");
         }
@@ -291,7 +316,7 @@ fn what_cannot_be_known_is_not_taken_for_absent() {
         [MAY_FIND_NOTHING, FORGETS_WHY, LOOKS_AWAY].map(|text| regex::Regex::new(text).unwrap());
     let comment = regex::Regex::new("//[^\n]*").unwrap();
     let mut found = Vec::new();
-    for (name, text) in sources("src") {
+    for (name, text) in code() {
         let is_test = name.ends_with("tests.rs") || name.contains("/tests/");
         if is_generated(&text) || is_test || MAY_FORGET.iter().any(|may| name.starts_with(may)) {
             continue;
@@ -357,7 +382,7 @@ const MAY_BLOCK: &[&str] = &[
 #[test]
 fn files_are_opened_where_nothing_is_waited_for() {
     let opens = regex::Regex::new(OPENS).unwrap();
-    for (name, text) in sources("src") {
+    for (name, text) in code() {
         let is_test = name.ends_with("tests.rs") || name.ends_with("/gaps.rs");
         if is_generated(&text) || is_test || name.contains("/tests/") {
             continue;
@@ -375,7 +400,7 @@ fn files_are_opened_where_nothing_is_waited_for() {
 #[test]
 fn nothing_is_left_for_later_without_saying_so() {
     let words = [["TO", "DO"].concat(), ["FIX", "ME"].concat(), ["#[ig", "nore"].concat()];
-    for (name, text) in sources("src").into_iter().chain(sources("tests")) {
+    for (name, text) in code().chain(sources("tests")) {
         for word in &words {
             assert!(is_generated(&text) || !text.contains(word.as_str()), "{name} has {word}");
         }
@@ -418,8 +443,7 @@ fn the_map_names_every_room() {
 
 #[test]
 fn pages_name_only_proofs_that_exist() {
-    let code: String =
-        sources("src").into_iter().chain(sources("tests")).map(|(_, text)| text).collect();
+    let code: String = code().chain(sources("tests")).map(|(_, text)| text).collect();
     for (page, least) in [("docs/compatibility.md", 90), ("docs/threat-model.md", 50)] {
         let text = std::fs::read_to_string(root().join(page)).unwrap();
         let proofs = text.split('`').skip(1).step_by(2).filter(|word| is_proof(word, &code));
@@ -545,7 +569,9 @@ fn every_decision_and_difference_that_is_cited_has_its_paragraph() {
     let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
     let (decisions, differences) = (read("docs/decisions.md"), read("docs/nri-differences.md"));
     let mut cited = 0;
-    for (name, text) in ["src", "tests", "benches", "examples"].into_iter().flat_map(sources) {
+    for (name, text) in
+        ["src", "crates", "tests", "benches", "examples"].into_iter().flat_map(sources)
+    {
         let comments: String =
             text.lines().filter_map(|line| line.split_once("//")).map(|(_, text)| text).collect();
         if is_generated(&text) || name == "tests/tidy.rs" {
@@ -641,7 +667,7 @@ fn sentences_that_nobody_understood_do_not_come_back() {
     let pages = PAGES.map(|page| {
         (page.to_owned(), std::fs::read_to_string(root().join(page)).unwrap_or_default())
     });
-    for (name, text) in sources("src").into_iter().chain(pages) {
+    for (name, text) in code().chain(pages) {
         for words in GONE {
             assert!(!text.contains(&words.concat()), "{name} has: {}", words.concat());
         }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
+use nri_adaptation::{Creation, DefaultValidator};
 use nri_runc::plugin::api;
-use nri_runc::testing::adaptation::{Creation, DefaultValidator};
 use nri_runc::testing::chain::{self, ChainedPlugin, Participants, RuleScope};
 use nri_runc::testing::config::PluginSettings;
 use nri_runc::testing::plugin::{

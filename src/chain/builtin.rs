@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The built-in validator from its section of the configuration. Nothing is judged here.
 
-use crate::adaptation::DefaultValidator;
+use nri_adaptation::DefaultValidator;
+
 use crate::config::Validator;
 
 impl From<&Validator> for DefaultValidator {

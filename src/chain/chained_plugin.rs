@@ -8,12 +8,12 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
+use nri_adaptation::{MergeError, NriField, Rights, RuleNote};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::warn;
 
-use crate::adaptation::{MergeError, NriField, Rights, RuleNote};
 use crate::clock;
 use crate::config::{Config, OnFailure, PluginSettings};
 use crate::error::{Error, quoted};
@@ -137,7 +137,9 @@ impl Terms {
         Self {
             policy: plugin.policy(settings),
             // A field name that does not exist must not let everything pass: it refuses.
-            rights: rights.map(Rc::new).map_err(|error| error.to_string()),
+            rights: rights.map(Rc::new).map_err(|error| {
+                format!("{error} (names are those of NRI, like Env, Mounts or OciHooks)")
+            }),
             doubt: None,
         }
     }

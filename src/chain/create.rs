@@ -5,9 +5,9 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
+use nri_adaptation::{Creation, DefaultValidator, Merged, Rights};
 use protobuf::Message;
 
-use crate::adaptation::{Creation, DefaultValidator, Merged, Rights};
 use crate::plugin::{Event, api};
 
 use super::chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply, report_unknown};

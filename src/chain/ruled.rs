@@ -6,7 +6,8 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::rc::Rc;
 
-use crate::adaptation::Rights;
+use nri_adaptation::Rights;
+
 use crate::plugin::api;
 use crate::rules::{PodsOfContainers, RuledPod, Rules};
 

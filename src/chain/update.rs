@@ -4,7 +4,8 @@
 
 use std::rc::Rc;
 
-use crate::adaptation::{Updated, Updates};
+use nri_adaptation::{Updated, Updates};
+
 use crate::plugin::{Event, api};
 
 use super::chained_plugin::{ChainedPlugin, PluginFailure, PluginReply, report_unknown};

@@ -8,8 +8,8 @@
 use std::rc::Rc;
 
 use futures_util::future::join_all;
+use nri_adaptation::Creation;
 
-use crate::adaptation::Creation;
 use crate::error::quoted;
 use crate::plugin::{Event, api};
 

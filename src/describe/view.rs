@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 
+use oci_document::odd_document;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use crate::engine::Document;
 use crate::error::{Error, Result, quoted};
-use crate::spec::decoded;
 
 fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
@@ -54,7 +54,7 @@ impl Spec {
         let unread = |why: &dyn std::fmt::Display| {
             Error::new(format!("config.json cannot be read: {}", quoted(&why.to_string())))
         };
-        match decoded::odd_document(bytes) {
+        match odd_document(bytes) {
             Ok(None) => serde_json::from_slice(bytes).map_err(|error| unread(&error)),
             Ok(Some(document)) => serde_json::from_value(document).map_err(|error| {
                 let error = error.to_string();

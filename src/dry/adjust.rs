@@ -7,9 +7,9 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use nri_adaptation::{Creation, Merged, Rights};
 use serde_json::{Value, json};
 
-use crate::adaptation::{Creation, Merged, Rights};
 use crate::chain::{self, ChainError, ChainedPlugin, Notification, Participants};
 use crate::config::Config;
 use crate::engine::Role;

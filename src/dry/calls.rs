@@ -3,9 +3,9 @@
 
 use std::rc::Rc;
 
+use nri_adaptation::{Creation, Updated};
 use serde_json::{Value, json};
 
-use crate::adaptation::{Creation, Updated};
 use crate::chain::{self, ChainError, Notification, Participants, PluginFailure};
 use crate::plugin::{Event, api};
 

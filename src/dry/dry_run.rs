@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nri_adaptation::{DefaultValidator, unknown_fields};
 use tokio::net::UnixListener;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::adaptation::{DefaultValidator, unknown_fields};
 use crate::chain::{ChainedPlugin, RuleScope};
 use crate::config::Config;
 use crate::error::{Error, Result, quoted};

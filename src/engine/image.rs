@@ -9,10 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use oci_document as gojson;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
-
-use crate::gojson;
 
 /// Every key of a document of the image with all texts that stand under it.
 #[derive(Debug, Default)]

@@ -9,13 +9,13 @@
 
 use std::path::{Path, PathBuf};
 
+use oci_document as gojson;
 use saphyr::{LoadableYamlNode, Scalar, Yaml};
 use serde_json::{Map, Value, json};
 
 use super::glob;
 use crate::error::{in_our_words, quoted};
 use crate::files;
-use crate::gojson;
 use crate::host::Host;
 use crate::limits;
 use crate::presence::IfThere;

@@ -9,6 +9,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use oci_document::SpecDocument;
 use serde_json::{Map, Value};
 
 use super::invalid;
@@ -18,7 +19,6 @@ use crate::files;
 use crate::host::Host;
 use crate::plugin::api;
 use crate::presence::{self, IfThere};
-use crate::spec::document::SpecDocument;
 use crate::spec::overlay::overlay_of;
 use crate::spec::owned;
 use crate::spec::patch::{PatchError, Resolved};

@@ -12,7 +12,8 @@ mod report;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::adaptation::{FieldSet, NriField, Rights, RuleDecision, Ruling};
+use nri_adaptation::{FieldSet, NriField, Rights, RuleDecision, Ruling};
+
 use crate::config::{EVERY_FIELD, EVICTION, INJECTIONS, RuleMode, RuleSection};
 use crate::plugin::api;
 

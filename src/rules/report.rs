@@ -4,10 +4,10 @@
 
 use std::collections::BTreeSet;
 
+use nri_adaptation::{FieldSet, NriField, RuleDecision};
 use serde_json::{Value, json};
 
 use super::{Fit, RuledPod, Rules};
-use crate::adaptation::{FieldSet, NriField, RuleDecision};
 use crate::config::{Config, EVERY_FIELD, EVICTION};
 
 /// What the rules say about this pod, for each of these plugins (`NN-name`, or a name), and for

@@ -5,12 +5,6 @@
 //! Pure: values in, values out. Nothing here opens a file, asks the time or writes a log line.
 //! Reference: OCI runtime-spec 1.3 (`config.md`, `config-linux.md`); decisions D16, D21 to D24.
 
-/// Editable arrays.
-pub(crate) mod array;
-/// Lossless JSON: only what changes is opened.
-/// What Go's decoder reads of a document.
-pub(crate) mod decoded;
-pub(crate) mod document;
 /// The flags of `update` as a document.
 pub(crate) mod flags;
 /// What plugins own survives an engine's update.
@@ -19,7 +13,3 @@ pub(crate) mod overlay;
 pub(crate) mod owned;
 /// An adjustment becomes edits of the document.
 pub(crate) mod patch;
-mod scan;
-
-#[cfg(test)]
-mod document_tests;

@@ -9,7 +9,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::adaptation::{ValidatorExemptions, missing_required};
+use nri_adaptation::{ValidatorExemptions, missing_required};
+
 use crate::argv::{self, CommandLine};
 use crate::config::{Config, Protection};
 use crate::describe::{self, Spec};

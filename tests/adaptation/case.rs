@@ -4,8 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
+use nri_adaptation::{Creation, MergeError, Merged, Rights, Updated, Updates};
 use nri_runc::plugin::api;
-use nri_runc::testing::adaptation::{Creation, MergeError, Merged, Rights, Updated, Updates};
 use protobuf::MessageFull;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};

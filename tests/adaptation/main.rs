@@ -9,7 +9,7 @@ mod live;
 
 use std::collections::BTreeSet;
 
-use nri_runc::testing::adaptation::NriField;
+use nri_adaptation::NriField;
 use serde_json::Value;
 
 use case::{Case, all};

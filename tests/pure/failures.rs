@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use nri_adaptation::{Creation, DefaultValidator, Merged};
 use nri_runc::plugin::stub::Stub;
 use nri_runc::plugin::{Event, api};
-use nri_runc::testing::adaptation::{Creation, DefaultValidator, Merged};
 use nri_runc::testing::chain::{
     self, Cause, ChainError, ChainedPlugin, Notification, Participants, RuleScope,
 };

@@ -13,6 +13,7 @@
 //! ```
 //!
 //! * [`event`]: the events that a plugin subscribes to, with their bits.
+//! * [`text`]: names and reasons that the other side chose, made fit for one line.
 //! * Feature `services`: the ttRPC clients and servers of both sides, asynchronous.
 //! * Feature `json`: messages as JSON (`json`), in protobuf's own mapping.
 //!
@@ -24,5 +25,6 @@ pub mod event;
 mod generated;
 #[cfg(feature = "json")]
 pub mod json;
+pub mod text;
 
 pub use generated::*;

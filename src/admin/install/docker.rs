@@ -3,13 +3,13 @@
 //! written: with it, Docker runs the runtime through a shell. Pure.
 //! Reference: dockerd(8), "Daemon configuration file".
 
+use oci_document::{DocumentError, SpecDocument};
 use serde_json::{Value, json};
 
 use super::engine_files;
 use super::nri_decision::{NriDecision, NriSetting};
 use super::plan::{Plan, Registration, Texts, taken};
 use crate::error::{Error, Result};
-use crate::spec::document::{DocumentError, SpecDocument};
 
 /// The file that dockerd reads.
 pub(super) const MAIN: &str = "/etc/docker/daemon.json";

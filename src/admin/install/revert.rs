@@ -7,13 +7,13 @@
 //! is its editor's, and stays. A template of a distribution and a unit file are neither JSON nor TOML:
 //! the addition goes by its comments, a unit's settings by their lines.
 
+use oci_document::{DocumentError, Object, SpecDocument};
 use serde_json::{Map, Value};
 use toml_edit::{DocumentMut, Item, TableLike};
 
 use super::edit;
 use super::rendered;
 use crate::error::{Error, Result, quoted};
-use crate::spec::document::{DocumentError, Object, SpecDocument};
 
 /// The file without our values.
 #[derive(Debug, Default, PartialEq, Eq)]

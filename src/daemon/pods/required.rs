@@ -12,10 +12,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use nri_adaptation::{ValidatorExemptions, missing_required};
 use tokio::time::Instant;
 use tracing::info;
 
-use crate::adaptation::{ValidatorExemptions, missing_required};
 use crate::chain::{Cause, PluginFailure};
 use crate::daemon::request::describe::Description;
 use crate::daemon::request::record;

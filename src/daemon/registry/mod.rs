@@ -23,10 +23,10 @@ use std::collections::HashSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use nri_adaptation::{DefaultValidator, Updated};
 use serde_json::Value;
 use tracing::{info, warn};
 
-use crate::adaptation::{DefaultValidator, Updated};
 use crate::chain::{
     self, ChainError, ChainObserver, ChainedPlugin, Notification, PluginFailure, RuleScope,
 };

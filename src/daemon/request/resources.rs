@@ -4,13 +4,13 @@
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 
+use oci_document::odd_document;
 use serde_json::{Map, Value};
 
 use crate::daemon::request::VerbRequest;
 use crate::error::Result;
 use crate::files;
 use crate::runtime::RuntimeKind;
-use crate::spec::decoded::odd_document;
 use crate::spec::flags;
 
 /// The most that is read of a request, in bytes.

@@ -2,9 +2,9 @@
 //! What the operator's rules did to plugins' requests, as operators find it: in the log, in
 //! `explain` and in the metrics. Nothing is decided here.
 
+use nri_adaptation::{DroppedRequest, RuleNote};
 use tracing::warn;
 
-use crate::adaptation::{DroppedRequest, RuleNote};
 use crate::audit::{AuditAction, AuditEntry};
 use crate::clock::now;
 use crate::daemon::resources::{target, updates};

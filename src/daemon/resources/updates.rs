@@ -12,10 +12,10 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use nri_adaptation::{Owners, Updated, Updates, check, unknown_fields};
 use serde_json::Map;
 use tracing::warn;
 
-use crate::adaptation::{Owners, Updated, Updates, bounds, unknown_fields};
 use crate::chain::unknown_field_line;
 use crate::clock::now;
 use crate::error::quoted;
@@ -117,7 +117,7 @@ async fn carry_out_request(
     let rules = daemon.registry.rules();
     let base = plugin.chained.rights().map_err(|failure| failure.text)?;
     let request = plugin.chained.accept_reply(request).map_err(|why| format!("{id} {why}"))?;
-    bounds::check(&request).map_err(|what| format!("{id} asked for {what}"))?;
+    check(&request).map_err(|what| format!("{id} asked for {what}"))?;
     let reported = plugin.chained.report_unknown(&unknown_fields(&request, message));
     let api::UpdateContainersRequest { update: wanted, evict, special_fields } = request;
     let others = api::UpdateContainersRequest {

@@ -6,9 +6,9 @@ use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::rc::Rc;
 
+use nri_adaptation::{Creation, Merged};
 use serde_json::{Value, json};
 
-use crate::adaptation::{Creation, Merged};
 use crate::chain::{self, ChainError, ChainObserver, Notification, Participants, RuleScope};
 use crate::clock::now;
 use crate::daemon::bundle::Bundle;

@@ -5,7 +5,8 @@
 
 use std::rc::Rc;
 
-use crate::adaptation::{Merged, Updated};
+use nri_adaptation::{Merged, Updated};
+
 use crate::clock::now;
 use crate::daemon::lifecycle::{carry_over, removal, rollback, settle};
 use crate::daemon::request::{VerbRequest, record};

@@ -9,7 +9,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::adaptation::{Merged, Updated};
+use nri_adaptation::{Merged, Updated};
+
 use crate::argv::Verb;
 use crate::daemon::lifecycle::{late_start, removal, rollback};
 use crate::daemon::request::{VerbRequest, record};

@@ -7,10 +7,10 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use nri_adaptation::Merged;
 use protobuf::Message;
 use tracing::warn;
 
-use crate::adaptation::Merged;
 use crate::chain::SMALL;
 use crate::config::Config;
 use crate::describe::{Spec, in_document};

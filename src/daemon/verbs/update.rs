@@ -14,9 +14,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nri_adaptation::Updated;
 use serde_json::Value;
 
-use crate::adaptation::Updated;
 use crate::argv;
 use crate::chain::{self, ChainError, RuleScope};
 use crate::clock::now;

@@ -8,10 +8,10 @@
 
 use std::collections::HashMap;
 
+use oci_document::Object;
 use serde_json::Value;
 
 use super::{Changes, PatchError, patch_map, wanted_by_key};
-use crate::spec::document::Object;
 
 /// Keys to which a runtime gives meaning; those with a final dot stand for all keys beneath.
 const UNSAFE: [&str; 6] = [

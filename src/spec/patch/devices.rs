@@ -7,14 +7,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use oci_document::{DocumentError, Item, Object};
 use oci_spec::runtime::{LinuxDeviceBuilder, LinuxDeviceType};
 use serde_json::{Value, json};
 
 use super::{Changes, PatchError, clean, fragment, invalid_fragment, unmark, values};
 use crate::error::quoted;
 use crate::plugin::api;
-use crate::spec::array::Item;
-use crate::spec::document::{DocumentError, Object};
 
 /// What the kernel knows a device by.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

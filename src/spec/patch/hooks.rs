@@ -4,14 +4,13 @@
 //! Hooks that the engine wrote are never removed or moved; NRI has no way to ask for it.
 //! Reference: OCI runtime-spec `config.md`, POSIX-platform hooks; NRI `AdjustHooks`.
 
+use oci_document::{Item, Object};
 use oci_spec::runtime::HookBuilder;
 use serde_json::Value;
 
 use super::{Changes, PatchError, fragment, invalid_fragment};
 use crate::error::quoted;
 use crate::plugin::api;
-use crate::spec::array::Item;
-use crate::spec::document::Object;
 
 const FIELD: &str = "OciHooks";
 

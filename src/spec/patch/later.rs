@@ -9,13 +9,12 @@
 
 use std::collections::BTreeSet;
 
+use oci_document::{Item, Object, SpecDocument};
 use serde_json::Value;
 
 use super::PatchError;
 use super::process::{Environment, replace_rlimit};
 use crate::mark::ProcessValue;
-use crate::spec::array::Item;
-use crate::spec::document::{Object, SpecDocument};
 
 /// Lays the plugins' values over the document of a process; `None` if nothing changes.
 ///

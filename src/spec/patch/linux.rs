@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use oci_document::{Item, Object};
 use serde_json::{Value, json};
 
 use super::resolved::patch_classes;
@@ -15,8 +16,6 @@ use super::{
     resources, scheduling, seccomp, unmark, values, wanted_by_key,
 };
 use crate::plugin::api;
-use crate::spec::array::Item;
-use crate::spec::document::Object;
 
 /// Namespace types as the specification spells them.
 const NAMESPACES: [&str; 8] = ["network", "pid", "mount", "ipc", "uts", "user", "cgroup", "time"];

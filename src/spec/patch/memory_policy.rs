@@ -4,12 +4,12 @@
 //! It cannot be removed: NRI has no way to ask for it, and mode zero is a policy of its own.
 //! Reference: NRI `AdjustMemoryPolicy`, but for BUG-G14; set_mempolicy(2).
 
+use oci_document::Object;
 use serde_json::{Map, Value};
 
 use super::{Changes, PatchError, known, values};
 use crate::error::quoted;
 use crate::plugin::api;
-use crate::spec::document::Object;
 
 const FIELD: &str = "MemoryPolicy";
 const STATIC: &str = "MPOL_F_STATIC_NODES";

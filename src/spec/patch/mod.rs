@@ -10,11 +10,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use oci_document::{DocumentError, Object, SpecDocument};
 use protobuf::{Enum, EnumOrUnknown};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::document::{DocumentError, Object, SpecDocument};
 use crate::error::{Error, quoted};
 use crate::plugin::api;
 

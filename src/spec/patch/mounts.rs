@@ -9,6 +9,7 @@
 
 use std::collections::HashMap;
 
+use oci_document::{Item, Object};
 use oci_spec::runtime::MountBuilder;
 use serde_json::Value;
 
@@ -16,8 +17,6 @@ use super::{
     Changes, HostFacts, PatchError, clean, fragment, invalid_fragment, propagation, unmark,
 };
 use crate::plugin::api;
-use crate::spec::array::Item;
-use crate::spec::document::Object;
 
 /// Applies the adjustment's mounts: a `-destination` removes, anything else adds or replaces.
 pub(super) fn patch(

@@ -7,12 +7,12 @@
 
 use std::collections::HashMap;
 
+use oci_document::Object;
 use serde_json::{Map, Value};
 
 use super::{Changes, PatchError, patch_map, wanted_by_key};
 use crate::error::quoted;
 use crate::plugin::api;
-use crate::spec::document::Object;
 
 /// What the kernel stores of a name, without the final NUL.
 const LONGEST: usize = 15;

@@ -8,13 +8,12 @@
 
 use std::collections::HashMap;
 
+use oci_document::{Item, Object};
 use oci_spec::runtime::{PosixRlimitBuilder, PosixRlimitType};
 use serde_json::Value;
 
 use super::{Changes, PatchError, fragment, invalid_fragment, unmark};
 use crate::plugin::api;
-use crate::spec::array::Item;
-use crate::spec::document::Object;
 
 /// What an adjustment wants one variable to be, and what was found of it.
 struct Variable<'a> {

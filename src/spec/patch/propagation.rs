@@ -8,12 +8,12 @@
 
 use std::collections::HashMap;
 
+use oci_document::Object;
 use serde_json::Value;
 
 use super::{Changes, PatchError, Resolved, clean, mounts, unmark};
 use crate::error::quoted;
 use crate::plugin::api;
-use crate::spec::document::Object;
 
 /// What the host is like, as far as the validity of an adjustment depends on it.
 #[derive(Debug, Clone, Default)]

@@ -6,12 +6,12 @@
 //! lead the runtime elsewhere in it are refused.
 //! Reference: NRI `AdjustRdt`, but for BUG-08; OCI `config-linux.md`, intelRdt.
 
+use oci_document::Object;
 use serde_json::{Map, Value};
 
 use super::{Changes, PatchError};
 use crate::error::quoted;
 use crate::plugin::api;
-use crate::spec::document::Object;
 
 const PLACE: &str = "linux.intelRdt";
 const CLOS_ID: &str = "RdtClosID";

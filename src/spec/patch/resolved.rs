@@ -9,13 +9,12 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
+use oci_document::{Item, Object};
 use serde_json::{Value, json};
 
 use super::{Changes, HostFacts, PatchError, clean, devices, hooks, mounts, process};
 use crate::error::quoted;
 use crate::plugin::api;
-use crate::spec::array::Item;
-use crate::spec::document::Object;
 
 /// What the names in an adjustment stand for on this host.
 #[derive(Debug, Clone, Default, PartialEq)]

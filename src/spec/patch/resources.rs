@@ -9,14 +9,13 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 
+use nri_adaptation::{keys, rule_text};
+use oci_document::{Item, Object};
 use serde_json::{Map, Value, json};
 
 use super::{Changes, Class, HostFacts, PatchError, Resolved, devices, values};
-use crate::adaptation::{keys, rule_text};
 use crate::error::quoted;
 use crate::plugin::api;
-use crate::spec::array::Item;
-use crate::spec::document::Object;
 use crate::spec::owned::holds_anyway;
 
 /// The least CPU time, in microseconds, that the kernel lets a cgroup have in a period.

@@ -5,11 +5,11 @@
 //! what the engine wrote is mixed in: either is replaced, or removed, as a whole.
 //! Reference: NRI `AdjustIOPriority`, `AdjustLinuxScheduler`, but for BUG-G14; sched(7), ioprio_set(2).
 
+use oci_document::Object;
 use serde_json::{Map, Value, json};
 
 use super::{Changes, PatchError, known};
 use crate::plugin::api;
-use crate::spec::document::Object;
 
 const IO_PRIORITY: &str = "IoPriority";
 const SCHEDULER: &str = "LinuxSched";

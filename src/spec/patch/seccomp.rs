@@ -6,13 +6,13 @@
 //! ask for either.
 //! Reference: NRI `AdjustSeccompPolicy`, but for BUG-G6; OCI `config-linux.md`, seccomp.
 
+use oci_document::Object;
 use protobuf::MessageField;
 use serde_json::{Map, Value};
 
 use super::{Changes, PatchError};
 use crate::error::quoted;
 use crate::plugin::api;
-use crate::spec::document::Object;
 
 const FIELD: &str = "SeccompPolicy";
 

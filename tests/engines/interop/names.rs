@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use nri_runc::testing::gojson;
+use oci_document as gojson;
 use serde_json::Value;
 use test_support::golang;
 

@@ -7,14 +7,14 @@ use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nri_adaptation::{Creation, Rights};
 use nri_runc::plugin::api;
-use nri_runc::testing::adaptation::{Creation, Rights};
 use nri_runc::testing::describe::Spec;
 use nri_runc::testing::link::{DaemonResponse, Notice, WrapperRequest};
 use nri_runc::testing::plugin::{PluginIdentity, Settings, Upcalls, handshake, json};
-use nri_runc::testing::spec::document::SpecDocument;
 use nri_runc::testing::spec::patch::{HostFacts, patch_on};
 use nri_runc::testing::{argv, config, dry, state};
+use oci_document::SpecDocument;
 use protobuf::reflect::MessageDescriptor;
 use protobuf::{Message, MessageDyn, MessageFull};
 use serde_json::Value;

@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use nri_adaptation::{Creation, DefaultValidator};
 use nri_runc::plugin::api;
-use nri_runc::testing::adaptation::{Creation, DefaultValidator};
 use nri_runc::testing::describe;
 use nri_runc::testing::engine::{self, CallerInfo, FetchedFacts, StoreRecord};
 use nri_runc::testing::host::Host;
 use nri_runc::testing::plugin::json;
 use nri_runc::testing::rules::RuledPod;
 use nri_runc::testing::sources::Sources;
-use nri_runc::testing::spec::document::SpecDocument;
 use nri_runc::testing::spec::patch::{HostFacts, patch_anyway};
+use oci_document::SpecDocument;
 use protobuf::Message;
 use serde_json::Value;
 

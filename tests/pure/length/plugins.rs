@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a plugin sends: each field of its messages, by the protocol's own reflection.
 
+use nri_adaptation::{Creation, DefaultValidator, Merged, Rights, Updates};
 use nri_runc::plugin::api;
-use nri_runc::testing::adaptation::{Creation, DefaultValidator, Merged, Rights, Updates};
 use nri_runc::testing::error::quoted;
 use nri_runc::testing::plugin::{PluginIdentity, json};
 use nri_runc::testing::spec::patch::{HostFacts, patch_anyway};

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use nri_adaptation::{Creation, MergeError, Rights};
 use nri_runc::plugin::api;
-use nri_runc::testing::adaptation::{Creation, MergeError, Rights};
 use nri_runc::testing::config;
 use nri_runc::testing::rules::{PodsOfContainers, RuledPod, Rules};
 use serde::Deserialize;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use nri_runc::testing::adaptation::{FieldSet, NriField, RuleDecision};
+use nri_adaptation::{FieldSet, NriField, RuleDecision};
 use nri_runc::testing::rules::{RuledPod, Rules};
 use proptest::prelude::*;
 

@@ -8,8 +8,8 @@ mod touched;
 
 use std::collections::BTreeSet;
 
+use nri_adaptation::{Creation, Merged, NriField, Rights, Updates};
 use nri_runc::plugin::api;
-use nri_runc::testing::adaptation::{Creation, Merged, NriField, Rights, Updates};
 use nri_runc::testing::spec::patch::{HostFacts, PatchError, PatchedSpec, patch_on};
 use proptest::collection::vec;
 use proptest::prelude::*;

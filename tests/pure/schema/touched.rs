@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 
+use nri_adaptation::{keys, rule_text};
 use nri_runc::plugin::api;
-use nri_runc::testing::adaptation::{keys, rule_text};
 use protobuf::MessageFull;
 use serde_json::Value;
 

@@ -9,10 +9,10 @@ use super::Page;
 
 /// Files in which each sentence is an error, whatever function makes one of it.
 const WHOLE: [&str; 15] = [
-    "src/adaptation/bounds.rs",
-    "src/adaptation/claims.rs",
-    "src/adaptation/owners.rs",
-    "src/adaptation/validator.rs",
+    "crates/nri-adaptation/src/bounds.rs",
+    "crates/nri-adaptation/src/claims.rs",
+    "crates/nri-adaptation/src/owners.rs",
+    "crates/nri-adaptation/src/validator.rs",
     "src/chain/validate.rs",
     "src/config/fields.rs",
     "src/daemon/process/detach.rs",
@@ -25,6 +25,9 @@ const WHOLE: [&str; 15] = [
     "src/wrapper/connection.rs",
     "src/plugin/discover.rs",
 ];
+
+/// Where errors of the program are.
+const ERRORS: [&str; 3] = ["src", "crates/nri-adaptation/src", "crates/oci-document/src"];
 
 /// Sentences of those files that are no errors of their own: what was being done, next steps,
 /// warnings, reasons of a lint.
@@ -133,7 +136,7 @@ fn is_sentence(message: &str) -> bool {
 /// All error messages of the source.
 fn in_source() -> BTreeSet<String> {
     let mut messages = BTreeSet::new();
-    for (name, text) in sources("src") {
+    for (name, text) in ERRORS.into_iter().flat_map(sources) {
         let is_test = name.contains("/tests") || name.ends_with("_tests.rs");
         if is_generated(&text) || is_test || name == "src/error.rs" || name == "src/testing.rs" {
             continue;
@@ -188,7 +191,7 @@ fn each_error_message_is_on_the_page_of_errors() {
 #[test]
 fn each_message_on_the_page_of_errors_is_in_the_source() {
     let mut all = String::new();
-    for (_, text) in sources("src") {
+    for (_, text) in ERRORS.into_iter().flat_map(sources) {
         for (_, message) in literals(&code(&text)) {
             all.push_str(&normal(&message));
             all.push('\n');

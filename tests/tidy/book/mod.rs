@@ -5,6 +5,7 @@
 mod commands;
 mod errors;
 mod links;
+mod vocabulary;
 
 use super::root;
 

@@ -76,7 +76,7 @@ fn insert(roff: &mut Roff, what: &str) {
             markdown::append(roff, &listed(names));
         }
         "fields" => {
-            let fields = nri_runc::testing::adaptation::NriField::ALL;
+            let fields = nri_adaptation::NriField::ALL;
             markdown::append(roff, &listed(fields.iter().map(|field| field.name())));
         }
         page if page.starts_with("docs/") => {
@@ -187,7 +187,7 @@ fn manual_has_every_key_event_and_field() {
     for event in nri_runc::plugin::ALL_EVENTS {
         assert!(plugins.contains(&format!("\\fB{}\\fR", event.name())), "{}", event.name());
     }
-    for field in nri_runc::testing::adaptation::NriField::ALL {
+    for field in nri_adaptation::NriField::ALL {
         assert!(plugins.contains(&format!("\\fB{}\\fR", field.name())), "{}", field.name());
     }
 }

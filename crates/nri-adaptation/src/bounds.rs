@@ -35,7 +35,7 @@ impl std::fmt::Display for TooMany {
 }
 
 /// Counts the entries of every list and map.
-pub(crate) fn check<M: MessageFull>(message: &M) -> Result<(), TooMany> {
+pub fn check<M: MessageFull>(message: &M) -> Result<(), TooMany> {
     walk(message, "", &mut 0)
 }
 

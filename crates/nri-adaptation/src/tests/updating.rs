@@ -2,7 +2,7 @@
 //! Updates of existing containers, asked for while one is created, updated or stopped.
 
 use super::*;
-use crate::adaptation::{Updated, Updates};
+use crate::{Updated, Updates};
 
 const ALL: Rights = Rights {
     allow: None,

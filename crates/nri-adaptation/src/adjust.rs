@@ -11,21 +11,21 @@ use std::collections::HashSet;
 
 use protobuf::MessageField;
 
-use super::claims::{FieldClaims, MergeError};
-use super::fields::NriField;
-use super::listed::{ListChange, Listed, merge_list, merge_map};
-use super::{keys, resources};
-use crate::plugin::api;
+use crate::claims::{FieldClaims, MergeError};
+use crate::fields::NriField;
+use crate::listed::{ListChange, Listed, merge_list, merge_map};
+use crate::{keys, resources};
+use nri_api as api;
 
 /// One adjustment on its way into the result.
-pub(super) struct AdjustmentMerger<'a> {
-    pub(super) claims: FieldClaims<'a>,
-    pub(super) combined: &'a mut api::ContainerAdjustment,
-    pub(super) visible: &'a mut api::Container,
+pub(crate) struct AdjustmentMerger<'a> {
+    pub(crate) claims: FieldClaims<'a>,
+    pub(crate) combined: &'a mut api::ContainerAdjustment,
+    pub(crate) visible: &'a mut api::Container,
 }
 
 impl AdjustmentMerger<'_> {
-    pub(super) fn merge(&mut self, given: &api::ContainerAdjustment) -> Result<(), MergeError> {
+    pub(crate) fn merge(&mut self, given: &api::ContainerAdjustment) -> Result<(), MergeError> {
         let api::ContainerAdjustment {
             annotations,
             mounts,

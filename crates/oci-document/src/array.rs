@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One opened array of a [`super::document::SpecDocument`].
+//! One opened array of a [`SpecDocument`].
 //!
 //! Elements that stay, wherever they move, come out byte for byte; blanks between neighbours too.
 //! It never looks into an element.
@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use super::document::{DocumentError, Object, value_of};
-use super::scan;
+use crate::document::{DocumentError, Object, value_of};
+use crate::scan;
 
 /// One opened array.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Item<'_> {
 }
 
 impl<'t> Array<'t> {
-    pub(super) fn open(
+    pub(crate) fn open(
         text: &'t [u8],
         source: Option<Range<usize>>,
         path: String,
@@ -90,11 +90,11 @@ impl<'t> Array<'t> {
     }
 
     /// It was not there and nothing was put into it.
-    pub(super) fn is_absent(&self) -> bool {
+    pub(crate) fn is_absent(&self) -> bool {
         self.source.is_none() && self.items.is_empty()
     }
 
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let (head, indent, tail) = self.style();
         out.extend_from_slice(head);
         for (index, item) in self.items.iter().enumerate() {

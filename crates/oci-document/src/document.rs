@@ -14,13 +14,12 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use super::array::Array;
-use super::scan::{self, MemberSpan};
-use crate::error::quoted;
+use crate::array::Array;
 use crate::gojson::{fold, is_field};
+use crate::scan::{self, MemberSpan};
 
 /// Larger documents are not looked at: no engine writes one, and reading it costs the node.
-pub(crate) const MAX_BYTES: usize = 16 << 20;
+pub const MAX_BYTES: usize = 16 << 20;
 
 /// Why a document cannot be edited.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -55,6 +54,16 @@ pub enum DocumentError {
     },
 }
 
+/// A name of the document's author in a message of one line: at most a hundred characters, escaped.
+fn shown(name: &str) -> String {
+    const MOST: usize = 100;
+    let mut shown: String = name.chars().take(MOST).flat_map(char::escape_debug).collect();
+    if name.chars().nth(MOST).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
 fn place(path: &str) -> &str {
     if path.is_empty() { "the whole document" } else { path }
 }
@@ -74,7 +83,7 @@ impl<'t> SpecDocument<'t> {
             return Err(DocumentError::TooLarge { size: text.len() });
         }
         let span = scan::first_value(text)
-            .map_err(|error| DocumentError::Malformed { detail: quoted(&error.to_string()) })?;
+            .map_err(|error| DocumentError::Malformed { detail: error.to_string() })?;
         let root = Object::open(text, span, String::new(), false)?;
         Ok(Self { text, root })
     }
@@ -131,7 +140,7 @@ enum Now<'t> {
 }
 
 impl<'t> Object<'t> {
-    pub(super) fn open(
+    pub(crate) fn open(
         text: &'t [u8],
         source: Range<usize>,
         path: String,
@@ -317,8 +326,8 @@ impl<'t> Object<'t> {
             _ => {}
         }
         let spellings: Vec<String> =
-            found.iter().map(|at| format!("\"{}\"", quoted(&self.members[*at].name))).collect();
-        let path = quoted(&self.path_of(key));
+            found.iter().map(|at| format!("\"{}\"", shown(&self.members[*at].name))).collect();
+        let path = shown(&self.path_of(key));
         Err(DocumentError::Ambiguous { path, spellings: spellings.join(", ") })
     }
 
@@ -437,7 +446,7 @@ impl<'t> Member<'t> {
 
 /// What a text of the document says. A text that serde_json cannot hold (nested too deep, lone
 /// surrogates) is given as a string of its source.
-pub(super) fn value_of(raw: &[u8]) -> Value {
+pub(crate) fn value_of(raw: &[u8]) -> Value {
     serde_json::from_slice(raw)
         .unwrap_or_else(|_| Value::String(scan::decode(raw).unwrap_or_else(|| scan::lossy(raw))))
 }

@@ -6,11 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use super::bounds::TooMany;
-use super::fields::{FieldSet, NriField};
-use super::owners::{Conflict, Owner, Owners};
-use super::rights::{Forbidden, Rights, RuleNote};
-use crate::error::quoted;
+use crate::bounds::TooMany;
+use crate::fields::{FieldSet, NriField};
+use crate::owners::{Conflict, Owner, Owners};
+use crate::quoted;
+use crate::rights::{Forbidden, Rights, RuleNote};
 
 /// Why a plugin's answer was refused. Nothing of a refused answer was applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -83,24 +83,24 @@ pub enum MergeError {
 }
 
 /// The claims of one plugin in one container.
-pub(super) struct FieldClaims<'a> {
-    pub(super) plugin: &'a str,
-    pub(super) rights: &'a Rights,
-    pub(super) container: &'a str,
-    pub(super) owners: &'a mut Owners,
+pub(crate) struct FieldClaims<'a> {
+    pub(crate) plugin: &'a str,
+    pub(crate) rights: &'a Rights,
+    pub(crate) container: &'a str,
+    pub(crate) owners: &'a mut Owners,
     /// What is done although a rule would refuse it.
-    pub(super) noted: &'a mut BTreeSet<RuleNote>,
+    pub(crate) noted: &'a mut BTreeSet<RuleNote>,
 }
 
 impl FieldClaims<'_> {
     /// Takes a simple field.
-    pub(super) fn claim(&mut self, field: NriField) -> Result<(), MergeError> {
+    pub(crate) fn claim(&mut self, field: NriField) -> Result<(), MergeError> {
         self.permit(field)?;
         Ok(self.owners.claim(self.container, field, None, self.plugin)?)
     }
 
     /// Takes several simple fields, in this order, as far as they are present.
-    pub(super) fn claim_present<const N: usize>(
+    pub(crate) fn claim_present<const N: usize>(
         &mut self,
         fields: [(bool, NriField); N],
     ) -> Result<(), MergeError> {
@@ -109,41 +109,41 @@ impl FieldClaims<'_> {
     }
 
     /// Takes one key of a compound field.
-    pub(super) fn claim_key(&mut self, field: NriField, key: &str) -> Result<(), MergeError> {
+    pub(crate) fn claim_key(&mut self, field: NriField, key: &str) -> Result<(), MergeError> {
         self.permit(field)?;
         Ok(self.owners.claim(self.container, field, Some(key), self.plugin)?)
     }
 
     /// Takes a field away from its owner.
-    pub(super) fn clear(&mut self, field: NriField, key: Option<&str>) -> Result<(), MergeError> {
+    pub(crate) fn clear(&mut self, field: NriField, key: Option<&str>) -> Result<(), MergeError> {
         self.permit(field)?;
         self.owners.clear(self.container, field, key, self.plugin);
         Ok(())
     }
 
     /// Joins the owners of a field that cannot conflict.
-    pub(super) fn accumulate(&mut self, field: NriField) -> Result<(), MergeError> {
+    pub(crate) fn accumulate(&mut self, field: NriField) -> Result<(), MergeError> {
         self.permit(field)?;
         self.owners.accumulate(self.container, field, self.plugin);
         Ok(())
     }
 
     /// Notes a cgroup device rule; a plugin that may not add devices may not open them either.
-    pub(super) fn device_rule(&mut self, rule: String) -> Result<(), MergeError> {
+    pub(crate) fn device_rule(&mut self, rule: String) -> Result<(), MergeError> {
         self.permit(NriField::Devices)?;
         self.owners.note_device_rule(self.container, rule, self.plugin);
         Ok(())
     }
 
     /// Notes the removal of what the original container has; other plugins may still set it.
-    pub(super) fn note_removal(&mut self, field: NriField, key: &str) -> Result<(), MergeError> {
+    pub(crate) fn note_removal(&mut self, field: NriField, key: &str) -> Result<(), MergeError> {
         self.permit(field)?;
         self.owners.note_removal(self.container, field, key, self.plugin);
         Ok(())
     }
 
     /// Whether a plugin set this key before, or cleared it so that others may not.
-    pub(super) fn is_owned(&self, field: NriField, key: &str) -> bool {
+    pub(crate) fn is_owned(&self, field: NriField, key: &str) -> bool {
         let owner = self.owners.owner(self.container, field, Some(key));
         matches!(owner, Some(Owner::Set(_) | Owner::Cleared(_)))
     }
@@ -155,7 +155,7 @@ impl FieldClaims<'_> {
 }
 
 /// Refuses a field that the plugin may not set in this container, by its own section or by a rule.
-pub(super) fn check(
+pub(crate) fn check(
     rights: &Rights,
     plugin: &str,
     container: &str,
@@ -170,7 +170,7 @@ pub(super) fn check(
 }
 
 /// Refuses what a rule does not permit, and notes what one in audit mode would not.
-pub(super) fn permit_by_rules(
+pub(crate) fn permit_by_rules(
     rights: &Rights,
     plugin: &str,
     container: &str,

@@ -7,8 +7,9 @@
 //! double quotes only the escapes of JSON. What is not quoted is a text of letters, digits and
 //! `_.+-`, which are the characters of plugin names. Reference: annotations of NRI's plugins.
 
-use crate::limits;
-use crate::plugin::api;
+use nri_api as api;
+
+use crate::validator::{MOST_REQUIRED_PLUGINS, PLUGIN_NAME};
 
 /// Between the parts of a list.
 const BLANKS: [char; 4] = [' ', '\t', '\r', '\n'];
@@ -18,7 +19,7 @@ const NOTHING: [&str; 4] = ["~", "null", "Null", "NULL"];
 /// The value of annotation `key` that counts for `container`: its own, else the pod's, else the
 /// plain one. Values are never merged, so an empty one for a container hides what the pod has.
 /// Without a container, the value of the pod.
-pub(super) fn effective<'p>(
+pub(crate) fn effective<'p>(
     pod: &'p api::PodSandbox,
     key: &str,
     container: Option<&str>,
@@ -29,7 +30,7 @@ pub(super) fn effective<'p>(
 }
 
 /// A truth value in the spellings that Go takes.
-pub(super) fn truth(text: &str) -> Option<bool> {
+pub(crate) fn truth(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
@@ -38,7 +39,7 @@ pub(super) fn truth(text: &str) -> Option<bool> {
 }
 
 /// A list of texts; nothing at all is an empty one.
-pub(super) fn list(text: &str) -> Result<Vec<String>, &'static str> {
+pub(crate) fn list(text: &str) -> Result<Vec<String>, &'static str> {
     let whole = text.trim_matches(BLANKS);
     if whole.is_empty() || NOTHING.contains(&whole) {
         return Ok(Vec::new());
@@ -50,14 +51,14 @@ pub(super) fn list(text: &str) -> Result<Vec<String>, &'static str> {
 }
 
 /// A list of plugin names, bounded: a longer one is refused, because a cut one would require less.
-pub(super) fn plugin_names(text: &str) -> Result<Vec<String>, String> {
+pub(crate) fn plugin_names(text: &str) -> Result<Vec<String>, String> {
     let names = list(text)?;
-    if names.len() > limits::REQUIRED_PLUGINS {
-        let (count, most) = (names.len(), limits::REQUIRED_PLUGINS);
+    if names.len() > MOST_REQUIRED_PLUGINS {
+        let (count, most) = (names.len(), MOST_REQUIRED_PLUGINS);
         return Err(format!("{count} names, and at most {most} are allowed"));
     }
-    if names.iter().any(|name| name.len() > limits::PLUGIN_NAME + "NN-".len()) {
-        return Err(format!("a name is longer than {} bytes", limits::PLUGIN_NAME));
+    if names.iter().any(|name| name.len() > PLUGIN_NAME + "NN-".len()) {
+        return Err(format!("a name is longer than {PLUGIN_NAME} bytes"));
     }
     Ok(names)
 }

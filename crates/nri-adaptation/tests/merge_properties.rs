@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use nri_runc::plugin::api;
-use nri_runc::testing::adaptation::{Creation, MergeError, Merged, Rights, Updates};
+use nri_adaptation::{Creation, MergeError, Merged, Rights, Updates};
+use nri_api as api;
 use proptest::prelude::*;
 use protobuf::MessageField;
 

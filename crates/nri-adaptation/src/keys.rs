@@ -6,7 +6,7 @@
 //! reference. What plugins wrote is never rewritten; only keys are.
 
 /// The name below a removal marker: `-PATH` asks to remove `PATH`. Only one dash counts.
-pub(super) fn marked(name: &str) -> Option<&str> {
+pub(crate) fn marked(name: &str) -> Option<&str> {
     name.strip_prefix('-')
 }
 

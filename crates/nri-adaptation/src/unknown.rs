@@ -13,12 +13,12 @@ use protobuf::{MessageDyn, MessageFull};
 
 /// The places of unknown fields in a message, such as `CreateContainerResponse.adjust field 99`,
 /// each once, in the order of the schema.
-pub(super) fn fields<M: MessageFull>(message: &M) -> Vec<String> {
+pub(crate) fn fields<M: MessageFull>(message: &M) -> Vec<String> {
     unknown_fields(message, M::NAME)
 }
 
 /// The same with another name for the message than its type's.
-pub(crate) fn unknown_fields<M: MessageFull>(message: &M, name: &str) -> Vec<String> {
+pub fn unknown_fields<M: MessageFull>(message: &M, name: &str) -> Vec<String> {
     let mut found = UnknownFields::default();
     walk(message, name, &mut found);
     let UnknownFields { mut places, seen: _, more } = found;

@@ -13,10 +13,9 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-use super::document::DocumentError;
-use super::scan;
-use crate::error::quoted;
+use crate::document::DocumentError;
 use crate::gojson::fold;
+use crate::scan;
 
 /// Members of the specification, as far as anything of the program reads them.
 const NAMES: &str = "process user uid gid additionalGids args env cwd rlimits type hard soft \
@@ -52,9 +51,9 @@ const DEEPEST: usize = 64;
 ///
 /// # Errors
 /// Fails where Go's decoder does: the document does not begin with a JSON object.
-pub(crate) fn odd_document(text: &[u8]) -> Result<Option<Value>, DocumentError> {
+pub fn odd_document(text: &[u8]) -> Result<Option<Value>, DocumentError> {
     let malformed =
-        |error: serde_json::Error| DocumentError::Malformed { detail: quoted(&error.to_string()) };
+        |error: serde_json::Error| DocumentError::Malformed { detail: error.to_string() };
     let span = scan::first_value(text).map_err(malformed)?;
     if text.get(span.start) != Some(&b'{') {
         return Err(DocumentError::WrongType { path: String::new(), wanted: "object" });

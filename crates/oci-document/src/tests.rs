@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Claims about [`super::document`]: what an edit changes, and which documents are refused.
+//! Claims about [`crate::document`]: what an edit changes, and which documents are refused.
 
 use serde_json::{Value, json};
 
-use super::document::{DocumentError, MAX_BYTES, Object, SpecDocument};
+use crate::{DocumentError, Item, MAX_BYTES, Object, SpecDocument};
 
 fn edited(
     text: &str,
@@ -41,7 +41,7 @@ fn added_members_look_like_their_neighbours() {
     let result = edited(text, |root| {
         root.set("z", &json!("new"))?;
         let c = root.object("b")?.array("c")?;
-        c.items().push(super::array::Item::new(&json!(2)));
+        c.items().push(Item::new(&json!(2)));
         Ok(())
     });
     let wanted = "{\n\t\"a\": 1,\n\t\"b\": {\n\t\t\"c\": [\n\t\t\t1,\n\t\t\t2\n\t\t]\n\t},\n\t\"z\": \"new\"\n}\n";
@@ -52,7 +52,7 @@ fn added_members_look_like_their_neighbours() {
 fn absent_null_and_empty_places_are_filled() {
     let fill = |root: &mut Object<'_>| {
         root.object("linux")?.object("resources")?.set("x", &json!(1))?;
-        root.array("list")?.items().push(super::array::Item::new(&json!(2)));
+        root.array("list")?.items().push(Item::new(&json!(2)));
         Ok(())
     };
     for (text, wanted) in [

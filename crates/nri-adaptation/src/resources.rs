@@ -9,13 +9,13 @@ use std::collections::HashMap;
 
 use protobuf::MessageField;
 
-use super::claims::{FieldClaims, MergeError};
-use super::fields::NriField;
-use super::keys;
-use crate::plugin::api;
+use crate::claims::{FieldClaims, MergeError};
+use crate::fields::NriField;
+use crate::keys;
+use nri_api as api;
 
 /// Claims everything that `resources` sets, in the reference's order.
-pub(super) fn claim(
+pub(crate) fn claim(
     resources: &api::LinuxResources,
     claims: &mut FieldClaims<'_>,
 ) -> Result<(), MergeError> {
@@ -102,7 +102,7 @@ fn claim_cpu(cpu: &api::LinuxCPU, claims: &mut FieldClaims<'_>) -> Result<(), Me
 }
 
 /// Lays `over` on `base`; what `over` does not set stays.
-pub(super) fn lay_over(base: &mut api::LinuxResources, over: &api::LinuxResources) {
+pub(crate) fn lay_over(base: &mut api::LinuxResources, over: &api::LinuxResources) {
     let api::LinuxResources {
         memory,
         cpu,
@@ -176,7 +176,7 @@ fn lay_over_cpu(base: &mut api::LinuxCPU, over: &api::LinuxCPU) {
 }
 
 /// Replaces a message by one that is present.
-pub(super) fn set<T: Clone>(base: &mut MessageField<T>, over: &MessageField<T>) {
+pub(crate) fn set<T: Clone>(base: &mut MessageField<T>, over: &MessageField<T>) {
     if over.is_some() {
         base.clone_from(over);
     }
@@ -184,7 +184,7 @@ pub(super) fn set<T: Clone>(base: &mut MessageField<T>, over: &MessageField<T>) 
 
 /// Replaces each entry of the same key where it stands, or appends.
 /// NRI: the reference appends, so that plugins see page sizes and limits twice (BUG-09).
-pub(super) fn put_all<T: Clone>(list: &mut Vec<T>, entries: &[T], key: impl Fn(&T) -> String) {
+pub(crate) fn put_all<T: Clone>(list: &mut Vec<T>, entries: &[T], key: impl Fn(&T) -> String) {
     if entries.is_empty() {
         return;
     }
@@ -202,7 +202,7 @@ pub(super) fn put_all<T: Clone>(list: &mut Vec<T>, entries: &[T], key: impl Fn(&
 }
 
 /// Takes out the empty parts that were put in so that plugins find them.
-pub(super) fn strip(resources: &mut MessageField<api::LinuxResources>) {
+pub(crate) fn strip(resources: &mut MessageField<api::LinuxResources>) {
     if let Some(resources) = resources.as_mut() {
         strip_empty(&mut resources.memory);
         strip_empty(&mut resources.cpu);
@@ -211,7 +211,7 @@ pub(super) fn strip(resources: &mut MessageField<api::LinuxResources>) {
 }
 
 /// Takes out a message that says nothing.
-pub(super) fn strip_empty<T: Default + PartialEq>(field: &mut MessageField<T>) {
+pub(crate) fn strip_empty<T: Default + PartialEq>(field: &mut MessageField<T>) {
     if field.as_ref().is_some_and(|message| *message == T::default()) {
         *field = MessageField::none();
     }

@@ -9,13 +9,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::claims::{FieldClaims, MergeError};
-use super::fields::NriField;
-use super::keys;
-use crate::plugin::api;
+use crate::claims::{FieldClaims, MergeError};
+use crate::fields::NriField;
+use crate::keys;
+use nri_api as api;
 
 /// An entry of a list in which a name can occur once.
-pub(super) trait Listed: Clone {
+pub(crate) trait Listed: Clone {
     /// Under which field it is owned.
     const FIELD: NriField;
     /// Whether removing an entry that no plugin set is an act that others may not undo.
@@ -73,13 +73,13 @@ impl Listed for api::LinuxNamespace {
 }
 
 /// What becomes of one key of a list.
-pub(super) enum ListChange<T> {
+pub(crate) enum ListChange<T> {
     Removed(String),
     Set(String, T),
 }
 
 impl<T> ListChange<T> {
-    pub(super) fn key(&self) -> &str {
+    pub(crate) fn key(&self) -> &str {
         match self {
             Self::Removed(key) | Self::Set(key, _) => key,
         }
@@ -92,7 +92,7 @@ impl<T> ListChange<T> {
 /// NRI: for variables and devices the reference loses the marker, so what the original
 /// container has cannot be removed (BUG-01, BUG-02); for namespaces it has no way to override
 /// (BUG-06). All four lists work alike here.
-pub(super) fn merge_list<T: Listed>(
+pub(crate) fn merge_list<T: Listed>(
     claims: &mut FieldClaims<'_>,
     given: &[T],
     combined: &mut Vec<T>,
@@ -157,7 +157,7 @@ fn combine<T: Listed>(
 /// The combined map has both the marker and the new value when a key was removed and set again;
 /// it is applied by removing first. NRI: a removal alone leaves the value visible, with its
 /// old owner (BUG-03, BUG-04, BUG-05).
-pub(super) fn merge_map<V: Clone + Default>(
+pub(crate) fn merge_map<V: Clone + Default>(
     claims: &mut FieldClaims<'_>,
     field: NriField,
     given: &HashMap<String, V>,

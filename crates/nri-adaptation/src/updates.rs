@@ -10,17 +10,17 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::claims::{FieldClaims, MergeError, check, permit_by_rules};
-use super::owners::Owners;
-use super::rights::{Forbidden, Rights, RuleNote};
-use super::{bounds, resources, unknown};
-use crate::plugin::api;
+use crate::claims::{FieldClaims, MergeError, check, permit_by_rules};
+use crate::owners::Owners;
+use crate::rights::{Forbidden, Rights, RuleNote};
+use crate::{bounds, resources, unknown};
+use nri_api as api;
 
 /// The updates of one request on its way through the plugins.
 #[derive(Debug, Clone)]
 pub struct Updates {
     subject: UpdateSubject,
-    pub(super) owners: Owners,
+    pub(crate) owners: Owners,
     results: Vec<api::ContainerUpdate>,
     /// Where in `results` a container's update is.
     places: HashMap<String, usize>,
@@ -29,8 +29,8 @@ pub struct Updates {
     own: Option<api::ContainerUpdate>,
     evictions: Vec<api::ContainerEviction>,
     evicted_by: BTreeMap<String, Vec<String>>,
-    pub(super) unknown: Vec<(String, String)>,
-    pub(super) noted: BTreeSet<RuleNote>,
+    pub(crate) unknown: Vec<(String, String)>,
+    pub(crate) noted: BTreeSet<RuleNote>,
     dropped: Vec<DroppedRequest>,
 }
 
@@ -156,7 +156,7 @@ impl Updates {
     }
 
     /// The same for a caller that keeps nothing if it fails.
-    pub(super) fn merge(
+    pub(crate) fn merge(
         &mut self,
         plugin: &str,
         rights: &Rights,
@@ -172,7 +172,7 @@ impl Updates {
         Ok(())
     }
 
-    pub(super) fn note_unknown(&mut self, plugin: &str, places: Vec<String>) {
+    pub(crate) fn note_unknown(&mut self, plugin: &str, places: Vec<String>) {
         self.unknown.extend(places.into_iter().map(|place| (plugin.to_owned(), place)));
     }
 
@@ -191,7 +191,7 @@ impl Updates {
     }
 
     /// What a validator sees of the other containers: one update each.
-    pub(super) fn pending(&self) -> Vec<api::ContainerUpdate> {
+    pub(crate) fn pending(&self) -> Vec<api::ContainerUpdate> {
         self.results.clone()
     }
 

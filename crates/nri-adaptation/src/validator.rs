@@ -9,15 +9,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::annotation;
-use super::fields::NriField;
-use super::keys;
-use crate::error::quoted;
-use crate::limits;
-use crate::plugin::api;
+use crate::annotation;
+use crate::fields::NriField;
+use crate::keys;
+use crate::quoted;
+use nri_api as api;
 
 /// With this annotation a pod asks for plugins, beyond those that the operator requires.
-pub(crate) const REQUIRED_PLUGINS: &str = "required-plugins.noderesource.dev";
+pub const REQUIRED_PLUGINS: &str = "required-plugins.noderesource.dev";
+
+/// The plugins that one pod may require with its annotations. More than any node has; a list that is
+/// cut would let the pod pass without the rest, so the pod is refused.
+pub(crate) const MOST_REQUIRED_PLUGINS: usize = 64;
+/// A plugin's name, in bytes. It becomes a file name, a label of metrics and a table's column.
+pub const PLUGIN_NAME: usize = 64;
 
 /// How much of an annotation is shown, in characters.
 const LONGEST_VALUE: usize = 80;
@@ -147,7 +152,7 @@ impl DefaultValidator {
     ///
     /// # Errors
     /// Fails when an annotation that counts cannot be read.
-    pub(crate) fn absent_plugins(
+    pub fn absent_plugins(
         &self,
         pod: &api::PodSandbox,
         container: Option<&str>,
@@ -169,7 +174,7 @@ impl DefaultValidator {
 
     /// The plugins that any container of this pod may need. An annotation that cannot be read names
     /// none: the containers for which it counts are refused.
-    pub(crate) fn plugins_of_pod(&self, pod: &api::PodSandbox) -> BTreeSet<String> {
+    pub fn plugins_of_pod(&self, pod: &api::PodSandbox) -> BTreeSet<String> {
         if !self.enable {
             return BTreeSet::new();
         }
@@ -204,7 +209,7 @@ impl DefaultValidator {
 
 /// Exemptions from the operator's required plugins (`[plugin.NAME] required`).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ValidatorExemptions<'a> {
+pub struct ValidatorExemptions<'a> {
     /// The pod is in an exempt namespace, by a word that no tenant can write.
     pub is_exempt: bool,
     /// Pods where this annotation is true; empty = none.
@@ -217,7 +222,7 @@ pub(crate) struct ValidatorExemptions<'a> {
 ///
 /// # Errors
 /// Fails when something is missing and the annotation that may excuse it cannot be read.
-pub(crate) fn missing_required<'a>(
+pub fn missing_required<'a>(
     pod: &api::PodSandbox,
     container: Option<&str>,
     exemptions: ValidatorExemptions<'_>,
@@ -275,8 +280,8 @@ fn named_by_author(pod: &api::PodSandbox) -> Result<BTreeSet<String>, String> {
         if matches!(form, "" | "/pod") || form.starts_with("/container.") {
             named.extend(annotation::plugin_names(value).unwrap_or_default());
         }
-        if named.len() > limits::REQUIRED_PLUGINS {
-            let most = limits::REQUIRED_PLUGINS;
+        if named.len() > MOST_REQUIRED_PLUGINS {
+            let most = MOST_REQUIRED_PLUGINS;
             let why = format!("more than {most} names in all of the pod's annotations");
             return Err(unreadable(REQUIRED_PLUGINS, "…", &why));
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where things are in a JSON text: the byte ranges of members and elements.
 //!
-//! Works on text that [`super::document`] has already found to be well-formed, looks only at one
+//! Works on text that [`crate::document`] has already found to be well-formed, looks only at one
 //! level at a time and steps over everything below it without recursion, so depth costs nothing.
 //! It never decodes a number and never changes a byte.
 //! Reference: RFC 8259; Go's `encoding/json` for what a decoder makes of odd strings.
@@ -13,13 +13,13 @@ use serde_json::value::RawValue;
 
 /// The member of an object: where its key (with quotes) and its value stand.
 #[derive(Debug, Clone)]
-pub(super) struct MemberSpan {
-    pub(super) key: Range<usize>,
-    pub(super) value: Range<usize>,
+pub(crate) struct MemberSpan {
+    pub(crate) key: Range<usize>,
+    pub(crate) value: Range<usize>,
 }
 
 /// First position at or after `at` that holds no blank.
-pub(super) fn skip_blank(text: &[u8], mut at: usize) -> usize {
+pub(crate) fn skip_blank(text: &[u8], mut at: usize) -> usize {
     while let Some(b' ' | b'\t' | b'\n' | b'\r') = text.get(at) {
         at += 1;
     }
@@ -27,7 +27,7 @@ pub(super) fn skip_blank(text: &[u8], mut at: usize) -> usize {
 }
 
 /// The members of the object that starts at `open`; `None` if there is none.
-pub(super) fn members(text: &[u8], open: usize) -> Option<Vec<MemberSpan>> {
+pub(crate) fn members(text: &[u8], open: usize) -> Option<Vec<MemberSpan>> {
     let mut at = enter(text, open, b'{')?;
     let mut places = Vec::new();
     if text.get(at) == Some(&b'}') {
@@ -50,7 +50,7 @@ pub(super) fn members(text: &[u8], open: usize) -> Option<Vec<MemberSpan>> {
 }
 
 /// The elements of the array that starts at `open`; `None` if there is none.
-pub(super) fn elements(text: &[u8], open: usize) -> Option<Vec<Range<usize>>> {
+pub(crate) fn elements(text: &[u8], open: usize) -> Option<Vec<Range<usize>>> {
     let mut at = enter(text, open, b'[')?;
     let mut places = Vec::new();
     if text.get(at) == Some(&b']') {
@@ -67,7 +67,7 @@ pub(super) fn elements(text: &[u8], open: usize) -> Option<Vec<Range<usize>>> {
 }
 
 /// What a string literal (with its quotes) says. A lone surrogate reads as U+FFFD, as in Go.
-pub(super) fn decode(literal: &[u8]) -> Option<String> {
+pub(crate) fn decode(literal: &[u8]) -> Option<String> {
     let inner = literal.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     if !inner.contains(&b'\\') {
         return Some(lossy(inner));
@@ -79,7 +79,7 @@ pub(super) fn decode(literal: &[u8]) -> Option<String> {
 }
 
 /// Bytes as text. Each byte that is no UTF-8 reads as U+FFFD, as in Go.
-pub(super) fn lossy(bytes: &[u8]) -> String {
+pub(crate) fn lossy(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         text.push_str(chunk.valid());
@@ -90,7 +90,7 @@ pub(super) fn lossy(bytes: &[u8]) -> String {
 
 /// Where the first JSON value of `text` stands. Strings may have bytes that are no UTF-8, and
 /// anything may follow: Go's decoder takes the one and does not look at the other.
-pub(super) fn first_value(text: &[u8]) -> serde_json::Result<Range<usize>> {
+pub(crate) fn first_value(text: &[u8]) -> serde_json::Result<Range<usize>> {
     let mut plain = Cow::Borrowed(text);
     if std::str::from_utf8(text).is_err() {
         // The same text with a letter for each such byte: nothing moves.

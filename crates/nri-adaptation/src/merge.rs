@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 
 use protobuf::MessageField;
 
-use super::adjust::AdjustmentMerger;
-use super::claims::FieldClaims;
-pub(crate) use super::claims::MergeError;
-use super::owners::Owners;
-use super::rights::{Rights, RuleNote};
-use super::updates::{DroppedRequest, Updated, Updates};
-use super::{bounds, resources, unknown};
-use crate::plugin::api;
+use crate::adjust::AdjustmentMerger;
+use crate::claims::FieldClaims;
+use crate::claims::MergeError;
+use crate::owners::Owners;
+use crate::rights::{Rights, RuleNote};
+use crate::updates::{DroppedRequest, Updated, Updates};
+use crate::{bounds, resources, unknown};
+use nri_api as api;
 
 /// The state of one CreateContainer between two plugins.
 #[derive(Debug, Clone)]

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use super::fields::{FieldSet, NriField};
-use crate::error::{Error, Result, quoted};
+use crate::fields::{FieldSet, NriField};
+use crate::quoted;
 
 /// The fields that one plugin may set. The default is all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -104,7 +104,13 @@ impl fmt::Display for RuleNote {
 impl Rights {
     /// Reads two lists of field names; an unknown name is an error, since a typing mistake in
     /// `deny` must not open what was meant to be closed.
-    pub fn from_names<S: AsRef<str>>(allow: Option<&[S]>, deny: &[S]) -> Result<Self> {
+    ///
+    /// # Errors
+    /// Fails at the first name that is not one of NRI's fields.
+    pub fn from_names<S: AsRef<str>>(
+        allow: Option<&[S]>,
+        deny: &[S],
+    ) -> Result<Self, UnknownField> {
         let (allow, deny) = (allow.map(fields).transpose()?, fields(deny)?);
         Ok(Self { allow, deny, ruled: BTreeMap::new() })
     }
@@ -115,7 +121,7 @@ impl Rights {
     }
 
     /// The rules that do not permit this: the first one that refuses it, and those that note it.
-    pub(super) fn objections(
+    pub(crate) fn objections(
         &self,
         container: &str,
         wanted: FieldSet,
@@ -134,13 +140,18 @@ impl Rights {
     }
 }
 
-fn fields<S: AsRef<str>>(names: &[S]) -> Result<BTreeSet<NriField>> {
+/// A name in the operator's settings that is not one of NRI's fields.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{:?} is not a field that plugins can set", quoted(name))]
+pub struct UnknownField {
+    /// The name as it was written.
+    pub name: String,
+}
+
+fn fields<S: AsRef<str>>(names: &[S]) -> Result<BTreeSet<NriField>, UnknownField> {
     let field = |name: &S| {
         let name = name.as_ref();
-        NriField::from_name(name).ok_or_else(|| {
-            Error::new(format!("{:?} is not a field that plugins can set", quoted(name)))
-                .hint("names are those of NRI, like Env, Mounts or OciHooks")
-        })
+        NriField::from_name(name).ok_or_else(|| UnknownField { name: name.to_owned() })
     };
     names.iter().map(field).collect()
 }

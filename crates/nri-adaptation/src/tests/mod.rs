@@ -14,8 +14,8 @@ use std::collections::HashMap;
 
 use protobuf::MessageField;
 
-use super::{Creation, MergeError, NriField, Rights};
-use crate::plugin::api;
+use crate::{Creation, MergeError, NriField, Rights};
+use nri_api as api;
 
 /// The container that every test creates.
 const SUBJECT: &str = "c0";

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Merges the answers of Node Resource Interface (NRI) plugins into one adjustment of a container.
+//!
+//! A container runtime asks plugin after plugin about each container that it creates or updates. This crate decides
+//! what becomes of their answers: which plugin owns which field, which two plugins contradict each other, what the
+//! operator does not allow, and which adjustment is applied in the end.
+//!
+//! ```
+//! use nri_adaptation::{Creation, MergeError, Rights};
+//! use nri_api::{Container, ContainerAdjustment, KeyValue, PodSandbox};
+//!
+//! let set_greeting = |value: &str| {
+//!     let variable = KeyValue { key: "GREETING".into(), value: value.into(), ..Default::default() };
+//!     ContainerAdjustment { env: vec![variable], ..Default::default() }.into()
+//! };
+//! let container = Container { id: "c0".into(), ..Default::default() };
+//! let creation = Creation::new(PodSandbox::default(), container);
+//! let creation = creation.answer("10-first", &Rights::default(), set_greeting("hello")).unwrap();
+//! // The next plugin is asked with `creation.request()`, in which the variable is set already.
+//! assert_eq!(creation.container().env, ["GREETING=hello"]);
+//!
+//! let refused = creation.clone().answer("20-second", &Rights::default(), set_greeting("bye"));
+//! assert!(matches!(refused, Err(MergeError::Conflict(_))));
+//!
+//! let merged = creation.finish();
+//! assert_eq!(merged.adjust.env[0].value, "hello");
+//! assert_eq!(merged.owners.to_flat("c0")["Env[GREETING]"], "10-first");
+//! ```
+//!
+//! * [`Creation`] merges the answers to CreateContainer, [`Updates`] those to UpdateContainer and StopContainer.
+//! * [`Owners`] records which plugin set or removed what; [`NriField`] names the fields as NRI does.
+//! * [`Rights`] holds what the operator allows a plugin to set.
+//! * [`DefaultValidator`] is NRI's built-in validator, [`missing_required`] finds required plugins that are absent.
+//!
+//! Everything here is pure: values in, values out; no I/O, no clock, no async, no log. A result can be computed again
+//! from recorded answers. Where NRI's own adaptation merges wrongly, this crate departs from it, marked `NRI:` at the
+//! place. Reference: `pkg/adaptation` and `pkg/api` of NRI v0.12.
+
+mod adjust;
+mod annotation;
+mod bounds;
+mod claims;
+mod fields;
+/// Canonical spellings of keys.
+pub mod keys;
+mod listed;
+mod merge;
+mod owners;
+mod resources;
+mod rights;
+mod unknown;
+mod updates;
+mod validator;
+
+pub use bounds::{MOST_IN_ALL, MOST_IN_ONE, TooMany, check};
+pub use claims::MergeError;
+pub use fields::{FieldSet, NriField};
+pub use merge::{Creation, Merged};
+pub use owners::{Conflict, Owner, Owners};
+pub use resources::rule_text;
+pub use rights::{Forbidden, Rights, RuleDecision, RuleNote, Ruling, UnknownField};
+pub use unknown::unknown_fields;
+pub use updates::{DroppedRequest, Updated, Updates};
+pub use validator::{
+    DefaultValidator, PLUGIN_NAME, REQUIRED_PLUGINS, ValidatorExemptions, missing_required,
+};
+
+/// Text that a plugin or an engine chose, for one of our messages.
+fn quoted(text: &str) -> String {
+    nri_api::text::one_line(text, 4 << 10)
+}
+
+#[cfg(test)]
+mod tests;

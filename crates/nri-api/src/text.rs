@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Text that the other side chose (names, reasons, error texts), made fit for one line of a message or a log.
+//!
+//! A plugin chooses its name and its errors, an engine the names of pods. Printed as they are, they could break a
+//! line in two, move the cursor of a terminal or fill a disk.
+
+use std::borrow::Cow;
+
+/// Text as part of a line: at most `most` bytes and then its length ([`cut`]), without blanks around it. Line breaks
+/// and tabs become blanks, and other characters that a terminal would interpret or hide become escapes ([`printable`]).
+#[must_use]
+pub fn one_line(text: &str, most: usize) -> String {
+    printable(cut(text, most).replace(['\n', '\r', '\t'], " ").trim())
+}
+
+/// Makes foreign text (names, annotations, error texts) fit into one cell or one line: control
+/// characters, line breaks, marks of direction, and characters without a glyph become escapes
+/// such as `\n` and `\u{202e}`.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        push(&mut shown, c);
+    }
+    shown
+}
+
+fn push(shown: &mut String, c: char) {
+    // Quotes and backslashes are what they look like; escape_debug escapes them as well.
+    if matches!(c, ' '..='~') {
+        shown.push(c);
+    } else if is_blank_letter(c) {
+        shown.extend(c.escape_unicode());
+    } else {
+        // Cc, Cf, Zl, Zp, Zs, private and unassigned characters, and marks that combine.
+        shown.extend(c.escape_debug());
+    }
+}
+
+/// Letters and symbols by their category, which fonts show as nothing at all.
+fn is_blank_letter(c: char) -> bool {
+    matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}')
+}
+
+/// At most `most` bytes of `text`, cut between characters, and then its length. One that was cut
+/// before keeps the length that it had: texts are cut where they enter, and again in a line.
+#[must_use]
+pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
+    if text.len() <= most {
+        return text.into();
+    }
+    let before = text.rsplit_once("… (").and_then(|(_, end)| end.strip_suffix(" bytes)"));
+    let before = before.and_then(|number| number.parse::<usize>().ok());
+    // A smaller number is the text's own.
+    let length = before.unwrap_or_default().max(text.len());
+    format!("{}… ({length} bytes)", split(text, most).0).into()
+}
+
+/// The first `most` bytes of `text` or a little less, cut between characters, and the rest.
+#[must_use]
+pub fn split(text: &str, most: usize) -> (&str, &str) {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text.split_at(end.unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_a_terminal_acts_on_or_hides_is_printed() {
+        let hostile = "\u{0}\u{7}\u{8}\t\n\r\u{1b}[2J\u{7f}\u{85}\u{9b}\u{9d}\u{a0}\u{ad}\u{61c}\u{115f}\
+                       \u{180e}\u{200b}\u{200d}\u{200e}\u{2028}\u{2029}\u{202a}\u{202e}\u{2060}\
+                       \u{2066}\u{2069}\u{2800}\u{3164}\u{e000}\u{fe0f}\u{feff}\u{ffa0}\u{fff9}\
+                       \u{301}\u{e0001}\u{e0041}\u{e0100}";
+        let shown = printable(hostile);
+        assert!(shown.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{shown}");
+        assert!(shown.contains("\\u{1b}[2J") && shown.contains("\\u{202e}"), "{shown}");
+        assert_eq!(printable("a\tb\nc\r"), "a\\tb\\nc\\r");
+    }
+
+    #[test]
+    fn what_a_person_reads_stays_as_it_is() {
+        for text in ["web-0", "C:\\x 'y' \"z\"", "größe", "日本語", "ελληνικά", "🦀"]
+        {
+            assert_eq!(printable(text), text);
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        assert_eq!(cut("äöü", 6), "äöü");
+        assert_eq!(cut("äöü", 5), "äö… (6 bytes)");
+        let once = cut(&"0123456789".repeat(100), 40).into_owned();
+        assert_eq!(cut(&format!("10-a: {once}"), 9), "10-a: 012… (1000 bytes)");
+    }
+
+    #[test]
+    fn a_text_that_states_a_length_is_cut_all_the_same() {
+        let text = |number: &str| format!("{}… ({number} bytes)", "a".repeat(100));
+        for number in ["", "7", &"9".repeat(1000), "-1", "x"] {
+            let text = text(number);
+            let wanted = format!("aaaa… ({} bytes)", text.len());
+            assert_eq!(cut(&text, 4), wanted, "{number}");
+        }
+        assert_eq!(cut(&text("2000"), 4), "aaaa… (2000 bytes)");
+        assert_eq!(cut("", 0), "");
+    }
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Names in the prose of every page that belong to the program: metrics, configuration keys, options.
+//! A page that names one which does not exist fails here, wherever the sentence stands.
+
+use std::collections::BTreeSet;
+
+use clap::Command;
+use nri_runc::testing::admin;
+
+use super::{Page, pages};
+
+/// The first column of the tables of a page, one name for each code span.
+fn column(page: &str) -> BTreeSet<String> {
+    let page = Page::read(page);
+    let prose = page.prose();
+    let cells = prose.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    cells.flat_map(|cell| cell.split('`').skip(1).step_by(2).map(ToOwned::to_owned)).collect()
+}
+
+fn code_spans(page: &Page) -> Vec<String> {
+    page.prose().split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect()
+}
+
+/// Whether `name` is a metric: one of `known`, or a series of a histogram among them.
+fn is_metric(name: &str, known: &BTreeSet<String>) -> bool {
+    let series = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+    known.contains(name) || series.is_some_and(|name| known.contains(name))
+}
+
+fn metrics_in(text: &str) -> Vec<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let is_ours =
+        |word: &&str| word.starts_with("nri_runc_") || word.starts_with("containerd_nri_");
+    words.filter(is_ours).filter(|word| !word.ends_with('_')).collect()
+}
+
+/// Whether the span is written as a key of the configuration: `section.key`, with a known section.
+fn is_key_like(span: &str, known: &BTreeSet<String>) -> bool {
+    let is_name = |part: &str| {
+        !part.is_empty() && part.chars().all(|c| c.is_ascii_lowercase() || matches!(c, '_' | '*'))
+    };
+    let mut sections = known.iter().filter_map(|key| Some(key.split_once('.')?.0));
+    let mut parts = span.split('.');
+    let is_section = parts.next().is_some_and(|section| sections.any(|known| known == section));
+    let rest: Vec<&str> = parts.collect();
+    is_section && !rest.is_empty() && rest.iter().all(|part| is_name(part) || *part == "NAME")
+}
+
+/// Whether it is a key, or the beginning of one (a section).
+fn is_key(span: &str, known: &BTreeSet<String>) -> bool {
+    let span = span.replace(".NAME", ".*");
+    known.iter().any(|key| *key == span || key.starts_with(&format!("{span}.")))
+}
+
+fn options(command: &Command, found: &mut BTreeSet<String>) {
+    found.extend(command.get_arguments().filter_map(|own| Some(format!("--{}", own.get_long()?))));
+    command.get_subcommands().for_each(|own| options(own, found));
+}
+
+#[test]
+fn each_metric_that_a_page_names_exists() {
+    let known = column("docs/metrics.md");
+    let mut count = 0;
+    for page in pages() {
+        for name in metrics_in(&page.text) {
+            assert!(is_metric(name, &known), "{}: no metric is called {name}", page.name);
+            count += 1;
+        }
+    }
+    assert!(count > 30, "{count} metrics were found");
+    assert!(!is_metric("nri_runc_reloads", &known), "a name without its end is none");
+}
+
+/// Spans of this form that are no keys of a shipped program: files, and keys of its builds for tests.
+const ELSEWHERE: &[&str] = &["audit.rs", "debug.fault", "nri.plugin"];
+
+#[test]
+fn each_key_that_a_page_names_exists() {
+    let known = column("docs/config.md");
+    let mut count = 0;
+    let mut unknown = Vec::new();
+    for page in pages() {
+        for span in code_spans(&page).into_iter().filter(|span| is_key_like(span, &known)) {
+            count += 1;
+            if !is_key(&span, &known) && !ELSEWHERE.contains(&span.as_str()) {
+                unknown.push(format!("{}: no key is called {span}", page.name));
+            }
+        }
+    }
+    assert_eq!(unknown, Vec::<String>::new());
+    assert!(count > 60, "{count} keys were found");
+    assert!(is_key_like("nri.sockt_path", &known) && !is_key("nri.sockt_path", &known));
+}
+
+/// Options of engines, runtimes and build tools that pages name without their program.
+const FOREIGN: &[&str] = &[
+    "--add-runtime",
+    "--annotation",
+    "--default-runtime",
+    "--exit-command",
+    "--exit-dir",
+    "--features",
+    "--label-file",
+    "--log",
+    "--network",
+    "--resources",
+    "--runc-binary",
+    "--runtime",
+    "--set",
+    "--symbol-ordering-file",
+    "--systemd-cgroup",
+];
+
+#[test]
+fn each_option_that_a_page_names_exists() {
+    let mut known: BTreeSet<String> = FOREIGN.iter().map(|name| (*name).to_owned()).collect();
+    let mut nri = admin::command();
+    nri.build();
+    options(&nri, &mut known);
+    let script = Page::read("install.sh").text;
+    let mut count = 0;
+    let mut unknown = Vec::new();
+    for page in pages() {
+        for span in code_spans(&page).iter().filter(|span| span.starts_with("--")) {
+            let name = span.split([' ', '\n', '=', '[', ',']).next().unwrap_or_default();
+            let exists = known.contains(name) || script.contains(&format!("{name})"));
+            count += 1;
+            if !exists {
+                unknown.push(format!("{}: no command has the option {name}", page.name));
+            }
+        }
+    }
+    assert_eq!(unknown, Vec::<String>::new());
+    assert!(count > 40, "{count} options were found");
+}

@@ -8,7 +8,6 @@
 //! time-out; nothing is applied here. Reference: `pkg/adaptation` of NRI v0.12, with its defects 24
 //! to 27, 44, 45, 47 and 48 corrected.
 
-mod builtin;
 mod chained_plugin;
 mod create;
 mod notify;

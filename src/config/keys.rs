@@ -339,7 +339,9 @@ pub fn markdown() -> String {
 #[cfg(test)]
 mod tests {
     use super::super::reader::apply;
-    use super::super::settings::{Consequence, Problem, Validator};
+    use nri_adaptation::DefaultValidator;
+
+    use super::super::settings::{Consequence, Problem};
     use super::*;
 
     #[test]
@@ -421,7 +423,7 @@ mod tests {
     }
 
     /// What one line in `[nri.default_validator]` comes to, and what is wrong with it.
-    fn validator(line: &str) -> (Validator, Vec<String>) {
+    fn validator(line: &str) -> (DefaultValidator, Vec<String>) {
         let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
         apply(&mut config, "f", &format!("[nri.default_validator]\n{line}\n"), &mut problems);
         let validator = std::mem::take(&mut config.default_validator);
@@ -431,7 +433,7 @@ mod tests {
 
     #[test]
     fn each_key_of_the_validator_sets_its_own_field() {
-        type SetFlag = fn(&mut Validator);
+        type SetFlag = fn(&mut DefaultValidator);
         let cases: [(&str, SetFlag); 9] = [
             ("enable = true", |v| v.enable = true),
             ("reject_oci_hook_adjustment = true", |v| v.reject_oci_hook_adjustment = true),
@@ -454,7 +456,7 @@ mod tests {
             }),
         ];
         for (line, set) in cases {
-            let mut wanted = Validator::default();
+            let mut wanted = DefaultValidator::default();
             set(&mut wanted);
             assert_eq!(validator(line), (wanted, Vec::new()), "{line}");
         }
@@ -476,7 +478,7 @@ mod tests {
         ];
         for (line, wanted) in cases {
             let (validator, problems) = validator(line);
-            assert_eq!(validator, Validator::default(), "{line}");
+            assert_eq!(validator, DefaultValidator::default(), "{line}");
             let [text] = &problems[..] else { panic!("{line}: {problems:?}") };
             assert!(text.starts_with("f:2:") && text.contains(wanted), "{text}");
         }

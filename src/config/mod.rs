@@ -43,7 +43,7 @@ pub(crate) use selectors::{PodSelectors, excluded};
 pub use settings::OnFailure;
 pub(crate) use settings::{
     AuditTarget, Config, Consequence, DaemonPolicy, Displace, Evict, MetricsListener, PluginOrigin,
-    Problem, Validator,
+    Problem,
 };
 pub(crate) use snapshot::text as snapshot_text;
 

@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nri_adaptation::DefaultValidator;
+
 use super::rules::RuleSection;
 use crate::host::Host;
 use crate::presence::{self, IfThere};
@@ -105,7 +107,7 @@ pub struct Config {
     pub socket_mode: u32,
     pub socket_gid: Option<u32>,
     pub allowed_uids: Vec<u32>,
-    pub default_validator: Validator,
+    pub default_validator: DefaultValidator,
     pub plugins: BTreeMap<String, PluginSection>,
     /// In the order in which they are tried.
     pub rules: Vec<RuleSection>,
@@ -136,20 +138,6 @@ pub struct Config {
     pub debug_create_cap: Duration,
     /// How often records are compared with the files behind them.
     pub debug_look_every: Duration,
-}
-
-/// Settings of the built-in default validator; same keys as containerd's.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Validator {
-    pub enable: bool,
-    pub reject_oci_hook_adjustment: bool,
-    pub reject_runtime_default_seccomp_adjustment: bool,
-    pub reject_unconfined_seccomp_adjustment: bool,
-    pub reject_custom_seccomp_adjustment: bool,
-    pub reject_namespace_adjustment: bool,
-    pub reject_sysctl_adjustment: bool,
-    pub required_plugins: Vec<String>,
-    pub tolerate_missing_plugins_annotation: String,
 }
 
 /// One section `[plugin.NAME]` as it is written; `None` for a key that it does not have.
@@ -192,7 +180,7 @@ impl Default for Config {
             socket_mode: 0o600,
             socket_gid: None,
             allowed_uids: vec![0],
-            default_validator: Validator::default(),
+            default_validator: DefaultValidator::default(),
             plugins: BTreeMap::new(),
             rules: Vec::new(),
             cdi_spec_dirs: vec![PathBuf::from("/etc/cdi"), PathBuf::from("/var/run/cdi")],

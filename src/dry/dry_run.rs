@@ -61,7 +61,6 @@ pub(super) trait DryRunObserver {
 pub(super) struct DryRun {
     settings: Settings,
     config: Config,
-    builtin: DefaultValidator,
     rules: Rules,
     /// The engine of the pods, where it is known, and whether a tenant may have written who they
     /// are.
@@ -102,7 +101,6 @@ impl DryRun {
         });
         Rc::new(Self {
             settings,
-            builtin: DefaultValidator::from(&config.default_validator),
             rules: Rules::new(&config.rules),
             origin,
             config,
@@ -144,7 +142,7 @@ impl DryRun {
 
     /// The built-in validator.
     pub(super) fn builtin(&self) -> &DefaultValidator {
-        &self.builtin
+        &self.config.default_validator
     }
 
     /// The plugins that take part, in order.

@@ -104,7 +104,7 @@ impl Registry {
             socket: PluginSocket::default(),
             returning: ReturningPlugins::default(),
             pre_installed,
-            builtin: RefCell::new(Rc::new(DefaultValidator::from(&config.default_validator))),
+            builtin: RefCell::new(Rc::new(config.default_validator.clone())),
             rules: RefCell::new(Rc::new(Rules::new(&config.rules))),
         }
     }
@@ -118,7 +118,7 @@ impl Registry {
     pub(crate) fn apply(&self, config: &Config) {
         self.successor_wait.set(config.registration_timeout);
         let _looked_at_again = self.pre_installed.look(config);
-        self.builtin.replace(Rc::new(DefaultValidator::from(&config.default_validator)));
+        self.builtin.replace(Rc::new(config.default_validator.clone()));
         self.rules.replace(Rc::new(Rules::new(&config.rules)));
         for connected in self.connected.borrow().iter() {
             connected.chained.reconfigure(config);

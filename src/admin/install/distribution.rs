@@ -189,7 +189,7 @@ impl Distribution {
     /// Nothing is written for a containerd whose configuration nobody has seen.
     pub(super) fn is_not_started(self, file: &str) -> Error {
         let title = self.title();
-        Error::new(format!("{file} does not exist: {title} writes it at its first start"))
+        Error::new(format!("{file} is missing: {title} writes it at its first start"))
             .hint(format!("start {title} once, then install"))
     }
 }

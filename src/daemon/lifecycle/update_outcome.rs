@@ -73,7 +73,7 @@ pub(crate) fn conclude(
     let is_crun = RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun;
     let by_files = is_crun || is_replaced.is_none();
     let is_taken =
-        is_replaced == Some(true) || (by_files && apply::has_taken(daemon, record, &tried));
+        is_replaced == Some(true) || (by_files && partial::has_taken(daemon, record, &tried));
     let is_told = proposed.is_told;
     if !is_taken {
         // runc and crun write file by file, and undo nothing when they fail.

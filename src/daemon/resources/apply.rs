@@ -28,9 +28,9 @@ use crate::daemon::resources::ignored::{SplitUpdate, ignored, leave_out_idle, sp
 use crate::daemon::resources::in_force::{Block, in_force, note_changes};
 use crate::daemon::resources::route::{self, Route, route};
 use crate::daemon::runtime::{command, exit_status};
-use crate::daemon::shared::Daemon;
 use crate::daemon::shared::lane::Lane;
-use crate::daemon::shared::messages::{self, Classes};
+use crate::daemon::shared::messages::Classes;
+use crate::daemon::shared::{Daemon, messages};
 
 /// How long a plugin's update waits for another one of the same container.
 const UPDATE_WAIT: Duration = Duration::from_secs(3);
@@ -112,8 +112,8 @@ async fn set(
     requested: &PendingUpdate,
     found: Option<Route>,
 ) -> Result<(), UpdateError> {
-    let found = found.map_or_else(|| route(daemon, record), Ok)?;
-    match set_directly(daemon, record, requested, found).await? {
+    let route = found.map_or_else(|| route(daemon, record), Ok)?;
+    match set_directly(daemon, record, requested, route).await? {
         DirectUpdate::Written => Ok(()),
         DirectUpdate::LeftToRuntime(scope) => {
             through_runtime(daemon, record, requested, scope.as_ref()).await
@@ -123,7 +123,6 @@ async fn set(
 
 /// What became of an update in the cgroups.
 enum DirectUpdate {
-    /// It is written, and on record.
     Written,
     /// The runtime has to write it, perhaps with a part beside it in these cgroups.
     LeftToRuntime(Option<Cgroups>),
@@ -134,9 +133,9 @@ async fn set_directly(
     daemon: &Daemon,
     record: &Container,
     requested: &PendingUpdate,
-    found: Route,
+    route: Route,
 ) -> Result<DirectUpdate, UpdateError> {
-    let cgroups = match found {
+    let cgroups = match route {
         Route::Direct(cgroups) => cgroups,
         Route::Runtime(scope) => return Ok(DirectUpdate::LeftToRuntime(scope)),
     };
@@ -163,8 +162,8 @@ pub(crate) async fn at_birth(
     }
     let _writing = turn_to_write(daemon, key).await?;
     let record = daemon.container(key).ok_or(UpdateError::Unknown)?;
-    let found = route(daemon, &record)?;
-    let scope = match set_directly(daemon, &record, &requested, found).await? {
+    let route = route(daemon, &record)?;
+    let scope = match set_directly(daemon, &record, &requested, route).await? {
         DirectUpdate::Written => return Ok(()),
         DirectUpdate::LeftToRuntime(scope) => scope,
     };
@@ -417,18 +416,6 @@ pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<(
         Route::Runtime(scope) => rewrite_beside(daemon, &record, scope.as_ref()),
         Route::Direct(_) => Ok(()),
     }
-}
-
-/// Whether the cgroup files have the values that change with `after`, where that can be compared:
-/// values that are not written directly, or read back differently, do not count.
-pub(crate) fn has_taken(daemon: &Daemon, record: &Container, after: &Block) -> bool {
-    let (Ok(Route::Direct(cgroups)) | Ok(Route::Runtime(Some(cgroups)))) = route(daemon, record)
-    else {
-        return true;
-    };
-    let changed = overlay::delta(after, &in_force(record));
-    let Ok(writes) = plan(record, &changed, None, &cgroups) else { return true };
-    writes.iter().all(|write| cgroup::may_read_as(&cgroups, write))
 }
 
 /// After an update that failed on its way: has the plugins' values written again; the task ends when

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an `update` that failed left in force: runc and crun write file by file, and undo nothing.
+//! What an `update` left in force: runc and crun write file by file, and undo nothing where they fail.
 //! The files decide, as far as they read back what was written. It only reads.
 
 use crate::cgroup;
@@ -15,6 +15,18 @@ use crate::daemon::shared::Daemon;
 /// Fields that one file holds together, or of which one is written relative to the other.
 const TOGETHER: [(&str, &str); 3] =
     [("cpu.quota", "cpu.period"), ("cpu.period", "cpu.quota"), ("memory.swap", "memory.limit")];
+
+/// Whether the cgroup files have the values that change with `after`, where that can be compared:
+/// values that are not written directly, or read back differently, do not count.
+pub(crate) fn has_taken(daemon: &Daemon, record: &Container, after: &Block) -> bool {
+    let (Ok(Route::Direct(cgroups)) | Ok(Route::Runtime(Some(cgroups)))) = route(daemon, record)
+    else {
+        return true;
+    };
+    let changed = overlay::delta(after, &in_force(record));
+    let Ok(writes) = plan(record, &changed, None, &cgroups) else { return true };
+    writes.iter().all(|write| cgroup::may_read_as(&cgroups, write))
+}
 
 /// The resources of the container after a failed update to `tried`.
 pub(crate) fn left_in_force(daemon: &Daemon, record: &Container, tried: &Block) -> Block {

@@ -21,6 +21,7 @@ mod record;
 mod reload;
 mod resident;
 mod show;
+mod signals;
 mod suggest;
 mod switch;
 mod systemd;

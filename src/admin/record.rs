@@ -12,10 +12,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::poll::PollFlags;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::audit;
@@ -25,6 +23,7 @@ use crate::text::printable;
 use crate::wrapper;
 
 use super::show::REDACTED;
+use super::signals::Signals;
 
 /// How long the daemon may take to send the rest after a signal.
 const REST_WAIT: Duration = Duration::from_secs(5);
@@ -54,7 +53,7 @@ pub(super) fn record(config: &Config, file: &Path, show_env: bool) -> Result<()>
 /// The daemon's stream, until a signal ends it.
 struct RecordingStream {
     stream: UnixStream,
-    signals: SignalFd,
+    signals: Signals,
     /// Set by the first signal.
     deadline: Option<Instant>,
 }
@@ -62,10 +61,7 @@ struct RecordingStream {
 impl RecordingStream {
     /// From now on SIGINT and SIGTERM end the listening, not the process.
     fn new(stream: UnixStream) -> Result<Self> {
-        let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
-        signals.thread_block()?;
-        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
-        let signals = SignalFd::with_flags(&signals, flags).doing(|| "watching for signals")?;
+        let signals = Signals::block([Signal::SIGINT, Signal::SIGTERM])?;
         Ok(Self { stream, signals, deadline: None })
     }
 
@@ -76,17 +72,8 @@ impl RecordingStream {
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(false);
             }
-            let timeout = left.map_or(PollTimeout::NONE, |left| {
-                PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX)
-            });
-            let signals = PollFd::new(self.signals.as_fd(), PollFlags::POLLIN);
-            let mut fds = [PollFd::new(fd, events), signals];
-            match poll(&mut fds, timeout) {
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-            let is_ready = fds[0].revents().is_some_and(|found| !found.is_empty());
-            if matches!(self.signals.read_signal(), Ok(Some(_))) {
+            let is_ready = self.signals.wait(Some((fd, events)), left)?;
+            if self.signals.take().is_some() {
                 self.ask_for_the_rest();
             } else if is_ready {
                 return Ok(true);

@@ -11,6 +11,7 @@
 use toml_edit::{Array, Value};
 
 use super::keys::{KEYS, Key};
+use super::reader::is_section;
 use super::rules::{self, RULE_KEYS, RuleKey, RuleSection};
 use super::settings::{ANY_PLUGIN, Config};
 
@@ -62,7 +63,7 @@ fn read(text: &str) -> Option<PlainFile> {
         return None;
     }
     let PlainFile { mut settings, mut rules } = PlainFile::default();
-    let mut sections: Vec<&str> = Vec::new();
+    let mut sections: Vec<Vec<String>> = Vec::new();
     let mut is_in_rule = false;
     for (line, number) in text.split('\n').zip(1..) {
         let line = blank(line);
@@ -80,10 +81,11 @@ fn read(text: &str) -> Option<PlainFile> {
         if let Some(header) = line.strip_prefix('[') {
             is_in_rule = false;
             let (name, rest) = header.split_once(']')?;
-            if !is_end(rest) || !is_section(name) || sections.contains(&name) {
+            let section = section(name).filter(|_| is_end(rest))?;
+            if sections.contains(&section) {
                 return None;
             }
-            sections.push(name);
+            sections.push(section);
             continue;
         }
         let (key, value) = line.split_once('=')?;
@@ -93,7 +95,7 @@ fn read(text: &str) -> Option<PlainFile> {
             rule.set(key, value).filter(|()| is_end(rest))?;
             continue;
         }
-        let section = sections.last().into_iter().flat_map(|name| name.split('.')).map(unquoted);
+        let section = sections.last().into_iter().flatten().map(String::as_str);
         let path: Vec<String> = section.chain([key]).map(str::to_owned).collect();
         let known = KEYS.iter().find(|known| known.name_in(&path).is_some())?;
         if !is_bare(key) || settings.iter().any(|(_, other, _)| *other == path) {
@@ -123,21 +125,13 @@ fn is_bare(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(is_plain)
 }
 
-/// A section that holds keys of ours.
-fn is_section(name: &str) -> bool {
-    let words = || name.split('.');
-    let is_word = |word: &str| is_bare(word) || unquoted(word) != word;
-    let holds = |key: &Key| {
-        let mut parts = key.path.split('.');
-        words().all(|word| parts.next().is_some_and(|part| part == "*" || part == word))
-            && parts.next().is_some()
+/// The path of a section that holds keys of ours. One name in it may need quotes: every plugin.
+fn section(name: &str) -> Option<Vec<String>> {
+    let word = |word: &str| match word {
+        "\"*\"" => Some(ANY_PLUGIN.to_owned()),
+        word => is_bare(word).then(|| word.to_owned()),
     };
-    words().all(is_word) && KEYS.iter().any(holds)
-}
-
-/// The one name of a section that needs quotes and is plain all the same: every plugin.
-fn unquoted(word: &str) -> &str {
-    if word == "\"*\"" { ANY_PLUGIN } else { word }
+    name.split('.').map(word).collect::<Option<Vec<_>>>().filter(|path| is_section(path))
 }
 
 /// A value and what follows it.

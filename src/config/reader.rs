@@ -147,7 +147,7 @@ impl Reader<'_> {
 }
 
 /// Whether a table of that name may hold keys.
-fn is_section(path: &[String]) -> bool {
+pub(super) fn is_section(path: &[String]) -> bool {
     KEYS.iter().any(|key| {
         let mut parts = key.path.split('.');
         path.iter().all(|word| parts.next().is_some_and(|part| part == "*" || part == word))

@@ -25,7 +25,7 @@ use self::health::Health;
 use self::helper::{DaemonSetState, Helper};
 use self::removal::take_back;
 use self::setup::NodeSetup;
-use self::signals::Signals;
+use self::signals::EndSignals;
 use super::install::Install;
 use super::{DONE, FAILED, print};
 use crate::config;
@@ -93,7 +93,7 @@ fn log(line: &str) {
 
 /// Runs `node` until a signal ends it.
 pub(super) fn node(options: &NodeOptions) -> Result<u8> {
-    let signals = Signals::block()?;
+    let signals = EndSignals::block()?;
     let removal_wait = config::parse_duration(&options.removal_wait)
         .ok_or_else(|| Error::new("--removal-wait requires a duration, such as 90s or 5m"))?;
     let label = label_of(options)?;
@@ -127,7 +127,7 @@ pub(super) fn node(options: &NodeOptions) -> Result<u8> {
 }
 
 /// Puts everything in place, again after a failure, and watches it until a signal comes.
-fn keep_in_place(setup: &NodeSetup, health: &Health, signals: &Signals) {
+fn keep_in_place(setup: &NodeSetup, health: &Health, signals: &EndSignals) {
     let mut was = String::new();
     while !signals.came() {
         let state = setup.put_in_place(signals);
@@ -155,7 +155,7 @@ fn keep_in_place(setup: &NodeSetup, health: &Health, signals: &Signals) {
 
 /// Checks from time to time whether the engine still has the handler; without it no pod may be
 /// scheduled here. Nothing is restarted for that: whoever changed the engine's files decides.
-fn watch(setup: &NodeSetup, health: &Health, signals: &Signals) {
+fn watch(setup: &NodeSetup, health: &Health, signals: &EndSignals) {
     let mut is_lost = false;
     while !signals.wait(CHECK_PAUSE) {
         let lost = setup.lost();

@@ -11,7 +11,7 @@ use super::log;
 use super::program::node_configuration;
 use super::record::NodeRecord;
 use super::setup::{NodeSetup, show_changes};
-use super::signals::Signals;
+use super::signals::EndSignals;
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
 use crate::text::counted;
@@ -32,7 +32,7 @@ const DAEMON_POLL: Duration = Duration::from_millis(100);
 /// # Errors
 /// Fails when containers need nri-runc for longer than `within`, or a second signal comes meanwhile:
 /// then everything stays. Fails also when the engine cannot be restarted: then the program stays.
-pub(super) fn take_back(setup: &NodeSetup, signals: &Signals, within: Duration) -> Result<()> {
+pub(super) fn take_back(setup: &NodeSetup, signals: &EndSignals, within: Duration) -> Result<()> {
     let config = node_configuration(&setup.on)?.config;
     setup.set_label(false);
     signals.forget();
@@ -71,7 +71,7 @@ pub(super) fn take_back(setup: &NodeSetup, signals: &Signals, within: Duration) 
 fn unregister(
     setup: &NodeSetup,
     config: &Config,
-    signals: &Signals,
+    signals: &EndSignals,
     within: Duration,
 ) -> Result<Option<Value>> {
     let deadline = Instant::now() + within;

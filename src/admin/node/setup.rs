@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::helper::Helper;
 use super::program::{node_configuration, put_configuration, put_program, refresh_daemon};
 use super::record::NodeRecord;
-use super::signals::Signals;
+use super::signals::EndSignals;
 use super::{NodeLabel, NodeOptions, log};
 use crate::admin::install::NodeEngine;
 use crate::error::{Error, Result};
@@ -50,7 +50,7 @@ impl NodeSetup {
     ///
     /// # Errors
     /// Fails at the first step that fails; what was done before stays, and is not done again.
-    pub(super) fn put_in_place(&self, signals: &Signals) -> Result<()> {
+    pub(super) fn put_in_place(&self, signals: &EndSignals) -> Result<()> {
         let mut record = NodeRecord::load(&self.on)?;
         let configuration = put_configuration(&self.on, &mut record, self.node_config.as_deref())?;
         let program = put_program(&self.on, &mut record)?;
@@ -133,7 +133,11 @@ impl NodeSetup {
 
     /// Waits until that holds, as long as an engine may take for its start; a signal ends it, if any are
     /// given.
-    pub(super) fn waits_until(&self, signals: Option<&Signals>, holds: impl Fn() -> bool) -> bool {
+    pub(super) fn waits_until(
+        &self,
+        signals: Option<&EndSignals>,
+        holds: impl Fn() -> bool,
+    ) -> bool {
         let deadline = Instant::now() + ENGINE_WAIT;
         loop {
             if holds() {
@@ -172,7 +176,7 @@ impl NodeSetup {
 }
 
 /// Waits that long; whether a signal ended it.
-fn pause(signals: Option<&Signals>, within: Duration) -> bool {
+fn pause(signals: Option<&EndSignals>, within: Duration) -> bool {
     match signals {
         Some(signals) => signals.wait(within),
         None => {

@@ -1,35 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SIGTERM and SIGINT as something to wait for: the first process of a pod would not even be ended
-//! by them. Nothing is interrupted in the middle of a step.
+//! SIGTERM and SIGINT, which end the pod. One that came holds until it is forgotten.
 
 use std::cell::Cell;
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signal::Signal;
 
-use crate::error::{Context, Result};
+use crate::admin::signals::Signals;
+use crate::error::Result;
 
-/// The signals, blocked in this process.
+/// Whether the pod is to end.
 #[derive(Debug)]
-pub(super) struct Signals {
-    fd: SignalFd,
+pub(super) struct EndSignals {
+    signals: Signals,
     came: Cell<bool>,
 }
 
-impl Signals {
+impl EndSignals {
     /// Blocks them for this thread and those that it starts.
     ///
     /// # Errors
     /// Fails when the kernel refuses.
     pub(super) fn block() -> Result<Self> {
-        let set: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
-        set.thread_block().doing(|| "blocking signals")?;
-        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
-        let fd = SignalFd::with_flags(&set, flags).doing(|| "waiting for signals")?;
-        Ok(Self { fd, came: Cell::new(false) })
+        let signals = Signals::block([Signal::SIGTERM, Signal::SIGINT])?;
+        Ok(Self { signals, came: Cell::new(false) })
     }
 
     /// Whether one came.
@@ -46,7 +40,7 @@ impl Signals {
     pub(super) fn wait(&self, within: Duration) -> bool {
         let deadline = Instant::now() + within;
         while !self.came.get() {
-            if let Ok(Some(_signal)) = self.fd.read_signal() {
+            if self.signals.take().is_some() {
                 self.came.set(true);
                 break;
             }
@@ -54,9 +48,7 @@ impl Signals {
             if left.is_zero() {
                 break;
             }
-            let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-            let _interrupted =
-                poll(&mut [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)], timeout);
+            let _or_look_again = self.signals.wait(None, Some(left));
         }
         self.came.get()
     }

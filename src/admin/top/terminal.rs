@@ -6,15 +6,14 @@ use std::io::{Read, Stdin, Stdout, Write};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::poll::PollFlags;
+use nix::sys::signal::Signal;
 use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, isatty, tcgetattr, tcgetwinsize,
     tcsetattr,
 };
 
+use crate::admin::signals::Signals;
 use crate::error::{Context, Error, Result};
 
 /// To a screen of its own without a cursor, and back.
@@ -45,7 +44,7 @@ pub(super) struct Screen {
     input: Stdin,
     output: Stdout,
     before: Option<Termios>,
-    signals: SignalFd,
+    signals: Signals,
 }
 
 /// Whether standard output is a terminal.
@@ -58,18 +57,14 @@ impl Screen {
     pub(super) fn enter() -> Result<Self> {
         // Before the first escape: from here on no signal ends the process by itself. A stop would
         // leave the shell on this screen, so Ctrl-Z does nothing.
-        let all = [
+        let signals = Signals::block([
             Signal::SIGINT,
             Signal::SIGTERM,
             Signal::SIGHUP,
             Signal::SIGQUIT,
             Signal::SIGTSTP,
             Signal::SIGWINCH,
-        ];
-        let all = SigSet::from_iter(all);
-        all.thread_block()?;
-        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
-        let signals = SignalFd::with_flags(&all, flags).doing(|| "watching for signals")?;
+        ])?;
         let input = std::io::stdin();
         let before = tcgetattr(&input).ok();
         if let Some(before) = &before {
@@ -120,21 +115,14 @@ impl Screen {
             if left.is_zero() {
                 return Ok(Woken::Time);
             }
-            let timeout = PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX);
-            let signals = PollFd::new(self.signals.as_fd(), PollFlags::POLLIN);
-            let keys = PollFd::new(self.input.as_fd(), PollFlags::POLLIN);
-            let mut fds = [signals, keys];
-            let count = if takes_keys { 2 } else { 1 };
-            match poll(&mut fds[..count], timeout) {
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-            let has_key = takes_keys && fds[1].any().unwrap_or(false);
-            while let Ok(Some(signal)) = self.signals.read_signal() {
-                match Signal::try_from(i32::try_from(signal.ssi_signo).unwrap_or(0)) {
-                    Ok(Signal::SIGWINCH) => return Ok(Woken::Resized),
-                    Ok(Signal::SIGTSTP) => {}
-                    Ok(_) | Err(_) => return Ok(Woken::Quit),
+            let keys = takes_keys.then(|| (self.input.as_fd(), PollFlags::POLLIN));
+            let has_key = self.signals.wait(keys, Some(left))?;
+            while let Some(signal) = self.signals.take() {
+                if signal == Signal::SIGWINCH {
+                    return Ok(Woken::Resized);
+                }
+                if signal != Signal::SIGTSTP {
+                    return Ok(Woken::Quit);
                 }
             }
             if has_key {

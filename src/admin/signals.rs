@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Signals as events to wait for, beside a descriptor: a command that has to undo something is not
+//! interrupted in the middle of a step, and the first process of a pod would not even be ended by
+//! SIGTERM.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use crate::error::{Context, Result};
+
+/// Signals that are blocked in this process.
+#[derive(Debug)]
+pub(super) struct Signals(SignalFd);
+
+impl Signals {
+    /// Blocks them for this thread and those that it starts.
+    ///
+    /// # Errors
+    /// Fails when the kernel refuses.
+    pub(super) fn block(signals: impl IntoIterator<Item = Signal>) -> Result<Self> {
+        let signals = SigSet::from_iter(signals);
+        signals.thread_block().doing(|| "blocking signals")?;
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        SignalFd::with_flags(&signals, flags).map(Self).doing(|| "waiting for signals")
+    }
+
+    /// Takes the next signal that came.
+    pub(super) fn take(&self) -> Option<Signal> {
+        let signal = self.0.read_signal().ok().flatten()?;
+        i32::try_from(signal.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok())
+    }
+
+    /// Waits for a signal or an event of `other`, at most so long; `None` is for ever. Returns whether
+    /// `other` has one.
+    ///
+    /// # Errors
+    /// Fails when the kernel refuses.
+    pub(super) fn wait(
+        &self,
+        other: Option<(BorrowedFd<'_>, PollFlags)>,
+        within: Option<Duration>,
+    ) -> Result<bool> {
+        let timeout = within.map_or(PollTimeout::NONE, |within| {
+            PollTimeout::try_from(within.as_millis() + 1).unwrap_or(PollTimeout::MAX)
+        });
+        let mut fds = vec![PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        fds.extend(other.map(|(fd, events)| PollFd::new(fd, events)));
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(fds.get(1).and_then(PollFd::revents).is_some_and(|events| !events.is_empty()))
+    }
+}

@@ -10,6 +10,7 @@ use std::time::Duration;
 use nri_adaptation::DefaultValidator;
 
 use super::rules::RuleSection;
+use crate::engine::identity::Exemptions;
 use crate::host::Host;
 use crate::presence::{self, IfThere};
 
@@ -236,6 +237,15 @@ impl Config {
     /// Access to host paths and side effects, redirected if this configuration asks for it.
     pub fn host(&self) -> Host {
         Host::new(&self.debug_host_root, &self.debug_fault)
+    }
+
+    /// What exempts pods from plugins that are required.
+    pub(crate) fn exemptions(&self) -> Exemptions<'_> {
+        Exemptions {
+            namespaces: &self.exempt_namespaces,
+            by_annotation: self.exempt_by_annotation,
+            annotation: &self.default_validator.tolerate_missing_plugins_annotation,
+        }
     }
 
     /// Whether containers are refused when plugins are missing.

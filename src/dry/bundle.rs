@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Config;
 use crate::describe::{self, Spec};
-use crate::engine::identity::Exemptions;
 use crate::engine::{self, Role};
 use crate::error::{Context, Result};
 use crate::files::{self, Original};
@@ -75,11 +74,7 @@ impl DryRunBundle {
         let runtime = runtime.doing(|| "starting the event loop")?;
         let mut facts = runtime.block_on(Sources::default().facts(host, &call, &told));
         engine::doubt_sandbox(&mut facts, &told);
-        facts.judge(Exemptions {
-            namespaces: &config.exempt_namespaces,
-            by_annotation: config.exempt_by_annotation,
-            annotation: &config.default_validator.tolerate_missing_plugins_annotation,
-        });
+        facts.judge(config.exemptions());
         facts.name_namespace(&config.default_namespace);
         Ok(DescribedBundle {
             role: facts.role,

@@ -15,7 +15,6 @@ use crate::argv::{self, CommandLine};
 use crate::config::{Config, Protection};
 use crate::describe::{self, Spec};
 use crate::engine;
-use crate::engine::identity::Exemptions;
 use crate::error::{Context, Error, Result};
 use crate::files;
 use crate::host::Host;
@@ -108,11 +107,7 @@ fn describe(
         variables: &question.variables,
     };
     let mut facts = look_up(&host, &engine_call, &spec)?;
-    let is_exempt = facts.judge(Exemptions {
-        namespaces: &config.exempt_namespaces,
-        by_annotation: config.exempt_by_annotation,
-        annotation: &config.default_validator.tolerate_missing_plugins_annotation,
-    });
+    let is_exempt = facts.judge(config.exemptions());
     facts.name_namespace(&config.default_namespace);
     Ok((is_exempt, describe::pod(&facts, &spec), describe::container(&facts, &spec)))
 }

@@ -3,7 +3,6 @@
 //! claim that the engine contradicts is not believed, and the operator is warned of it.
 
 use crate::engine::Facts;
-use crate::engine::identity::Exemptions;
 use crate::limits;
 
 use crate::daemon::shared::Daemon;
@@ -13,11 +12,7 @@ use crate::daemon::shared::Daemon;
 /// namespaces gets the default one (D47), which exempts none. Returns whether the pod is exempt.
 pub(crate) fn judge(daemon: &Daemon, facts: &mut Facts) -> bool {
     let config = &daemon.config();
-    let is_exempt = facts.judge(Exemptions {
-        namespaces: &config.exempt_namespaces,
-        by_annotation: config.exempt_by_annotation,
-        annotation: &config.default_validator.tolerate_missing_plugins_annotation,
-    });
+    let is_exempt = facts.judge(config.exemptions());
     let store = daemon.records.read();
     let known = store.pod(&facts.pod.id).filter(|_| facts.names_pod);
     if let Some(pod) = known.filter(|pod| pod.engine != facts.engine.name()) {

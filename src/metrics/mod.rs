@@ -17,6 +17,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -53,7 +54,7 @@ impl EncodeMetric for Seconds {
 }
 
 /// Labels with their values.
-type Labels<const COUNT: usize> = [(&'static str, &'static str); COUNT];
+type Labels<const COUNT: usize> = [(&'static str, Cow<'static, str>); COUNT];
 
 /// What a daemon's memory holds at the moment of a scrape.
 #[derive(Debug, Clone, Default)]
@@ -109,13 +110,13 @@ impl Metrics {
     /// A command of the runtime was decided: `outcome` is `proceeded`, `refused` or `bypassed`.
     pub(crate) fn count_request(&self, verb: &str, outcome: &'static str) {
         let verb = counted_verb(verb);
-        self.requests.get_or_create(&[("verb", verb), ("outcome", outcome)]).inc();
+        self.requests.get_or_create(&[("verb", verb.into()), ("outcome", outcome.into())]).inc();
     }
 
     /// How long the daemon held such a command back.
     pub(crate) fn observe_request(&self, verb: &str, took: Duration) {
         let verb = counted_verb(verb);
-        self.durations.get_or_create(&[("verb", verb)]).0.observe(took.as_secs_f64());
+        self.durations.get_or_create(&[("verb", verb.into())]).0.observe(took.as_secs_f64());
     }
 
     /// A failure was noted for operators.
@@ -125,12 +126,12 @@ impl Metrics {
 
     /// The configuration was read again: `outcome` is `applied`, `unchanged` or `refused`.
     pub(crate) fn count_reload(&self, outcome: &'static str) {
-        self.reloads.get_or_create(&[("outcome", outcome)]).inc();
+        self.reloads.get_or_create(&[("outcome", outcome.into())]).inc();
     }
 
     /// A re-execution of the daemon: `outcome` is `done` or `failed`.
     pub(crate) fn count_reexec(&self, outcome: &'static str) {
-        self.reexecs.get_or_create(&[("outcome", outcome)]).inc();
+        self.reexecs.get_or_create(&[("outcome", outcome.into())]).inc();
     }
 
     /// This program took another one's place, and requests were held for so long.
@@ -176,8 +177,8 @@ impl Metrics {
         let help = "Records that could not be read, written, or were found again";
         registry.register("nri_runc_records", help, by("problem", &holdings.problems));
         let audit_lines = Family::<Labels<1>, Counter>::default();
-        audit_lines.get_or_create(&[("result", "written")]).inc_by(holdings.audit_written);
-        audit_lines.get_or_create(&[("result", "lost")]).inc_by(holdings.audit_lost);
+        audit_lines.get_or_create(&[("result", "written".into())]).inc_by(holdings.audit_written);
+        audit_lines.get_or_create(&[("result", "lost".into())]).inc_by(holdings.audit_lost);
         registry.register("nri_runc_audit_lines", "Lines of the audit log", audit_lines);
         let help = "Lines of the log that nothing read, or that could not be written";
         let lost = ConstCounter::new(holdings.log_lines_lost);
@@ -205,7 +206,7 @@ fn by(label: &'static str, rows: &[(&'static str, usize)]) -> Family<Labels<1>, 
     let family = Family::<Labels<1>, Gauge>::default();
     for (value, count) in rows {
         let count = i64::try_from(*count).unwrap_or(i64::MAX);
-        family.get_or_create(&[(label, value)]).set(count);
+        family.get_or_create(&[(label, (*value).into())]).set(count);
     }
     family
 }

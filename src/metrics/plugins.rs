@@ -2,17 +2,17 @@
 //! What is counted of the requests to plugins. Plugins choose their own names, so these are
 //! bounded: further ones share a row.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
 use crate::plugin::{CallMeter, CallSample};
 
-use super::{Seconds, counted_verb};
+use super::{Labels, Seconds, counted_verb};
 
 /// The most plugin names that have rows of their own.
 pub(super) const MOST_NAMES: usize = 128;
@@ -20,73 +20,21 @@ pub(super) const MOST_NAMES: usize = 128;
 /// The name of all further ones.
 const OTHER: &str = "other";
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PluginLabel {
-    plugin: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OperationLabels {
-    plugin: String,
-    operation: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct InvocationLabels {
-    plugin: String,
-    operation: &'static str,
-    status: &'static str,
-    error: &'static str,
-}
-
-/// `type` is the label's name in containerd, and a word of Rust's.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WishLabels {
-    plugin: String,
-    operation: &'static str,
-    r#type: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct SkipLabels {
-    plugin: String,
-    operation: &'static str,
-    reason: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ResultLabels {
-    plugin: String,
-    result: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RefusalLabels {
-    plugin: String,
-    verb: &'static str,
-}
-
-/// The operator writes the names of rules: they are few.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RuleLabels {
-    rule: String,
-    result: &'static str,
-}
-
 /// Requests to plugins, and what plugins asked for.
 #[derive(Debug, Default)]
 pub(crate) struct PluginMetrics {
-    invocations: Family<InvocationLabels, Counter>,
-    latency: Family<OperationLabels, Seconds>,
-    wishes: Family<WishLabels, Counter>,
-    waits: Family<PluginLabel, Seconds>,
-    skips: Family<SkipLabels, Counter>,
-    refusals: Family<RefusalLabels, Counter>,
-    updates: Family<ResultLabels, Counter>,
-    evictions: Family<ResultLabels, Counter>,
-    connections: Family<ResultLabels, Counter>,
-    rules: Family<RuleLabels, Counter>,
-    takeovers: Family<ResultLabels, Counter>,
+    invocations: Family<Labels<4>, Counter>,
+    latency: Family<Labels<2>, Seconds>,
+    wishes: Family<Labels<3>, Counter>,
+    waits: Family<Labels<1>, Seconds>,
+    skips: Family<Labels<3>, Counter>,
+    refusals: Family<Labels<2>, Counter>,
+    updates: Family<Labels<2>, Counter>,
+    evictions: Family<Labels<2>, Counter>,
+    connections: Family<Labels<2>, Counter>,
+    /// The operator writes the names of rules: they are few.
+    rules: Family<Labels<2>, Counter>,
+    takeovers: Family<Labels<2>, Counter>,
     names: Mutex<HashSet<String>>,
 }
 
@@ -117,22 +65,21 @@ impl PluginMetrics {
     }
 
     /// The name under which a plugin is counted.
-    fn named(&self, plugin: &str) -> String {
+    fn named(&self, plugin: &str) -> Cow<'static, str> {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        if names.contains(plugin) {
-            return plugin.to_owned();
+        if !names.contains(plugin) {
+            if names.len() >= MOST_NAMES {
+                return OTHER.into();
+            }
+            names.insert(plugin.to_owned());
         }
-        if names.len() >= MOST_NAMES {
-            return OTHER.to_owned();
-        }
-        names.insert(plugin.to_owned());
-        plugin.to_owned()
+        plugin.to_owned().into()
     }
 
     /// The same for one that may be refused yet: it gets no row of its own.
-    fn known(&self, plugin: &str) -> String {
+    fn known(&self, plugin: &str) -> Cow<'static, str> {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        if names.contains(plugin) { plugin.to_owned() } else { OTHER.to_owned() }
+        if names.contains(plugin) { plugin.to_owned().into() } else { OTHER.into() }
     }
 
     /// Gives a plugin that the operator has named, or installed, a row of its own, however many names
@@ -142,15 +89,14 @@ impl PluginMetrics {
         names.insert(plugin.to_owned());
     }
 
-    fn result(&self, plugin: &str, result: &'static str) -> ResultLabels {
-        ResultLabels { plugin: self.named(plugin), result }
+    fn result(&self, plugin: &str, result: &'static str) -> Labels<2> {
+        [("plugin", self.named(plugin)), ("result", result.into())]
     }
 
     /// A command was refused because of this plugin; empty if no plugin caused it.
     pub(crate) fn count_refusal(&self, plugin: &str, verb: &str) {
-        let verb = counted_verb(verb);
-        let plugin = self.named(plugin);
-        self.refusals.get_or_create(&RefusalLabels { plugin, verb }).inc();
+        let labels = [("plugin", self.named(plugin)), ("verb", counted_verb(verb).into())];
+        self.refusals.get_or_create(&labels).inc();
     }
 
     /// An update of another container: `applied`, `failed` or `ignored`.
@@ -165,7 +111,8 @@ impl PluginMetrics {
 
     /// A plugin asked for what a rule does not permit: `refused`, or `would_refuse` in audit mode.
     pub(crate) fn count_rule(&self, rule: &str, result: &'static str) {
-        self.rules.get_or_create(&RuleLabels { rule: rule.to_owned(), result }).inc();
+        let labels = [("rule", rule.to_owned().into()), ("result", result.into())];
+        self.rules.get_or_create(&labels).inc();
     }
 
     /// A connection with the identity of a connected plugin `completed` a takeover, `failed` before
@@ -176,13 +123,13 @@ impl PluginMetrics {
 
     /// A connection was refused. What it calls itself is no name of a plugin.
     pub(crate) fn count_refused_connection(&self) {
-        let labels = ResultLabels { plugin: OTHER.to_owned(), result: "refused" };
+        let labels = [("plugin", OTHER.into()), ("result", "refused".into())];
         self.connections.get_or_create(&labels).inc();
     }
 
     /// A registered plugin could not be synchronized.
     pub(crate) fn count_unsynchronized(&self, plugin: &str) {
-        let labels = ResultLabels { plugin: self.known(plugin), result: "unsynchronized" };
+        let labels = [("plugin", self.known(plugin)), ("result", "unsynchronized".into())];
         self.connections.get_or_create(&labels).inc();
     }
 
@@ -194,15 +141,15 @@ impl PluginMetrics {
 
 impl CallMeter for PluginMetrics {
     fn record_call(&self, sample: &CallSample<'_>) {
-        let plugin = self.named(sample.plugin);
-        let operation = sample.operation;
+        let plugin = || ("plugin", self.named(sample.plugin));
+        let operation = || ("operation", sample.operation.into());
         let status = if sample.error.is_some() { "error" } else { "success" };
         let error = sample.error.unwrap_or_default();
-        let labels = InvocationLabels { plugin: plugin.clone(), operation, status, error };
+        let labels = [plugin(), operation(), ("status", status.into()), ("error", error.into())];
         self.invocations.get_or_create(&labels).inc();
-        let labels = OperationLabels { plugin: plugin.clone(), operation };
-        self.latency.get_or_create(&labels).0.observe(sample.took.as_secs_f64());
-        self.waits.get_or_create(&PluginLabel { plugin }).0.observe(sample.waited.as_secs_f64());
+        let latency = self.latency.get_or_create(&[plugin(), operation()]);
+        latency.0.observe(sample.took.as_secs_f64());
+        self.waits.get_or_create(&[plugin()]).0.observe(sample.waited.as_secs_f64());
     }
 
     fn record_wishes(
@@ -212,16 +159,18 @@ impl CallMeter for PluginMetrics {
         updates: usize,
         evictions: usize,
     ) {
-        for (count, r#type) in [(updates, "update"), (evictions, "evict")] {
+        for (count, kind) in [(updates, "update"), (evictions, "evict")] {
             if count > 0 {
-                let labels = WishLabels { plugin: self.named(plugin), operation, r#type };
+                let plugin = ("plugin", self.named(plugin));
+                let labels = [plugin, ("operation", operation.into()), ("type", kind.into())];
                 self.wishes.get_or_create(&labels).inc_by(count as u64);
             }
         }
     }
 
     fn record_skip(&self, plugin: &str, operation: &'static str, reason: &'static str) {
-        let plugin = self.named(plugin);
-        self.skips.get_or_create(&SkipLabels { plugin, operation, reason }).inc();
+        let plugin = ("plugin", self.named(plugin));
+        let labels = [plugin, ("operation", operation.into()), ("reason", reason.into())];
+        self.skips.get_or_create(&labels).inc();
     }
 }

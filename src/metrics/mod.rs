@@ -94,6 +94,10 @@ pub(crate) struct Metrics {
     reloads: Family<Labels<1>, Counter>,
     reexecs: Family<Labels<1>, Counter>,
     reexec_pause: Gauge<f64, AtomicU64>,
+    // Kept from page to page for the order of their rows.
+    containers: Family<Labels<1>, Gauge>,
+    problems: Family<Labels<1>, Gauge>,
+    audit_lines: Family<Labels<1>, Counter>,
 }
 
 impl Metrics {
@@ -146,7 +150,8 @@ impl Metrics {
         self.plugins.register(&mut registry);
         let active = gauge(holdings.plugins);
         registry.register("containerd_nri_active_plugins_total", "Synchronized plugins", active);
-        let version = by("version", &[(env!("CARGO_PKG_VERSION"), 1)]);
+        let version = Family::<Labels<1>, Gauge>::default();
+        set_each(&version, "version", &[(env!("CARGO_PKG_VERSION"), 1)]);
         registry.register("nri_runc_build_info", "Version of the daemon", version);
         let help = "Commands of the runtime, by what the daemon decided";
         registry.register("nri_runc_requests", help, self.requests.clone());
@@ -173,13 +178,21 @@ impl Metrics {
         let is_disabled = gauge(usize::from(holdings.is_disabled));
         registry.register("nri_runc_disabled", "1 while plugins are disabled", is_disabled);
         let help = "Known containers, without infrastructure containers";
-        registry.register("nri_runc_containers", help, by("state", &holdings.containers));
+        set_each(&self.containers, "state", &holdings.containers);
+        registry.register("nri_runc_containers", help, self.containers.clone());
         let help = "Records that could not be read, written, or were found again";
-        registry.register("nri_runc_records", help, by("problem", &holdings.problems));
-        let audit_lines = Family::<Labels<1>, Counter>::default();
-        audit_lines.get_or_create(&[("result", "written".into())]).inc_by(holdings.audit_written);
-        audit_lines.get_or_create(&[("result", "lost".into())]).inc_by(holdings.audit_lost);
-        registry.register("nri_runc_audit_lines", "Lines of the audit log", audit_lines);
+        set_each(&self.problems, "problem", &holdings.problems);
+        registry.register("nri_runc_records", help, self.problems.clone());
+        for (result, count) in [("written", holdings.audit_written), ("lost", holdings.audit_lost)]
+        {
+            let counter = self.audit_lines.get_or_create(&[("result", result.into())]);
+            counter.inc_by(count.saturating_sub(counter.get()));
+        }
+        registry.register(
+            "nri_runc_audit_lines",
+            "Lines of the audit log",
+            self.audit_lines.clone(),
+        );
         let help = "Lines of the log that nothing read, or that could not be written";
         let lost = ConstCounter::new(holdings.log_lines_lost);
         registry.register("nri_runc_log_lines_lost", help, lost);
@@ -201,14 +214,16 @@ fn gauge(count: usize) -> ConstGauge {
     ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX))
 }
 
-/// A gauge for each value of a label.
-fn by(label: &'static str, rows: &[(&'static str, usize)]) -> Family<Labels<1>, Gauge> {
-    let family = Family::<Labels<1>, Gauge>::default();
+/// Sets the gauge of each value of a label.
+fn set_each(
+    family: &Family<Labels<1>, Gauge>,
+    label: &'static str,
+    rows: &[(&'static str, usize)],
+) {
     for (value, count) in rows {
         let count = i64::try_from(*count).unwrap_or(i64::MAX);
         family.get_or_create(&[(label, (*value).into())]).set(count);
     }
-    family
 }
 
 #[cfg(test)]
@@ -270,6 +285,17 @@ mod tests {
         for lost in [3, 3, 5] {
             let page = metrics.text(&Holdings { log_lines_lost: lost, ..Holdings::default() });
             assert!(page.contains(&format!("nri_runc_log_lines_lost_total {lost}\n")), "{page}");
+        }
+    }
+
+    #[test]
+    fn two_pages_with_the_same_values_are_the_same() {
+        let metrics = Metrics::default();
+        let rows: Vec<(&str, usize)> = vec![("a", 1), ("b", 2), ("c", 3), ("d", 4), ("e", 5)];
+        let holdings = Holdings { containers: rows.clone(), problems: rows, ..Holdings::default() };
+        let page = metrics.text(&holdings);
+        for _another in 0..20 {
+            assert_eq!(metrics.text(&holdings), page);
         }
     }
 

@@ -27,6 +27,8 @@ pub(crate) const REQUESTS_IN_HAND: usize = 8 << 20;
 pub(crate) const KEPT: usize = 256 << 10;
 /// Part of an answer to an operator, in bytes; a longer answer is sent in parts. Below the frame.
 pub(crate) const ADMIN_PART: usize = 1 << 20;
+/// Pods and containers in one line of a recorded state, in bytes; a longer state has several lines.
+pub(crate) const RECORDED_STATE: usize = 1 << 20;
 /// Notes of commands that ran without the daemon, of some 4 KiB each: two for each container of a
 /// large node. Beyond it the oldest go, and the next daemon searches for their containers.
 pub(crate) const BYPASS_NOTES: usize = 2048;

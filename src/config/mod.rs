@@ -29,7 +29,9 @@ mod spelling;
 
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 pub(crate) use changes::{ChangedKey, changes};
 pub(crate) use duration::{parse as parse_duration, show as show_duration};
@@ -87,11 +89,43 @@ pub struct Loaded {
     unknown: Option<Error>,
 }
 
+/// The state of a file or a folder by which a change is noticed without opening it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FileStamp {
+    place: (u64, u64),
+    size: u64,
+    modified: (i64, i64),
+    /// When the kernel noted the last change.
+    pub(crate) changed: SystemTime,
+}
+
+impl FileStamp {
+    fn of(path: &Path) -> std::io::Result<Self> {
+        let meta = std::fs::metadata(path)?;
+        let nanos = u32::try_from(meta.ctime_nsec()).unwrap_or_default();
+        let since = Duration::new(u64::try_from(meta.ctime()).unwrap_or_default(), nanos);
+        Ok(Self {
+            place: (meta.dev(), meta.ino()),
+            size: meta.len(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: SystemTime::UNIX_EPOCH + since,
+        })
+    }
+}
+
 impl Loaded {
     /// The first error with which a reload changes nothing. With one, nobody uses these files as
     /// long as a daemon lives that has read valid ones.
     pub(crate) fn refusal(&self) -> Option<&Problem> {
         self.problems.iter().find(|problem| problem.consequence >= Consequence::KeepsLast)
+    }
+
+    /// Every path on which these settings depend, by its state now: equal ones need not be read again.
+    pub(crate) fn stamps(&self) -> Vec<Option<FileStamp>> {
+        let fixed = [Path::new(DEFAULT_FILE), Path::new(DEFAULT_DROP_INS)];
+        let fixed = fixed.into_iter().filter(|_| self.only.is_none());
+        let files = self.files.iter().map(|(path, _)| path.as_path());
+        fixed.chain(files).map(|path| FileStamp::of(path).ok()).collect()
     }
 
     /// The files whose values [`Loaded::config`] has.
@@ -333,8 +367,6 @@ fn defaults(files: &Files, run_dir: PathBuf) -> Config {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn file(text: &str) -> (tempfile::TempDir, PathBuf) {

@@ -110,7 +110,7 @@ impl RunDir {
         self.socket.set(wrappers.file);
         self.listener.set(listener.as_raw_fd());
         // A connection to an earlier socket is served by its own task.
-        tokio::task::spawn_local(session::accept(
+        tokio::task::spawn_local(session::serve_all(
             Rc::clone(&self.daemon),
             Rc::clone(&self.drain),
             listener,

@@ -2,6 +2,6 @@
 //! What the operator's rules do to plugins, containers and operators with the built binary.
 
 mod hidden;
-mod host;
+pub(crate) mod host;
 mod origin;
 mod policy;

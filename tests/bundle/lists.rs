@@ -326,7 +326,11 @@ fn words_of_other_tools_and_misspelt_ones_get_a_tip() {
 fn exits(host: &TestHost, away: &TestHost, verb: &str, code: u8) -> Option<i32> {
     let (bundle, root) =
         (host.path("bundle").display().to_string(), host.path("").display().to_string());
-    let code_of = |host: &TestHost, words: &[&str]| call(host, words).2;
+    let code_of = |host: &TestHost, words: &[&str]| {
+        let (page, line, code) = call(host, words);
+        println!("{words:?}: {code:?}\n{page}{line}");
+        code
+    };
     match (verb, code) {
         ("adjust", 1) => {
             code_of(host, &["adjust", "--bundle", &bundle, "--apply", &format!("{root}/none")])

@@ -718,7 +718,7 @@ mod tests {
         let (mut store, _) = Store::open(&dir, "boot").unwrap();
         store.stamp().unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
-        std::fs::File::create(&dir).unwrap();
+        files::replace(&dir, b"in the way").unwrap();
         let refusal = store.put(container("a")).unwrap_err().to_string();
         assert!(refusal.contains(&format!("recording in {}", dir.display())), "{refusal}");
         assert_eq!(store.containers().count(), 0);
@@ -763,7 +763,7 @@ mod tests {
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         store.put(container("a")).unwrap();
         std::fs::remove_dir_all(temp.path().join("containers")).unwrap();
-        std::fs::File::create(temp.path().join("containers")).unwrap();
+        files::replace(&temp.path().join("containers"), b"in the way").unwrap();
         let key = container("a").key;
         assert!(store.change(&key, |c| c.state = Lifecycle::Stopped).is_err());
         assert_eq!(store.container(&key).map(|c| c.state), Some(Lifecycle::Created));

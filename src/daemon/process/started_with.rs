@@ -27,10 +27,16 @@ pub(crate) struct StartedWith {
     in_force: RefCell<Files>,
     only: Option<PathBuf>,
     /// The files as they were read last, and their state then.
-    known: RefCell<Option<(Vec<Option<FileStamp>>, Rc<Loaded>)>>,
+    known: RefCell<Option<KnownFiles>>,
     program: Value,
     state_version: u32,
     is_supervised: bool,
+}
+
+/// The files as they were read, and each one's state then.
+struct KnownFiles {
+    loaded: Rc<Loaded>,
+    stamps: Vec<Option<FileStamp>>,
 }
 
 impl StartedWith {
@@ -65,17 +71,15 @@ impl StartedWith {
     /// since the last time, or have an error.
     pub(crate) fn present(&self) -> Rc<Loaded> {
         let mut known = self.known.borrow_mut();
-        if let Some((stamps, loaded)) = known.as_ref()
-            && loaded.stamps() == *stamps
-        {
-            return Rc::clone(loaded);
+        if let Some(known) = known.as_ref().filter(|known| known.loaded.stamps() == known.stamps) {
+            return Rc::clone(&known.loaded);
         }
         let begun = SystemTime::now();
         let loaded = Rc::new(self.read());
         let stamps = loaded.stamps();
         let is_settled = |stamp: &FileStamp| stamp.changed + SETTLED <= begun;
         let is_final = loaded.refusal().is_none() && stamps.iter().flatten().all(is_settled);
-        *known = is_final.then(|| (stamps, Rc::clone(&loaded)));
+        *known = is_final.then(|| KnownFiles { loaded: Rc::clone(&loaded), stamps });
         loaded
     }
 

@@ -12,7 +12,7 @@ use crate::argv::Verb;
 use crate::daemon::process::requests::ReexecRequest;
 use crate::daemon::request::{ReceivedQuestion, VerbRequest};
 use crate::daemon::server::drain::{Drain, OpenConnection};
-use crate::daemon::server::{admin, frames, hook, recording, verb};
+use crate::daemon::server::{admin, frames, hook, later, recording, verb};
 use crate::daemon::shared::Daemon;
 use crate::error::{Error, Result};
 use crate::link::{DaemonResponse, PROTOCOL, Proceed, is_understood};
@@ -97,6 +97,10 @@ async fn dispatch(
     let Some(call) = VerbRequest::new(asked) else {
         return frames::send(stream, &DaemonResponse::Proceed(Proceed::default())).await;
     };
+    if call.question().later.is_some() {
+        let _in_flight = drain.enter();
+        return later::serve(daemon, stream, call).await;
+    }
     // A delete or a kill never waits, nor does a hook whose event has happened.
     let may_wait = match call.question().hook {
         Some(hook) => hook.stage.may_refuse(),

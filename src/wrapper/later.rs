@@ -104,19 +104,17 @@ fn of_document(process: &Value) -> LaterProcess {
     let words = process["args"].as_array().into_iter().flatten();
     let words = words.map(|word| word.as_str().unwrap_or_default().to_owned());
     // An ID or a flag that is absent is zero to every runtime.
-    let id = |value: &Value| match value {
-        Value::Null => Some("0".to_owned()),
-        value => value.as_u64().map(|id| id.to_string()),
+    let id = |value: &Value| {
+        let number = if value.is_null() { Some(0) } else { value.as_u64() };
+        number.map(|id| id.to_string())
     };
+    let terminal = &process["terminal"];
     LaterProcess {
         args: Some(bounded(words)),
         uid: id(&user["uid"]),
         gid: id(&user["gid"]),
         username: user["username"].as_str().filter(|name| !name.is_empty()).map(str::to_owned),
-        terminal: match &process["terminal"] {
-            Value::Null => Some(false),
-            value => value.as_bool(),
-        },
+        terminal: if terminal.is_null() { Some(false) } else { terminal.as_bool() },
         ..LaterProcess::default()
     }
 }

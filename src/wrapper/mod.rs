@@ -72,9 +72,9 @@ fn become_the_runtime(argv: &[OsString], call: &CommandLine, loaded: Loaded) -> 
     if is_concerned && !is_switched_off(config) {
         let mut invocation = Invocation::new(argv, call, config, runtime);
         let doing = invocation.doing();
-        let executed = mark.and_then(|mark| match call.verb {
-            Verb::Exec => invocation.exec_later_process(interest, mark.as_ref()),
-            _ => invocation.kill_sandbox(),
+        let executed = mark.and_then(|mark| match call.verb == Verb::Exec {
+            true => invocation.exec_later_process(interest, mark.as_ref()),
+            false => invocation.kill_sandbox(),
         });
         return executed.doing(|| doing);
     }

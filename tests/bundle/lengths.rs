@@ -156,7 +156,7 @@ fn a_tenants_annotations_of_any_shape_cost_few_lines_and_little_room() {
     let length = 250_000;
     let shapes = ["a,", "\"", "[", "{\"a\":", "\\", "is a directory ", "é\n", "- a\n", "/../"];
     let long = |shape: &str| shape.repeat(length / shape.len());
-    let many: serde_json::Map<String, Value> =
+    let many: Map<String, Value> =
         (0..5_000).map(|n| (format!("nri-runc.dev/label/k{n}"), json!(format!("v{n}")))).collect();
     let mut cases: Vec<Value> = shapes
         .iter()

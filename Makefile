@@ -9,7 +9,7 @@ PROFILE ?= release
 $(if $(filter release quick,$(PROFILE)),,$(error PROFILE is release or quick))
 PROGRAM = target/$(if $(TARGET),$(TARGET)/)$(PROFILE)/nri-runc
 
-.PHONY: all build setup demo docs docs-test test lint bench interop install uninstall vm kube soak manual package package-test upgrade-test audit image engines k3s node-helper-test fresh
+.PHONY: all build setup demo docs docs-test test check lint bench bench-compare release-check interop install uninstall vm kube soak manual package package-test upgrade-test audit image engines k3s node-helper-test fresh
 
 all: build
 
@@ -72,6 +72,13 @@ lint:
 		else echo "skipped: shellcheck is not installed"; fi
 	@sh scripts/audit.sh if-installed
 
+# What a change passes before it is pushed: a minute when warm.
+check:
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo test --locked --quiet -p nri-adaptation -p oci-document
+	cargo test --locked --quiet --lib
+
 # Licenses, sources and known defects of the crates; installs what does it (deny.toml).
 audit:
 	@sh scripts/audit.sh
@@ -84,6 +91,16 @@ newer:
 # NRI_RUNC_BENCH: some of its parts (benches/verbs/main.rs names them), separated by commas.
 bench: build newer
 	@sh scripts/bench.sh $$($(MAKE) -s --no-print-directory path) $(TARGET)
+
+# What a change costs: the bench of another commit (REV) and of this one in turns, ROUNDS times.
+# NRI_RUNC_BENCH: as for `make bench`.
+REV ?=
+bench-compare: setup newer
+	@sh scripts/bench-compare.sh '$(REV)' "$$NRI_RUNC_BENCH"
+
+# What is too long for every change, before a release: the oldest Rust, the book, the sizes of `make soak` with a limit.
+release-check: setup
+	@sh scripts/release-check.sh
 
 # The last lines say what was skipped, and why.
 interop: setup newer

@@ -695,6 +695,36 @@ mod tests {
     }
 
     #[test]
+    fn a_record_is_written_although_its_folder_was_deleted() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("state");
+        let (mut store, _) = Store::open(&dir, "boot").unwrap();
+        store.put(container("a")).unwrap();
+        store.stamp().unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        store.put(container("b")).unwrap();
+        // The other records are still missing, and a daemon that starts now must know.
+        assert!(
+            !store.is_in_place().unwrap() && !Store::open(&dir, "boot").unwrap().0.is_stamped()
+        );
+        store.rebuild().unwrap();
+        assert_eq!(Store::open(&dir, "boot").unwrap().0.containers().count(), 2);
+    }
+
+    #[test]
+    fn a_record_is_refused_while_its_folder_cannot_be_created() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("state");
+        let (mut store, _) = Store::open(&dir, "boot").unwrap();
+        store.stamp().unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        files::replace(&dir, b"in the way").unwrap();
+        let refusal = store.put(container("a")).unwrap_err().to_string();
+        assert!(refusal.contains(&format!("recording in {}", dir.display())), "{refusal}");
+        assert_eq!(store.containers().count(), 0);
+    }
+
+    #[test]
     fn a_forgotten_container_is_still_explained_but_not_on_disk() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
@@ -733,6 +763,7 @@ mod tests {
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         store.put(container("a")).unwrap();
         std::fs::remove_dir_all(temp.path().join("containers")).unwrap();
+        files::replace(&temp.path().join("containers"), b"in the way").unwrap();
         let key = container("a").key;
         assert!(store.change(&key, |c| c.state = Lifecycle::Stopped).is_err());
         assert_eq!(store.container(&key).map(|c| c.state), Some(Lifecycle::Created));

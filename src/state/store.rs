@@ -203,7 +203,14 @@ impl Store {
     /// # Errors
     /// Fails when the disk refuses; memory is unchanged then.
     pub fn put(&mut self, container: Container) -> Result<()> {
-        let written = write(&self.folders, &container);
+        let mut written = write(&self.folders, &container);
+        if written.is_err() && matches!(self.is_in_place(), Ok(false)) {
+            // Deleted a moment ago. The stamp is still missing, so the daemon writes all records again.
+            written = RecordFolders::open(&self.dir).and_then(|folders| {
+                self.folders = folders;
+                write(&self.folders, &container)
+            });
+        }
         if written.is_err() {
             // The mark is that of what stays on record.
             match self.containers.get(&container.key).map(|known| self.folders.write_mark(known)) {

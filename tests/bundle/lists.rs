@@ -322,12 +322,17 @@ fn words_of_other_tools_and_misspelt_ones_get_a_tip() {
     assert!(code == Some(2) && !line.contains("tip: a similar"), "{line}");
 }
 
-/// One command line for each row of the table; `daemon` is played apart.
-fn exits(host: &TestHost, away: &TestHost, verb: &str, code: u8) -> Option<i32> {
+/// Runs one command line for each row of the table but `daemon`'s. Returns its code and what it printed.
+fn exits(host: &TestHost, away: &TestHost, verb: &str, code: u8) -> (Option<i32>, String) {
     let (bundle, root) =
         (host.path("bundle").display().to_string(), host.path("").display().to_string());
-    let code_of = |host: &TestHost, words: &[&str]| call(host, words).2;
-    match (verb, code) {
+    let printed = std::cell::RefCell::new(String::new());
+    let code_of = |host: &TestHost, words: &[&str]| {
+        let (page, line, code) = call(host, words);
+        *printed.borrow_mut() += &format!("{words:?}: {page}{line}");
+        code
+    };
+    let code = match (verb, code) {
         ("adjust", 1) => {
             code_of(host, &["adjust", "--bundle", &bundle, "--apply", &format!("{root}/none")])
         }
@@ -357,7 +362,8 @@ fn exits(host: &TestHost, away: &TestHost, verb: &str, code: u8) -> Option<i32> 
         ("top", 0) => code_of(host, &["top", "-n", "1", "--interval", "100ms"]),
         ("uninstall", 1) => code_of(away, &["uninstall", "docker", "--root", &bundle]),
         _ => None,
-    }
+    };
+    (code, printed.into_inner())
 }
 
 #[test]
@@ -375,7 +381,8 @@ fn every_row_of_the_table_of_exit_codes_is_true() {
             assert_eq!(ends(&mut daemon), Some(0), "{meaning}");
             continue;
         }
-        assert_eq!(exits(&host, &away, verb, code), Some(i32::from(code)), "{verb}: {meaning}");
+        let (exit_code, printed) = exits(&host, &away, verb, code);
+        assert_eq!(exit_code, Some(i32::from(code)), "{verb}: {meaning}: {printed}");
     }
     assert_eq!(call(&host, &["status"]).2, Some(i32::from(EXIT_CODES[0].0)));
     assert_eq!(call(&away, &["status"]).2, Some(i32::from(EXIT_CODES[1].0)));

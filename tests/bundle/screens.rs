@@ -508,11 +508,10 @@ fn adjust_prints_json_where_that_is_asked() {
 }
 
 #[test]
-fn every_admin_command_of_the_readme_prints_one_json_document() {
+fn admin_commands_print_one_json_document() {
     let host = started("");
     succeeds(&host.create("c1"));
     let bundle = host.path("bundle").display().to_string();
-    let readme = include_str!("../../README.md");
     for words in [
         &["status"] as &[&str],
         &["plugins"],
@@ -525,10 +524,6 @@ fn every_admin_command_of_the_readme_prints_one_json_document() {
         &["restart"],
         &["stop"],
     ] {
-        assert!(
-            readme.contains(&format!("`nri-runc nri {}", words[0]))
-                || readme.contains(&format!("`{}`", words[0]))
-        );
         let output = host.call(&[&["nri", "--json"][..], words].concat());
         let document = serde_json::from_slice::<Value>(&output.stdout);
         assert!(document.is_ok(), "{words:?}: {}", String::from_utf8_lossy(&output.stdout));

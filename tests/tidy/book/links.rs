@@ -59,6 +59,35 @@ fn each_link_of_the_documentation_leads_somewhere() {
     assert!(count > 200, "{count} links were found");
 }
 
+/// mdBook needs minutes to build, so this finds without it what fails there: the book has the files of
+/// `docs` and those outside that its pages link to (`scripts/docs.sh`), and no other file or folder.
+#[test]
+fn each_link_of_the_book_stays_in_the_book() {
+    let is_ours = |path: &Path| path.starts_with("docs");
+    let leads_to = |page: &Page, link: &String| {
+        let path = link.split('#').next().unwrap();
+        (!path.is_empty()).then(|| target(&page.name, path))
+    };
+    let targets = |page: &Page| -> Vec<PathBuf> {
+        links(page).iter().filter_map(|link| leads_to(page, link)).collect()
+    };
+    let all = pages();
+    let own: Vec<&Page> = all.iter().filter(|page| is_ours(Path::new(&page.name))).collect();
+    let copied: BTreeSet<PathBuf> =
+        own.iter().flat_map(|page| targets(page)).filter(|path| !is_ours(path)).collect();
+    assert!(copied.len() >= 5, "{copied:?}");
+    for path in &copied {
+        assert!(root().join(path).is_file(), "{} is not a file", path.display());
+        if path.extension().is_some_and(|end| end == "md") {
+            let page = Page::read(path.to_str().unwrap());
+            for target in targets(&page) {
+                let is_in_it = is_ours(&target) || copied.contains(&target);
+                assert!(is_in_it, "{}: the book lacks {}", page.name, target.display());
+            }
+        }
+    }
+}
+
 #[test]
 fn each_page_is_in_the_book_once() {
     let contents = Page::read("docs/SUMMARY.md");

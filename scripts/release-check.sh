@@ -1,0 +1,33 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# What is too long for every change (.github/workflows/release.yml runs it): each part, then which of them failed.
+set -u
+cd "$(dirname "$0")/.."
+failed=
+
+part() {
+    name=$1
+    shift
+    echo "release-check: $name"
+    "$@" || failed="$failed $name"
+}
+
+# The oldest Rust that Cargo.toml promises.
+oldest() {
+    rust=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    if ! rustup toolchain install "$rust" --profile minimal >/dev/null 2>&1; then
+        echo "skipped: Rust $rust cannot be had here"
+        return
+    fi
+    RUSTUP_TOOLCHAIN=$rust cargo check --locked --workspace --lib --bins --target-dir target/oldest
+}
+
+part oldest-rust oldest
+part book make --no-print-directory docs
+part audit make --no-print-directory audit
+part lengths env LENGTHS=all cargo test --locked --test pure length::
+part fuzz env FUZZ_SECONDS=120 cargo test --locked --test pure fuzz::
+part kills env KILLS=all cargo test --locked --test node kills:: -- --skip errno::
+part slow env SLOW=all cargo test --locked --test node slow::
+[ -z "$failed" ] || { echo "release-check: failed:$failed"; exit 1; }
+echo "release-check: all parts passed"

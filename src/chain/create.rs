@@ -111,13 +111,25 @@ impl Injecting<'_> {
 
     /// What gives way and did not have to is set now.
     fn settle(&self, creation: Creation) -> Result<Creation, PluginFailure> {
-        let owner = |error: &MergeError| match error {
-            MergeError::AgainstRule(note) => note.plugin.clone(),
-            _ => String::new(),
-        };
         let settled = creation.settle();
-        settled.map_err(|error| PluginFailure::from_merge_error(&owner(&error), &error))
+        settled.map_err(|error| {
+            let note = if let MergeError::AgainstRule(note) = &error { Some(note) } else { None };
+            let owner = note.map(|note| note.plugin.clone()).unwrap_or_default();
+            PluginFailure::from_merge_error(&owner, &error)
+        })
     }
+}
+
+/// Checks once more, of everything together, that each owner may set what it owns.
+fn check_owned<'o>(
+    creation: &Creation,
+    owners: impl Iterator<Item = (String, &'o Rights)>,
+) -> Result<(), PluginFailure> {
+    for (id, rights) in owners {
+        let checked = creation.check_owned(&id, rights);
+        checked.map_err(|error| PluginFailure::from_merge_error(&id, &error))?;
+    }
+    Ok(())
 }
 
 /// Asks the subscribers, merges their replies, and lets the validators judge.
@@ -170,14 +182,10 @@ pub async fn create(
     if !participants.injections.is_empty() {
         observer.container_changed(creation.container());
     }
-    let plugins = applied.iter().map(|(member, rights)| (member.id(), Rights::clone(rights)));
-    let all = plugins.chain(injections.done).filter(|_| !scope.rules.is_empty());
-    for (id, rights) in all {
-        creation.check_owned(&id, &rights).map_err(|error| ChainError {
-            failure: PluginFailure::from_merge_error(&id, &error),
-            asked,
-        })?;
-    }
+    let plugins = applied.iter().map(|(member, rights)| (member.id(), rights.as_ref()));
+    let injected = injections.done.iter().map(|(id, rights)| (id.clone(), rights));
+    let owners = plugins.chain(injected).filter(|_| !scope.rules.is_empty());
+    check_owned(&creation, owners).map_err(|failure| ChainError { failure, asked })?;
     if !validators.is_empty() || participants.builtin.enable {
         // NRI: the reference also lists plugins that did not reply, so that a required plugin
         // counts as present although it had no say (BUG-24).

@@ -61,72 +61,70 @@ fn every_key_is_read_and_becomes_a_part_of_a_document() {
     assert_eq!(section.document, wanted);
 }
 
+const AUTHOR: &str = "pod and image authors write what selects here";
+
+/// Lines of a section, and the mistake in them.
+const MISTAKES: &[(&str, &str)] = &[
+    ("", "f:1:1: the injection sets nothing"),
+    ("env = { A = 1 }", "f:2:13: inject.env.A: expected a string in quotes"),
+    ("env = [\"A=1\"]", "f:2:7: inject.env: expected a table, { KEY = VALUE }"),
+    ("env = { -A = \"1\" }", "f:2:9: inject.env: the key \"-A\" would remove it"),
+    ("env = { \"\" = \"1\" }", "f:2:9: inject.env: the key \"\" is empty"),
+    ("env = { \"A=B\" = \"1\" }", "f:2:9: inject.env: the key \"A=B\" has a ="),
+    ("nev = { A = \"1\" }", "f:2:1: unknown key inject.nev (did you mean env?)"),
+    ("index = \"7\"\nenv = { A = \"1\" }", "f:2:9: inject.index: expected two digits"),
+    ("name = \"a,b\"\nenv = { A = \"1\" }", "f:2:8: inject.name: expected a name without"),
+    ("when = \"never\"\nenv = { A = \"1\" }", "f:2:8: inject.when: must be one of: absent"),
+    ("mode = \"dry\"\nenv = { A = \"1\" }", "f:2:8: inject.mode: must be one of"),
+    ("namespaces = \"a\"\nenv = { A = \"1\" }", "f:2:14: inject.namespaces: expected a list"),
+    ("engines = [\"crio\"]\nenv = { A = \"1\" }", "f:2:11: inject.engines: \"crio\" is not"),
+    (
+        "rlimits = { nofiles = { soft = 1, hard = 1 } }",
+        "f:2:13: inject.rlimits: the key \"nofiles\" is not",
+    ),
+    ("rlimits = { nofile = { soft = 1 } }", "f:2:22: inject.rlimits.nofile: hard is missing"),
+    (
+        "rlimits = { nofile = { soft = -1, hard = 1 } }",
+        "f:2:31: inject.rlimits.nofile.soft: expected an",
+    ),
+    ("mounts = [{ destinaton = \"/d\" }]", "f:2:13: unknown key inject.mounts.destinaton"),
+    (
+        "mounts = [{ destination = \"d\" }]",
+        "f:2:27: inject.mounts.destination: expected an absolute",
+    ),
+    ("mounts = [{ destination = \"-/d\" }]", "f:2:27: inject.mounts.destination: expected an"),
+    ("mounts = { destination = \"/d\" }", "f:2:10: inject.mounts: expected a list"),
+    ("devices = [{ type = \"c\" }]", "f:2:12: inject.devices: path is missing"),
+    ("devices = [{ path = \"/x\", type = \"c\", fileMode = 4096 }]", "from 0 to 511"),
+    ("resources = { blockIO = { weight = 1 } }", "f:2:15: unknown key inject.resources.blockIO"),
+    ("resources = { cpu = { shares = \"1\" } }", "f:2:32: inject.resources.cpu.shares: expected"),
+    ("oom_score_adj = 2000", "f:2:17: inject.oom_score_adj: expected an integer from -1000"),
+    (
+        "when = \"always\"\nseccomp = \"p.json\"",
+        "f:3:11: inject.seccomp: expected an absolute path",
+    ),
+    ("when = \"always\"\nhooks = { prestrt = [] }", "f:3:11: unknown key inject.hooks.prestrt"),
+    ("cdi = [\"a/b=c\"]", "f:2:1: inject.cdi: it has no absence"),
+    ("seccomp = \"/p\"", "f:2:1: inject.seccomp: it has no absence"),
+    ("hooks = { poststop = [] }", "f:2:1: inject.hooks: it has no absence"),
+    ("labels = [\"a=b\"]\noom_score_adj = 1", AUTHOR),
+    ("labels = [\"!a=b\"]\noom_score_adj = 1", AUTHOR),
+    ("images = [\"x\"]\nnamespaces = [\"*\"]\nsysctl = { a = \"1\" }", AUTHOR),
+    ("images = [\"x\"]\nnamespaces = [\"*\", \"!a\"]\nsysctl = { a = \"1\" }", AUTHOR),
+    ("images = [\"x\"]\nnamespaces = [\"?*\"]\nsysctl = { a = \"1\" }", AUTHOR),
+    (
+        "labels = [\"a=b\"]\nannotations = { \"run.oci.handler\" = \"1\" }",
+        "f:3:1: inject.annotations: a runtime",
+    ),
+    (
+        "labels = [\"a=b\"]\nannotations = { \"cdi.k8s.io/x\" = \"1\" }",
+        "f:3:1: inject.annotations: a runtime",
+    ),
+];
+
 #[test]
 fn each_mistake_has_its_place_and_leaves_the_section_out() {
-    let author = "pod and image authors write what selects here";
-    for (lines, wanted) in [
-        ("", "f:1:1: the injection sets nothing"),
-        ("env = { A = 1 }", "f:2:13: inject.env.A: expected a string in quotes"),
-        ("env = [\"A=1\"]", "f:2:7: inject.env: expected a table, { KEY = VALUE }"),
-        ("env = { -A = \"1\" }", "f:2:9: inject.env: the key \"-A\" would remove it"),
-        ("env = { \"\" = \"1\" }", "f:2:9: inject.env: the key \"\" is empty"),
-        ("env = { \"A=B\" = \"1\" }", "f:2:9: inject.env: the key \"A=B\" has a ="),
-        ("nev = { A = \"1\" }", "f:2:1: unknown key inject.nev (did you mean env?)"),
-        ("index = \"7\"\nenv = { A = \"1\" }", "f:2:9: inject.index: expected two digits"),
-        ("name = \"a,b\"\nenv = { A = \"1\" }", "f:2:8: inject.name: expected a name without"),
-        ("when = \"never\"\nenv = { A = \"1\" }", "f:2:8: inject.when: must be one of: absent"),
-        ("mode = \"dry\"\nenv = { A = \"1\" }", "f:2:8: inject.mode: must be one of"),
-        ("namespaces = \"a\"\nenv = { A = \"1\" }", "f:2:14: inject.namespaces: expected a list"),
-        ("engines = [\"crio\"]\nenv = { A = \"1\" }", "f:2:11: inject.engines: \"crio\" is not"),
-        (
-            "rlimits = { nofiles = { soft = 1, hard = 1 } }",
-            "f:2:13: inject.rlimits: the key \"nofiles\" is not",
-        ),
-        ("rlimits = { nofile = { soft = 1 } }", "f:2:22: inject.rlimits.nofile: hard is missing"),
-        (
-            "rlimits = { nofile = { soft = -1, hard = 1 } }",
-            "f:2:31: inject.rlimits.nofile.soft: expected an",
-        ),
-        ("mounts = [{ destinaton = \"/d\" }]", "f:2:13: unknown key inject.mounts.destinaton"),
-        (
-            "mounts = [{ destination = \"d\" }]",
-            "f:2:27: inject.mounts.destination: expected an absolute",
-        ),
-        ("mounts = [{ destination = \"-/d\" }]", "f:2:27: inject.mounts.destination: expected an"),
-        ("mounts = { destination = \"/d\" }", "f:2:10: inject.mounts: expected a list"),
-        ("devices = [{ type = \"c\" }]", "f:2:12: inject.devices: path is missing"),
-        ("devices = [{ path = \"/x\", type = \"c\", fileMode = 4096 }]", "from 0 to 511"),
-        (
-            "resources = { blockIO = { weight = 1 } }",
-            "f:2:15: unknown key inject.resources.blockIO",
-        ),
-        (
-            "resources = { cpu = { shares = \"1\" } }",
-            "f:2:32: inject.resources.cpu.shares: expected",
-        ),
-        ("oom_score_adj = 2000", "f:2:17: inject.oom_score_adj: expected an integer from -1000"),
-        (
-            "when = \"always\"\nseccomp = \"p.json\"",
-            "f:3:11: inject.seccomp: expected an absolute path",
-        ),
-        ("when = \"always\"\nhooks = { prestrt = [] }", "f:3:11: unknown key inject.hooks.prestrt"),
-        ("cdi = [\"a/b=c\"]", "f:2:1: inject.cdi: it has no absence"),
-        ("seccomp = \"/p\"", "f:2:1: inject.seccomp: it has no absence"),
-        ("hooks = { poststop = [] }", "f:2:1: inject.hooks: it has no absence"),
-        ("labels = [\"a=b\"]\noom_score_adj = 1", author),
-        ("labels = [\"!a=b\"]\noom_score_adj = 1", author),
-        ("images = [\"x\"]\nnamespaces = [\"*\"]\nsysctl = { a = \"1\" }", author),
-        ("images = [\"x\"]\nnamespaces = [\"*\", \"!a\"]\nsysctl = { a = \"1\" }", author),
-        ("images = [\"x\"]\nnamespaces = [\"?*\"]\nsysctl = { a = \"1\" }", author),
-        (
-            "labels = [\"a=b\"]\nannotations = { \"run.oci.handler\" = \"1\" }",
-            "f:3:1: inject.annotations: a runtime",
-        ),
-        (
-            "labels = [\"a=b\"]\nannotations = { \"cdi.k8s.io/x\" = \"1\" }",
-            "f:3:1: inject.annotations: a runtime",
-        ),
-    ] {
+    for (lines, wanted) in MISTAKES.iter().copied() {
         let problem = mistake(lines);
         assert!(problem.text.contains(wanted), "{}: {lines}", problem.text);
         assert_eq!(problem.consequence, Consequence::KeepsLast, "{lines}");

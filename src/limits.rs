@@ -3,11 +3,8 @@
 //! it enters. Beyond one, a text is cut and its length is stated; an identity, and a list that
 //! protects, is refused. Limits of frames, documents and connections stand where these are read.
 
-pub(crate) use nri_adaptation::PLUGIN_NAME;
 pub(crate) use nri_api::text::{cut, split};
 
-/// The NRI version that a plugin states, in bytes.
-pub(crate) const NRI_VERSION: usize = 64;
 /// The plugins that take part at once: each event waits for all of them. The reference's own benchmark
 /// has ten; one that is pre-installed or configured is never refused for the number of others.
 pub(crate) const PLUGINS: usize = 128;
@@ -18,13 +15,6 @@ pub(crate) const QUOTED: usize = 4 << 10;
 /// A failure as one line, in bytes, with the names of fields and containers that it has: they are a
 /// plugin's or an engine's choice. Room for several quoted texts.
 pub(crate) const LINE: usize = 32 << 10;
-/// What a connection may send before it has registered as a plugin, in bytes. An index, a name and a
-/// version need some hundred.
-pub(crate) const UNREGISTERED: usize = 64 << 10;
-/// Requests of one plugin that are read and not answered, in bytes: each is in memory several times.
-pub(crate) const REQUESTS_IN_HAND: usize = 8 << 20;
-/// Memory that a connection keeps for the next message once a longer one was read, in bytes.
-pub(crate) const KEPT: usize = 256 << 10;
 /// Part of an answer to an operator, in bytes; a longer answer is sent in parts. Below the frame.
 pub(crate) const ADMIN_PART: usize = 1 << 20;
 /// Notes of commands that ran without the daemon, of some 4 KiB each: two for each container of a

@@ -63,15 +63,11 @@ pub mod link {
 }
 
 pub mod plugin {
-    pub use crate::plugin::identity::PluginIdentity;
     pub use crate::plugin::outcome::Outcome;
-    pub use crate::plugin::session::{Plugin, SessionError, Settings, Upcalls, handshake};
+    pub use crate::plugin::session::{Plugin, SessionError, Settings, handshake};
     pub use crate::plugin::snapshot::EncodedSnapshot;
     pub mod json {
         pub use crate::plugin::json::{read, show};
-    }
-    pub mod mux {
-        pub use crate::plugin::mux::split;
     }
 }
 

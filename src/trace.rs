@@ -35,6 +35,12 @@ pub(crate) struct TraceContext {
 }
 
 impl TraceContext {
+    /// The pairs that carry it to a plugin, under the names of the W3C headers.
+    pub(crate) fn into_metadata(self) -> Vec<(&'static str, String)> {
+        let state = (!self.state.is_empty()).then_some(("tracestate", self.state));
+        [("traceparent", self.parent)].into_iter().chain(state).collect()
+    }
+
     /// Reads the variables of a caller; none if it is not traced.
     pub(crate) fn of_variables(variables: &[(String, OsString)]) -> Option<Self> {
         let value = |name: &str| {
@@ -84,6 +90,10 @@ mod tests {
     fn what_was_read_is_written_again() {
         let read = TraceContext::read(PARENT, "vendor=1,other=2").unwrap();
         assert_eq!((read.parent.as_str(), read.state.as_str()), (PARENT, "vendor=1,other=2"));
+        let named = [("traceparent", PARENT), ("tracestate", "vendor=1,other=2")];
+        assert_eq!(read.into_metadata(), named.map(|(name, value)| (name, value.to_owned())));
+        let alone = TraceContext::read(PARENT, "").unwrap().into_metadata();
+        assert_eq!(alone, [("traceparent", PARENT.to_owned())]);
         let unsampled = PARENT.replace("-01", "-00");
         assert_eq!(TraceContext::read(&unsampled, "").unwrap().parent, unsampled);
     }

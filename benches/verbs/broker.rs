@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nri_adaptation::{Creation, DefaultValidator};
+use nri_api::identity::PluginIdentity;
 use nri_runc::plugin::api;
 use nri_runc::testing::chain::{self, ChainedPlugin, Participants, RuleScope};
 use nri_runc::testing::config::PluginSettings;
-use nri_runc::testing::plugin::{
-    self, EncodedSnapshot, Outcome, PluginIdentity, Settings, Upcalls,
-};
+use nri_runc::testing::plugin::{self, EncodedSnapshot, Outcome, Settings};
+use nri_transport::Upcalls;
 use protobuf::Message;
 use tokio::net::UnixListener;
 

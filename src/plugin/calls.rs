@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The requests whose reply has content, one method each.
 
-use std::sync::atomic::Ordering;
-
+use nri_transport::SynchronizePart;
 use protobuf::{UnknownFields, UnknownValue, UnknownValueRef};
 
-use super::caller::SynchronizePart;
 use super::{EncodedSnapshot, Event, Outcome, Plugin, api};
 
 impl Plugin {
@@ -34,7 +32,7 @@ impl Plugin {
                     return Outcome::Refused("it does not take a snapshot in parts".to_owned());
                 }
                 Outcome::Answered(mut answer) if !more => {
-                    self.is_ready.store(true, Ordering::Release);
+                    self.server.mark_synchronized();
                     add_unknown(answer.special_fields.mut_unknown_fields(), &earlier);
                     self.record_wishes("Synchronize", answer.update.len(), 0);
                     return Outcome::Answered(answer);

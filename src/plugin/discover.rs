@@ -16,7 +16,7 @@ use crate::files;
 use crate::limits;
 use crate::presence::{self, IfThere};
 
-use super::identity::PluginIdentity;
+use super::PluginIdentity;
 
 /// A pre-installed plugin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

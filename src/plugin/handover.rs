@@ -9,17 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use nri_transport::{Blob, SavedTrunk, Upcalls, continue_to_call, resume_runtime};
 use protobuf::Message;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 
-use super::api;
 use super::child::PluginProcess;
-use super::identity::PluginIdentity;
-use super::mux::{self, SavedTrunk};
 use super::process::ProcessLog;
-use super::session::{Plugin, PluginParts, Upcalls, serve_runtime};
-use super::unread::Blob;
+use super::session::{Plugin, PluginParts};
+use super::{PluginIdentity, api};
 
 /// A plugin between two calls.
 #[derive(Debug, Serialize, Deserialize)]
@@ -123,9 +121,10 @@ impl Plugin {
         stream.set_nonblocking(true)?;
         let SavedPlugin { index, name, nri_version, .. } = saved;
         let identity = PluginIdentity { index, name, nri_version };
-        let split = mux::continue_to_call(UnixStream::from_std(stream)?, saved.trunk)?;
+        let split = continue_to_call(UnixStream::from_std(stream)?, saved.trunk)?;
         let (trunk, caller, runtime) = split;
-        let server = serve_runtime(trunk.clone(), runtime, identity.clone(), upcalls).await;
+        let server = resume_runtime(&trunk, runtime, identity.clone(), upcalls).await;
+        let server = server.map_err(|error| std::io::Error::other(error.to_string()))?;
         let declared = saved.declared.map(|bytes| api::FailurePolicy::parse_from_bytes(&bytes.0));
         let parts = PluginParts {
             identity,
@@ -136,7 +135,7 @@ impl Plugin {
             timeout: saved.timeout,
             speaks_state_change: saved.speaks_state_change,
         };
-        let mut plugin = Self::from_parts(parts, trunk, caller, server?);
+        let mut plugin = Self::from_parts(parts, trunk, caller, server);
         if let (Some(process), Some(log)) = (saved.process, log) {
             let output = process.output.map(own).transpose()?;
             log.resume(process.tail, process.line.0, output);

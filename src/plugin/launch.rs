@@ -14,7 +14,8 @@ use crate::error::{Error, Result};
 use super::child::PluginProcess;
 use super::discover::PluginFile;
 use super::process::ProcessLog;
-use super::session::{Plugin, Settings, Upcalls, handshake};
+use super::session::{Plugin, Settings, handshake};
+use nri_transport::Upcalls;
 
 /// How long the exit of a plugin that failed to register is waited for, so that the error can
 /// report it.

@@ -1,21 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One NRI plugin: its bytes (`mux`), its handshake and calls (`session`), starting it
-//! (`launch`), and what a missing reply means (`policy`). It knows neither bundles nor engines.
+//! One NRI plugin: its handshake and calls (`session`), starting it (`launch`), and what a missing
+//! reply means (`policy`). Its bytes are `nri-transport`'s. It knows neither bundles nor engines.
 
-mod backpressure;
-mod caller;
 mod calls;
 mod child;
 mod discover;
-mod frame;
 mod handover;
-pub(crate) mod identity;
 mod launch;
 mod meter;
-pub(crate) mod mux;
 mod notify;
 pub(crate) mod outcome;
-mod outgoing;
 mod policy;
 mod process;
 mod send;
@@ -23,24 +17,23 @@ pub(crate) mod session;
 pub(crate) mod snapshot;
 /// The socket that plugins connect to.
 pub(crate) mod socket;
-mod stream;
 pub mod stub;
 mod turns;
-mod unread;
 
 /// The messages and services of NRI.
 pub use nri_api as api;
 pub use nri_api::event::{ALL_EVENTS, Event};
+pub(crate) use nri_api::identity::PluginIdentity;
 pub(crate) use nri_api::json;
+pub(crate) use nri_transport::Upcalls;
 
 pub(crate) use discover::{PluginFile, Unusable, UnusableKind, discover, identities};
 pub(crate) use handover::SavedPlugin;
-pub(crate) use identity::PluginIdentity;
 pub(crate) use launch::Launched;
 pub use meter::{CallMeter, CallSample};
 pub(crate) use outcome::Outcome;
 pub(crate) use policy::Policy;
 pub(crate) use process::ProcessLog;
-pub(crate) use session::{Plugin, Settings, Upcalls, handshake};
+pub(crate) use session::{Plugin, Settings, handshake};
 pub(crate) use snapshot::{Encoded, EncodedSnapshot};
 pub(crate) use turns::{busy_plugins, caller_deadline, with_caller_deadline};

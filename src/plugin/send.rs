@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A request on its way to a plugin: its turn, its time-out, its result.
 
+use nri_transport::{PluginRequest, Unanswered};
 use tokio::time::Instant;
 use ttrpc::Code;
 
-use super::caller::{PluginRequest, Unanswered};
 use super::meter::{self, CallSample};
 use super::outcome::from_status;
 use super::turns::{self, Rank};
 use super::{Outcome, Plugin};
+use crate::trace::{self, TraceContext};
 
 /// What a call without a status is counted as.
 const NO_STATUS: &str = "other";
@@ -16,7 +17,7 @@ const NO_STATUS: &str = "other";
 impl Plugin {
     /// Sends a request once it is its turn, bounded by the plugin's time-out.
     pub(super) async fn call<R: PluginRequest>(&self, request: &R) -> Outcome<R::Answer> {
-        self.call_at(request.rank(), R::METHOD, request).await
+        self.call_at(Rank::of(R::METHOD), R::METHOD, request).await
     }
 
     /// The same for a request whose type alone does not decide its rank.
@@ -51,7 +52,8 @@ impl Plugin {
         begun: Instant,
     ) -> (Outcome<R::Answer>, Option<&'static str>) {
         let timeout = self.timeout();
-        let answer = self.caller.call(request, timeout);
+        let trace = trace::current().map_or_else(Vec::new, TraceContext::into_metadata);
+        let answer = self.caller.call(request, timeout, &trace);
         let answered = tokio::select! {
             answered = tokio::time::timeout(timeout, answer) => answered,
             reason = self.trunk.closed() => return (Outcome::Gone(reason), Some(NO_STATUS)),

@@ -11,22 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
+use nri_transport::{Connection, NotRegistered, PluginCaller, RuntimeServer, Trunk, Upcalls};
 use tokio::net::UnixStream;
-use tokio::sync::{OnceCell, mpsc};
-use ttrpc::Code;
-use ttrpc::r#async::transport::Listener;
-use ttrpc::r#async::{Server, TtrpcContext};
 
 use crate::config::PluginSettings;
 
-use super::caller::PluginCaller;
 use super::child::PluginProcess;
 use super::handover::SavedProcess;
-use super::identity::PluginIdentity;
-use super::mux::{self, Connection, Trunk};
 use super::turns::Turns;
-use super::{CallMeter, Event, Outcome, Policy, api};
+use super::{CallMeter, Event, Outcome, PluginIdentity, Policy, api};
 use nri_api::event::ALL_BITS;
 
 /// How long a plugin may take to answer Shutdown.
@@ -47,20 +40,6 @@ pub struct Settings {
     pub nri_version: String,
 }
 
-/// Requests that a plugin makes to the runtime.
-#[async_trait]
-pub trait Upcalls: Send + Sync {
-    /// It has registered and will be configured.
-    fn registered(&self, _plugin: &PluginIdentity) {}
-
-    /// UpdateContainers.
-    async fn update_containers(
-        &self,
-        plugin: &PluginIdentity,
-        request: api::UpdateContainersRequest,
-    ) -> Result<api::UpdateContainersResponse, String>;
-}
-
 /// Why a connection did not become a plugin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
@@ -78,6 +57,15 @@ pub enum SessionError {
     Events(String, i32),
 }
 
+impl From<NotRegistered> for SessionError {
+    fn from(error: NotRegistered) -> Self {
+        match error {
+            NotRegistered::TimedOut => Self::NotRegistered,
+            NotRegistered::Gone(why) => Self::Gone(why),
+        }
+    }
+}
+
 /// What is known of a plugin that was configured.
 pub(super) struct PluginParts {
     pub(super) identity: PluginIdentity,
@@ -87,64 +75,6 @@ pub(super) struct PluginParts {
     pub(super) pid: Option<i32>,
     pub(super) timeout: Duration,
     pub(super) speaks_state_change: bool,
-}
-
-/// The runtime service as this plugin reaches it.
-struct RuntimeService {
-    trunk: Trunk,
-    registered: mpsc::Sender<PluginIdentity>,
-    identity: OnceCell<PluginIdentity>,
-    /// From the file name of a launched plugin; the identity that it registers with is ignored.
-    launched_as: Option<(String, String)>,
-    is_ready: Arc<AtomicBool>,
-    upcalls: Arc<dyn Upcalls>,
-}
-
-fn status_error(code: Code, text: impl Into<String>) -> ttrpc::Error {
-    ttrpc::Error::RpcStatus(ttrpc::get_status(code, text.into()))
-}
-
-#[async_trait]
-impl api::Runtime for RuntimeService {
-    async fn register_plugin(
-        &self,
-        _context: &TtrpcContext,
-        request: api::RegisterPluginRequest,
-    ) -> ttrpc::Result<api::Empty> {
-        let identity = match &self.launched_as {
-            Some((index, name)) => Ok(PluginIdentity::launched(index, name, &request.NRI_version)),
-            None => PluginIdentity::checked(
-                &request.plugin_idx,
-                &request.plugin_name,
-                &request.NRI_version,
-            ),
-        };
-        let identity = identity.map_err(|why| status_error(Code::INVALID_ARGUMENT, why))?;
-        if self.identity.set(identity.clone()).is_err() {
-            return Err(status_error(
-                Code::ALREADY_EXISTS,
-                "this connection has registered already",
-            ));
-        }
-        // Before the plugin knows that it may send more.
-        self.trunk.note_registered();
-        self.upcalls.registered(&identity);
-        let _nobody_waits_any_more = self.registered.try_send(identity);
-        Ok(api::Empty::new())
-    }
-
-    async fn update_containers(
-        &self,
-        _context: &TtrpcContext,
-        request: api::UpdateContainersRequest,
-    ) -> ttrpc::Result<api::UpdateContainersResponse> {
-        let ready = self.is_ready.load(Ordering::Acquire);
-        let Some(identity) = self.identity.get().filter(|_| ready) else {
-            return Err(status_error(Code::FAILED_PRECONDITION, "not synchronized yet"));
-        };
-        let answer = self.upcalls.update_containers(identity, request).await;
-        answer.map_err(|why| status_error(Code::INTERNAL, why))
-    }
 }
 
 /// A registered and configured plugin.
@@ -161,12 +91,11 @@ pub struct Plugin {
     pub(super) caller: PluginCaller,
     pub(super) turns: Turns,
     pub(super) meter: Option<Arc<dyn CallMeter>>,
-    pub(super) is_ready: Arc<AtomicBool>,
     pub(super) speaks_state_change: AtomicBool,
     /// Events that it took as StateChange.
     pub(super) deprecated: std::sync::Mutex<BTreeSet<&'static str>>,
     /// Serves the plugin's calls as long as it lives.
-    _server: Server,
+    pub(super) server: RuntimeServer,
     /// The process of a launched plugin.
     process: std::sync::Mutex<Option<PluginProcess>>,
 }
@@ -189,7 +118,7 @@ pub async fn handshake(
     upcalls: Arc<dyn Upcalls>,
 ) -> Result<Plugin, SessionError> {
     let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
-    let split = mux::split_to_call(stream);
+    let split = nri_transport::split_to_call(stream);
     let split = split.map_err(|error| SessionError::Gone(crate::error::in_our_words(&error)));
     let (trunk, caller, runtime) = split?;
     let mut given_up = GivenUp(Some(trunk.clone()));
@@ -222,27 +151,13 @@ async fn register_and_configure(
     upcalls: Arc<dyn Upcalls>,
     pid: Option<i32>,
 ) -> Result<Plugin, SessionError> {
-    let (registered, mut registration) = mpsc::channel(1);
-    let is_ready = Arc::new(AtomicBool::new(false));
     let (launched_as, config) = match launched {
         Some((index, name, config)) => (Some((index, name)), config),
         None => (None, String::new()),
     };
-    let service = RuntimeService {
-        trunk: trunk.clone(),
-        registered,
-        identity: OnceCell::new(),
-        launched_as,
-        is_ready: Arc::clone(&is_ready),
-        upcalls,
-    };
-    let server = start_server(runtime, service).await;
-    let server = server.map_err(|error| SessionError::Gone(error.to_string()))?;
-    let identity = tokio::select! {
-        identity = registration.recv() => identity.ok_or(SessionError::NotRegistered)?,
-        reason = trunk.closed() => return Err(SessionError::Gone(reason)),
-        () = tokio::time::sleep(settings.registration_timeout) => return Err(SessionError::NotRegistered),
-    };
+    let server = nri_transport::serve_runtime(trunk, runtime, launched_as, upcalls).await;
+    let mut server = server.map_err(|error| SessionError::Gone(error.to_string()))?;
+    let identity = server.registered(trunk, settings.registration_timeout).await?;
     let parts = PluginParts {
         speaks_state_change: identity.nri_version.is_empty(),
         identity,
@@ -253,38 +168,8 @@ async fn register_and_configure(
         timeout: settings.request_timeout,
     };
     let mut plugin = Plugin::from_parts(parts, trunk.clone(), caller, server);
-    plugin.is_ready = is_ready;
     plugin.configure(config, settings).await?;
     Ok(plugin)
-}
-
-async fn start_server(runtime: Connection, service: RuntimeService) -> ttrpc::Result<Server> {
-    let once = futures_util::stream::once(std::future::ready(Ok(runtime)));
-    let mut server = Server::new()
-        .register_service(api::create_runtime(Arc::new(service)))
-        .add_listener(Listener::new(once));
-    server.start().await?;
-    Ok(server)
-}
-
-/// Serves the calls of a plugin that was synchronized by another program of this process.
-pub(super) async fn serve_runtime(
-    trunk: Trunk,
-    runtime: Connection,
-    identity: PluginIdentity,
-    upcalls: Arc<dyn Upcalls>,
-) -> std::io::Result<Server> {
-    let (registered, _nobody_waits) = mpsc::channel(1);
-    upcalls.registered(&identity);
-    let service = RuntimeService {
-        trunk,
-        registered,
-        identity: OnceCell::new_with(Some(identity)),
-        launched_as: None,
-        is_ready: Arc::new(AtomicBool::new(true)),
-        upcalls,
-    };
-    start_server(runtime, service).await.map_err(|error| std::io::Error::other(error.to_string()))
 }
 
 fn nanos(duration: Duration) -> u64 {
@@ -301,7 +186,7 @@ impl Plugin {
         parts: PluginParts,
         trunk: Trunk,
         caller: PluginCaller,
-        server: Server,
+        server: RuntimeServer,
     ) -> Self {
         let plugin = Self {
             identity: parts.identity,
@@ -314,10 +199,9 @@ impl Plugin {
             caller,
             turns: Turns::new(1),
             meter: None,
-            is_ready: Arc::new(AtomicBool::new(true)),
             speaks_state_change: AtomicBool::new(parts.speaks_state_change),
             deprecated: std::sync::Mutex::default(),
-            _server: server,
+            server,
             process: std::sync::Mutex::new(None),
         };
         plugin.weigh();
@@ -492,7 +376,7 @@ impl Plugin {
         let _turns = tokio::time::timeout(self.timeout(), self.turns.all()).await;
         let wait = SHUTDOWN_WAIT.min(self.timeout());
         let request = api::Empty::new();
-        let answer = self.caller.call(&request, wait);
+        let answer = self.caller.call(&request, wait, &[]);
         let _answered_or_not = tokio::time::timeout(wait, answer).await;
         self.disconnect(why);
     }

@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
+use nri_transport::TTRPC_LIMIT;
 use protobuf::Message;
 
 use crate::formats::protobuf::write_varint;
 
 use super::api;
-use super::frame::TTRPC_LIMIT;
 
 /// One message in two parts: bytes that were kept, and fields as they are now. A reader sees both
 /// as one message.

@@ -18,6 +18,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use nri_transport::RequestSubject;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -41,12 +42,15 @@ pub(super) enum Rank {
 
 const RANKS: usize = 3;
 
-/// Pod and container that a request is about.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct RequestSubject<'a> {
-    pub(super) pod: &'a str,
-    /// Empty where it is about the pod.
-    pub(super) container: &'a str,
+impl Rank {
+    /// The rank of a request of this method.
+    pub(super) fn of(method: &str) -> Self {
+        match method {
+            "RunPodSandbox" => Self::NewPod,
+            "CreateContainer" => Self::Creation,
+            _ => Self::UnderWay,
+        }
+    }
 }
 
 /// The plugin is too busy: the turn would not come in time.

@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use nri_adaptation::{Creation, DefaultValidator, Merged};
+use nri_api::identity::PluginIdentity;
 use nri_runc::plugin::stub::Stub;
 use nri_runc::plugin::{Event, api};
 use nri_runc::testing::chain::{
     self, Cause, ChainError, ChainedPlugin, Notification, Participants, RuleScope,
 };
 use nri_runc::testing::config::{OnFailure, PluginSettings};
-use nri_runc::testing::plugin::{PluginIdentity, Settings, Upcalls, handshake};
+use nri_runc::testing::plugin::{Settings, handshake};
+use nri_transport::Upcalls;
 use test_support::responding_plugin::{RespondingPlugin, Response, SharedPlugin};
 use tokio::net::UnixStream;
 

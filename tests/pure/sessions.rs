@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use nri_api::identity::PluginIdentity;
 use nri_runc::plugin::stub::Stub;
 use nri_runc::plugin::{Event, api};
-use nri_runc::testing::plugin::{
-    Outcome, Plugin, PluginIdentity, SessionError, Settings, Upcalls, handshake,
-};
+use nri_runc::testing::plugin::{Outcome, Plugin, SessionError, Settings, handshake};
+use nri_transport::Upcalls;
 use test_support::NoUpdates;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;

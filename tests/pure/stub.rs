@@ -5,11 +5,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use nri_api::identity::PluginIdentity;
 use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, Stub, async_trait};
 use nri_runc::plugin::{ALL_EVENTS, Event, api};
-use nri_runc::testing::plugin::{
-    Outcome, Plugin, PluginIdentity, SessionError, Settings, Upcalls, handshake, mux,
-};
+use nri_runc::testing::plugin::{Outcome, Plugin, SessionError, Settings, handshake};
+use nri_transport::Upcalls;
 use protobuf::MessageDyn;
 use tokio::net::UnixStream;
 use ttrpc::r#async::transport::{Listener, Socket};
@@ -237,7 +237,7 @@ impl api::Runtime for Old {
 /// A stub that is registered with an old runtime; the server lives as long as it is kept.
 async fn with_an_old_runtime() -> (api::PluginClient, Server, Stub, Heard) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let (_trunk, plugin, runtime) = mux::split(ours).unwrap();
+    let (_trunk, plugin, runtime) = nri_transport::split(ours).unwrap();
     let once = futures_util::stream::once(std::future::ready(Ok(runtime)));
     let mut server = Server::new()
         .register_service(api::create_runtime(Arc::new(Old)))

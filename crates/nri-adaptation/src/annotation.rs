@@ -9,7 +9,8 @@
 
 use nri_api as api;
 
-use crate::validator::{MOST_REQUIRED_PLUGINS, PLUGIN_NAME};
+use crate::validator::MOST_REQUIRED_PLUGINS;
+use nri_api::identity::PLUGIN_NAME;
 
 /// Between the parts of a list.
 const BLANKS: [char; 4] = [' ', '\t', '\r', '\n'];

@@ -64,9 +64,7 @@ pub use resources::rule_text;
 pub use rights::{Forbidden, Rights, RuleDecision, RuleNote, Ruling, UnknownField};
 pub use unknown::unknown_fields;
 pub use updates::{DroppedRequest, Updated, Updates};
-pub use validator::{
-    DefaultValidator, PLUGIN_NAME, REQUIRED_PLUGINS, ValidatorExemptions, missing_required,
-};
+pub use validator::{DefaultValidator, REQUIRED_PLUGINS, ValidatorExemptions, missing_required};
 
 /// Text that a plugin or an engine chose, for one of our messages.
 fn quoted(text: &str) -> String {

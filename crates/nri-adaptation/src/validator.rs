@@ -21,8 +21,6 @@ pub const REQUIRED_PLUGINS: &str = "required-plugins.noderesource.dev";
 /// The plugins that one pod may require with its annotations. More than any node has; a list that is
 /// cut would let the pod pass without the rest, so the pod is refused.
 pub(crate) const MOST_REQUIRED_PLUGINS: usize = 64;
-/// A plugin's name, in bytes. It becomes a file name, a label of metrics and a table's column.
-pub const PLUGIN_NAME: usize = 64;
 
 /// How much of an annotation is shown, in characters.
 const LONGEST_VALUE: usize = 80;

@@ -13,6 +13,7 @@
 //! ```
 //!
 //! * [`event`]: the events that a plugin subscribes to, with their bits.
+//! * [`identity`]: index and name of a plugin, and which of them are valid.
 //! * [`text`]: names and reasons that the other side chose, made fit for one line.
 //! * Feature `services`: the ttRPC clients and servers of both sides, asynchronous.
 //! * Feature `json`: messages as JSON (`json`), in protobuf's own mapping.
@@ -23,6 +24,7 @@
 mod convert;
 pub mod event;
 mod generated;
+pub mod identity;
 #[cfg(feature = "json")]
 pub mod json;
 pub mod text;

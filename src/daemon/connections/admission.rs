@@ -31,7 +31,6 @@ use crate::error::{in_our_words, quoted};
 use crate::files;
 use crate::host::Point;
 use crate::limits;
-use crate::plugin::mux::CLOSED;
 use crate::plugin::{self, Encoded, EncodedSnapshot, Outcome, Plugin, Settings, api};
 use crate::presence::{self, IfThere};
 use crate::state::{Container, HiddenFrom};
@@ -125,7 +124,7 @@ async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
             }
         },
         // `check` and `install` connect to find out who listens.
-        Some(Err(error)) if registered.is_none() && error.to_string() == CLOSED => {
+        Some(Err(error)) if registered.is_none() && error.to_string() == nri_transport::CLOSED => {
             debug!("process {pid} connected to the plugin socket and left");
         }
         Some(Err(error)) => {

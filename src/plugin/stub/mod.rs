@@ -43,8 +43,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::net::UnixStream;
-use ttrpc::r#async::transport::{Listener, Socket};
-use ttrpc::r#async::{Client, Server};
+use ttrpc::r#async::Server;
 use ttrpc::context;
 
 pub use async_trait::async_trait;
@@ -53,15 +52,13 @@ pub use messages::{annotation, env, resources};
 pub use program::{ProgramOptions, main, run};
 
 use super::api;
-use super::mux::{self, Connection, Trunk};
+use nri_transport::{Connection, Trunk};
 
 /// Any error of a plugin's own; its text is what the operator reads.
 pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
 /// What a plugin's handlers return.
 pub type Result<T> = std::result::Result<T, HandlerError>;
 
-/// The NRI version that the stub speaks.
-const NRI_VERSION: &str = "v0.12.5";
 /// How long the daemon may take to answer the plugin: an update may go through the real runtime, for
 /// which the daemon waits half a minute.
 const UPCALL_TIMEOUT: Duration = Duration::from_secs(40);
@@ -94,14 +91,7 @@ impl RuntimeHandle {
     }
 
     async fn introduce(&self, index: &str, name: &str) -> ttrpc::Result<()> {
-        let request = api::RegisterPluginRequest {
-            plugin_name: name.to_owned(),
-            plugin_idx: index.to_owned(),
-            NRI_version: NRI_VERSION.to_owned(),
-            ..api::RegisterPluginRequest::default()
-        };
-        let context = context::with_duration(UPCALL_TIMEOUT);
-        self.client.register_plugin(context, &request).await.map(|_| ())
+        nri_transport::register(&self.client, index, name, UPCALL_TIMEOUT).await
     }
 
     /// Waits until the connection is gone; returns the reason.
@@ -175,11 +165,7 @@ impl Stub {
         service: Arc<dyn api::Plugin + Send + Sync>,
         refused: Arc<OnceLock<String>>,
     ) -> ttrpc::Result<Self> {
-        let once = futures_util::stream::once(std::future::ready(Ok(plugin)));
-        let mut server = Server::new()
-            .register_service(api::create_plugin(service))
-            .add_listener(Listener::new(once));
-        server.start().await?;
+        let server = nri_transport::serve_plugin(plugin, service).await?;
         Ok(Self { runtime, refused, _server: server })
     }
 
@@ -213,9 +199,8 @@ impl Stub {
 }
 
 fn split(stream: UnixStream) -> std::io::Result<(RuntimeHandle, Connection)> {
-    let (trunk, plugin, runtime) = mux::split(stream)?;
-    let client = api::RuntimeClient::new(Client::new(Socket::new(runtime)));
-    Ok((RuntimeHandle { trunk, client }, plugin))
+    let (trunk, plugin, runtime) = nri_transport::split(stream)?;
+    Ok((RuntimeHandle { trunk, client: nri_transport::client(runtime) }, plugin))
 }
 
 /// The peer's error message, without ttRPC's envelope.

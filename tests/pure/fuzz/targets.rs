@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nri_adaptation::{Creation, Rights};
+use nri_api::identity::PluginIdentity;
 use nri_runc::plugin::api;
 use nri_runc::testing::describe::Spec;
 use nri_runc::testing::link::{DaemonResponse, Notice, WrapperRequest};
-use nri_runc::testing::plugin::{PluginIdentity, Settings, Upcalls, handshake, json};
+use nri_runc::testing::plugin::{Settings, handshake, json};
 use nri_runc::testing::spec::patch::{HostFacts, patch_on};
 use nri_runc::testing::{argv, config, dry, state};
+use nri_transport::Upcalls;
 use oci_document::SpecDocument;
 use protobuf::reflect::MessageDescriptor;
 use protobuf::{Message, MessageDyn, MessageFull};

@@ -2,9 +2,10 @@
 //! What a plugin sends: each field of its messages, by the protocol's own reflection.
 
 use nri_adaptation::{Creation, DefaultValidator, Merged, Rights, Updates};
+use nri_api::identity::PluginIdentity;
 use nri_runc::plugin::api;
 use nri_runc::testing::error::quoted;
-use nri_runc::testing::plugin::{PluginIdentity, json};
+use nri_runc::testing::plugin::json;
 use nri_runc::testing::spec::patch::{HostFacts, patch_anyway};
 use protobuf::reflect::{
     FieldDescriptor, MessageDescriptor, ReflectValueBox, RuntimeFieldType, RuntimeType,

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use nri_api::identity::PluginIdentity;
 use nri_runc::plugin::api;
 use nri_runc::plugin::stub::{RuntimeHandle, Stub};
-use nri_runc::testing::plugin::{PluginIdentity, Upcalls};
+use nri_transport::Upcalls;
 use protobuf::MessageDyn;
 use ttrpc::r#async::TtrpcContext;
 

@@ -27,7 +27,13 @@ const WHOLE: [&str; 15] = [
 ];
 
 /// Where errors of the program are.
-const ERRORS: [&str; 3] = ["src", "crates/nri-adaptation/src", "crates/oci-document/src"];
+const ERRORS: [&str; 5] = [
+    "src",
+    "crates/nri-adaptation/src",
+    "crates/nri-api/src",
+    "crates/nri-transport/src",
+    "crates/oci-document/src",
+];
 
 /// Sentences of those files that are no errors of their own: what was being done, next steps,
 /// warnings, reasons of a lint.

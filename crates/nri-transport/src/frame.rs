@@ -18,28 +18,28 @@ pub(crate) const RUNTIME_CONNECTION: u32 = 2;
 /// The largest payload of one frame: ttRPC header and the largest ttRPC message.
 pub(crate) const FRAME_LIMIT: usize = TTRPC_HEADER + TTRPC_LIMIT;
 /// The largest ttRPC message.
-pub(super) const TTRPC_LIMIT: usize = 4 << 20;
+pub const TTRPC_LIMIT: usize = 4 << 20;
 /// The reference's reader takes the beginning of a message through a buffer of this size.
 const FIRST_FRAME: usize = 4096;
 /// Connection id and length.
-pub(super) const FRAME_HEADER: usize = 8;
+pub(crate) const FRAME_HEADER: usize = 8;
 
 /// Length of the header of a ttRPC message: length, stream, type, flags.
-pub(super) const TTRPC_HEADER: usize = 10;
+pub(crate) const TTRPC_HEADER: usize = 10;
 /// Where in it the type stands.
-pub(super) const TYPE: usize = 8;
-pub(super) const REQUEST: u8 = 1;
-pub(super) const RESPONSE: u8 = 2;
+pub(crate) const TYPE: usize = 8;
+pub(crate) const REQUEST: u8 = 1;
+pub(crate) const RESPONSE: u8 = 2;
 
 /// Length of the message that begins here, header included, once its header is there.
-pub(super) fn message_length(bytes: &[u8]) -> Option<usize> {
+pub(crate) fn message_length(bytes: &[u8]) -> Option<usize> {
     let header = bytes.get(..TTRPC_HEADER)?;
     let length = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
     Some(TTRPC_HEADER + usize::try_from(length).unwrap_or(usize::MAX - TTRPC_HEADER))
 }
 
 /// The number of the call that this message is about, once its header is there.
-pub(super) fn message_number(message: &[u8]) -> u32 {
+pub(crate) fn message_number(message: &[u8]) -> u32 {
     message.get(4..8).map_or(0, |bytes| bytes.iter().fold(0, |n, b| n << 8 | u32::from(*b)))
 }
 
@@ -53,7 +53,7 @@ pub struct Trunk {
 
 impl Trunk {
     /// A stream that is read without a limit if the peer `is_registered`, or is the runtime.
-    pub(super) fn new(is_registered: bool) -> Self {
+    pub(crate) fn new(is_registered: bool) -> Self {
         Self {
             reason: watch::Sender::new(None),
             heard: Arc::default(),
@@ -62,22 +62,22 @@ impl Trunk {
     }
 
     /// Notes that the plugin has registered: whatever it sends from now on is read.
-    pub(super) fn note_registered(&self) {
+    pub fn note_registered(&self) {
         self.is_registered.store(true, Ordering::Relaxed);
     }
 
     /// Whether the plugin has registered.
-    pub(super) fn is_registered(&self) -> bool {
+    pub(crate) fn is_registered(&self) -> bool {
         self.is_registered.load(Ordering::Relaxed)
     }
 
     /// Counts one frame of an answer.
-    pub(super) fn count_answer(&self) {
+    pub(crate) fn count_answer(&self) {
         self.heard.fetch_add(1, Ordering::Relaxed);
     }
 
     /// So many frames of answers came before another program went on.
-    pub(super) fn set_frames_received(&self, heard: usize) {
+    pub(crate) fn set_frames_received(&self, heard: usize) {
         self.heard.store(heard, Ordering::Relaxed);
     }
 
@@ -118,7 +118,7 @@ impl Trunk {
 }
 
 /// Makes frames of one message, before which there is room for the header of the first.
-pub(super) fn into_frames(id: u32, bytes: &mut Vec<u8>) {
+pub(crate) fn into_frames(id: u32, bytes: &mut Vec<u8>) {
     let end = bytes.len().min(FRAME_HEADER + FIRST_FRAME);
     let rest = bytes.len() - end;
     bytes[..FRAME_HEADER].copy_from_slice(&frame_header(id, end - FRAME_HEADER));

@@ -8,12 +8,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::frame::{FRAME_HEADER, REQUEST, RESPONSE, TYPE, message_length};
-use crate::limits;
+use crate::frame::{FRAME_HEADER, REQUEST, RESPONSE, TYPE, message_length};
 
-/// Bytes as text.
+/// Memory in bytes that a connection keeps for the next message once a longer one was read.
+const KEPT: usize = 256 << 10;
+
+/// Bytes that serialize as text (base64).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Blob(pub(crate) Vec<u8>);
+pub struct Blob(pub Vec<u8>);
 
 impl Serialize for Blob {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -30,7 +32,7 @@ impl<'de> Deserialize<'de> for Blob {
 
 /// What was read of the stream and is no frame yet, or a frame that waits for room.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Unread(Arc<Mutex<UnreadBytes>>);
+pub(crate) struct Unread(Arc<Mutex<UnreadBytes>>);
 
 #[derive(Debug, Default)]
 struct UnreadBytes {
@@ -40,7 +42,7 @@ struct UnreadBytes {
 }
 
 impl Unread {
-    pub(super) fn new(bytes: Vec<u8>) -> Self {
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
         Self(Arc::new(Mutex::new(UnreadBytes { bytes, done: 0 })))
     }
 
@@ -49,7 +51,7 @@ impl Unread {
     }
 
     /// Connection and length of the frame that begins here, once its header is there.
-    pub(super) fn header(&self) -> Option<(u32, usize)> {
+    pub(crate) fn header(&self) -> Option<(u32, usize)> {
         let unread = self.lock();
         let header = unread.bytes[unread.done..].first_chunk::<FRAME_HEADER>()?;
         let [i0, i1, i2, i3, l0, l1, l2, l3] = *header;
@@ -59,38 +61,38 @@ impl Unread {
     }
 
     /// Whether all of that frame is there.
-    pub(super) fn has_frame(&self, length: usize) -> bool {
+    pub(crate) fn has_frame(&self, length: usize) -> bool {
         let unread = self.lock();
         unread.bytes.len() - unread.done >= FRAME_HEADER + length
     }
 
     /// Takes out that frame, which is there; without its header.
-    pub(super) fn take_frame(&self, length: usize) -> Vec<u8> {
+    pub(crate) fn take_frame(&self, length: usize) -> Vec<u8> {
         let mut unread = self.lock();
         let start = unread.done + FRAME_HEADER;
         let payload = unread.bytes.get(start..start + length).unwrap_or_default().to_vec();
         unread.done = (start + length).min(unread.bytes.len());
         if unread.done == unread.bytes.len() {
             unread.bytes.clear();
-            unread.bytes.shrink_to(limits::KEPT);
+            unread.bytes.shrink_to(KEPT);
             unread.done = 0;
         }
         payload
     }
 
     /// How many bytes of a frame whose header is there are still to come.
-    pub(super) fn missing(&self) -> usize {
+    pub(crate) fn missing(&self) -> usize {
         let length = self.header().map_or(0, |(_, length)| length);
         let unread = self.lock();
         (FRAME_HEADER + length).saturating_sub(unread.bytes.len() - unread.done)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.lock().bytes.is_empty()
     }
 
     /// Adds bytes that came.
-    pub(super) fn put(&self, bytes: &[u8]) {
+    pub(crate) fn put(&self, bytes: &[u8]) {
         let mut unread = self.lock();
         if unread.done > 0 {
             let done = std::mem::take(&mut unread.done);
@@ -100,7 +102,7 @@ impl Unread {
     }
 
     /// What is there.
-    pub(super) fn save(&self) -> Blob {
+    pub(crate) fn save(&self) -> Blob {
         let unread = self.lock();
         Blob(unread.bytes[unread.done..].to_vec())
     }
@@ -108,7 +110,7 @@ impl Unread {
 
 /// The requests of a plugin that are not answered, and the beginning of the next one.
 #[derive(Debug, Clone, Default)]
-pub(super) struct OpenRequests(Arc<Mutex<OpenMessages>>);
+pub(crate) struct OpenRequests(Arc<Mutex<OpenMessages>>);
 
 #[derive(Debug, Default)]
 struct OpenMessages {
@@ -122,7 +124,7 @@ impl OpenRequests {
     }
 
     /// These bytes came on the connection.
-    pub(super) fn came(&self, bytes: &[u8]) {
+    pub(crate) fn came(&self, bytes: &[u8]) {
         let mut open = self.lock();
         open.beginning.extend_from_slice(bytes);
         let mut done = 0;
@@ -135,11 +137,11 @@ impl OpenRequests {
             done += length;
         }
         open.beginning.drain(..done);
-        open.beginning.shrink_to(limits::KEPT);
+        open.beginning.shrink_to(KEPT);
     }
 
     /// This message was written: where it is an answer, one request less is open.
-    pub(super) fn answered(&self, message: &[u8]) {
+    pub(crate) fn answered(&self, message: &[u8]) {
         if message.get(TYPE) == Some(&RESPONSE) {
             let mut open = self.lock();
             open.unanswered = open.unanswered.saturating_sub(1);
@@ -147,20 +149,20 @@ impl OpenRequests {
     }
 
     /// How many requests are not answered.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.lock().unanswered
     }
 
     /// The beginning of a message, which no answer can be about yet.
-    pub(super) fn save(&self) -> Blob {
+    pub(crate) fn save(&self) -> Blob {
         Blob(self.lock().beginning.clone())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::frame::TTRPC_HEADER;
     use super::*;
+    use crate::frame::TTRPC_HEADER;
 
     fn frame(id: u32, payload: &[u8]) -> Vec<u8> {
         let length = u32::try_from(payload.len()).unwrap();
@@ -214,8 +216,8 @@ mod tests {
         drop(unread.take_frame(long.len()));
         let header = [&u32::try_from(long.len()).unwrap().to_be_bytes()[..], &[0; 6]].concat();
         requests.came(&[header, long].concat());
-        assert!(unread.lock().bytes.capacity() <= limits::KEPT);
-        assert!(requests.lock().beginning.capacity() <= limits::KEPT);
+        assert!(unread.lock().bytes.capacity() <= KEPT);
+        assert!(requests.lock().beginning.capacity() <= KEPT);
     }
 
     #[test]

@@ -12,38 +12,39 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::frame::{REQUEST, RESPONSE, TTRPC_HEADER, TYPE, message_length, message_number};
-use crate::limits;
+use crate::frame::{REQUEST, RESPONSE, TTRPC_HEADER, TYPE, message_length, message_number};
 
 /// How many requests of a plugin are read before the first one is answered.
-pub(super) const IN_HAND: usize = 32;
+pub(crate) const IN_HAND: usize = 32;
 /// Bytes that are buffered for one connection; a larger frame is buffered alone.
 const ROOM: u32 = 1 << 20;
+/// Bytes of one plugin's requests that are read and not answered: each is in memory several times.
+const REQUESTS_IN_HAND: usize = 8 << 20;
 /// What a frame costs besides its bytes.
 const FRAME: usize = 64;
 
 /// A frame for one connection, and the room that it takes until it is dropped.
 #[derive(Debug)]
-pub(super) struct BufferedFrame {
-    pub(super) bytes: Vec<u8>,
+pub(crate) struct BufferedFrame {
+    pub(crate) bytes: Vec<u8>,
     _room: RoomTaken,
 }
 
 impl BufferedFrame {
-    pub(super) fn new(bytes: Vec<u8>, room: RoomTaken) -> Self {
+    pub(crate) fn new(bytes: Vec<u8>, room: RoomTaken) -> Self {
         Self { bytes, _room: room }
     }
 }
 
 /// Room for a frame, until it is dropped.
 #[derive(Debug, Default)]
-pub(super) struct RoomTaken {
+pub(crate) struct RoomTaken {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 /// The buffer space of one connection.
 #[derive(Debug, Clone)]
-pub(super) struct Room(Arc<Semaphore>);
+pub(crate) struct Room(Arc<Semaphore>);
 
 impl Default for Room {
     fn default() -> Self {
@@ -53,7 +54,7 @@ impl Default for Room {
 
 impl Room {
     /// Waits until so many bytes fit into the buffer.
-    pub(super) async fn reserve(&self, length: usize) -> RoomTaken {
+    pub(crate) async fn reserve(&self, length: usize) -> RoomTaken {
         let cost = u32::try_from(length + FRAME).unwrap_or(ROOM).min(ROOM);
         let permit = Arc::clone(&self.0).acquire_many_owned(cost).await;
         RoomTaken { _permit: permit.ok() }
@@ -62,7 +63,7 @@ impl Room {
 
 /// The requests that a connection has in hand.
 #[derive(Debug)]
-pub(super) struct InHand {
+pub(crate) struct InHand {
     limit: usize,
     /// Of the message that is being read: its header so far, and how much is left of the rest.
     header: Vec<u8>,
@@ -74,17 +75,17 @@ pub(super) struct InHand {
 
 impl InHand {
     /// At most `limit` of them.
-    pub(super) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self { limit, header: Vec::new(), left: 0, open: Vec::new(), waits: None }
     }
 
     /// Waits, between two messages, while there are too many; then returns how much may be read.
-    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<usize> {
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<usize> {
         if self.header.len() == TTRPC_HEADER {
             return Poll::Ready(self.left);
         }
         let bytes: usize = self.open.iter().map(|(_, length)| length).sum();
-        let is_full = self.open.len() >= self.limit || bytes >= limits::REQUESTS_IN_HAND;
+        let is_full = self.open.len() >= self.limit || bytes >= REQUESTS_IN_HAND;
         if self.header.is_empty() && is_full {
             self.waits = Some(context.waker().clone());
             return Poll::Pending;
@@ -93,7 +94,7 @@ impl InHand {
     }
 
     /// These bytes were read: no more than was allowed.
-    pub(super) fn read(&mut self, bytes: &[u8]) {
+    pub(crate) fn read(&mut self, bytes: &[u8]) {
         if self.header.len() == TTRPC_HEADER {
             self.left = self.left.saturating_sub(bytes.len());
         } else {
@@ -111,7 +112,7 @@ impl InHand {
     }
 
     /// This message was written: where it is an answer, there is one less in hand.
-    pub(super) fn written(&mut self, message: &[u8]) {
+    pub(crate) fn written(&mut self, message: &[u8]) {
         if message.get(TYPE) != Some(&RESPONSE) {
             return;
         }
@@ -175,7 +176,7 @@ mod tests {
             hand.read(&large(number));
             hand.read(&vec![0; 2 << 20]);
         }
-        assert_eq!(usize::from(number), limits::REQUESTS_IN_HAND >> 21);
+        assert_eq!(usize::from(number), REQUESTS_IN_HAND >> 21);
         hand.written(&[0, 0, 0, 0, 0, 0, 0, 99, RESPONSE, 0]);
         assert_eq!(next(&mut hand), Poll::Pending, "nothing was asked under this number");
         hand.written(&[0, 0, 0, 0, 0, 0, 0, 2, RESPONSE, 0]);

@@ -18,28 +18,26 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use ttrpc::Code;
 
-use super::api;
-use super::frame::{
+use crate::frame::{
     FRAME_HEADER, PLUGIN_CONNECTION, REQUEST, RESPONSE, TTRPC_HEADER, TTRPC_LIMIT, TYPE,
     into_frames, message_length, message_number,
 };
-use super::mux::{Reading, SavedTrunk};
-use super::outgoing::Outgoing;
-use super::turns::{Rank, RequestSubject};
-use super::unread::Blob;
-use crate::trace::{self, TraceContext};
+use crate::mux::{Reading, SavedTrunk};
+use crate::outgoing::Outgoing;
+use crate::unread::Blob;
+use nri_api as api;
 
-pub(super) const SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
+const SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 /// Service, method and the fields around the request need less.
 const ENVELOPE: usize = 200;
-/// So do the names of a trace's headers and its `traceparent`.
-const TRACE: usize = 120;
+/// Bytes that a pair of metadata needs beside its key and value.
+const PAIR: usize = 16;
 /// A response above so many bytes is read on another thread.
 const LARGE: usize = 256 << 10;
 const NO_NUMBER_LEFT: &str = "all numbers for calls of this connection are used up";
 
 /// A request of the plugin service.
-pub(super) trait PluginRequest {
+pub trait PluginRequest {
     /// The name of its method.
     const METHOD: &str;
     /// The type of its response.
@@ -54,19 +52,23 @@ pub(super) trait PluginRequest {
     fn subject(&self) -> Option<RequestSubject<'_>> {
         None
     }
-
-    /// Which requests it goes before.
-    fn rank(&self) -> Rank {
-        match Self::METHOD {
-            "RunPodSandbox" => Rank::NewPod,
-            "CreateContainer" => Rank::Creation,
-            _ => Rank::UnderWay,
-        }
-    }
 }
 
+/// The pod and container that a request is about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RequestSubject<'a> {
+    /// The ID of the pod.
+    pub pod: &'a str,
+    /// The ID of the container; empty where the request is about the pod.
+    pub container: &'a str,
+}
+
+/// Pairs that a request carries beside its message, for instance the trace that it belongs to.
+pub type Metadata = [(&'static str, String)];
+
 /// A SynchronizeRequest that is encoded already.
-pub(super) struct SynchronizePart(pub(super) Vec<u8>);
+#[derive(Debug)]
+pub struct SynchronizePart(pub Vec<u8>);
 
 impl PluginRequest for SynchronizePart {
     const METHOD: &str = "Synchronize";
@@ -137,7 +139,7 @@ requests! {
 
 /// Why a call has no answer.
 #[derive(Debug, PartialEq)]
-pub(super) enum Unanswered {
+pub enum Unanswered {
     /// The request has so many bytes, and was not sent.
     TooLarge(u64),
     /// The plugin answered with this status.
@@ -173,7 +175,7 @@ impl PendingCalls {
 
 /// Calls the plugin over one connection.
 #[derive(Debug)]
-pub(super) struct PluginCaller {
+pub struct PluginCaller {
     outgoing: Arc<Outgoing>,
     waiting: PendingCalls,
     /// The number of the next call, while there is one.
@@ -184,7 +186,7 @@ pub(super) struct PluginCaller {
 
 /// The calls of a connection between two of them.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct SavedAnswers {
+pub(crate) struct SavedAnswers {
     next: Option<u32>,
     /// The beginning of an answer that comes too late.
     bytes: Blob,
@@ -211,7 +213,7 @@ impl Drop for PendingCall<'_> {
 }
 
 impl PluginCaller {
-    pub(super) fn new(
+    pub(crate) fn new(
         outgoing: Arc<Outgoing>,
         reading: Reading,
         saved: SavedAnswers,
@@ -226,12 +228,12 @@ impl PluginCaller {
     }
 
     /// Whether no call waits for its answer, and the plugin waits for none.
-    pub(super) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.waiting.lock().is_empty() && self.reading.requests.count() == 0
     }
 
     /// The connections as they are, for a program that goes on with them; `heard` frames came.
-    pub(super) fn save(&self, heard: usize) -> SavedTrunk {
+    pub fn save(&self, heard: usize) -> SavedTrunk {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         SavedTrunk {
             unread: self.reading.unread.save(),
@@ -247,20 +249,24 @@ impl PluginCaller {
     }
 
     /// The number of the stream's descriptor.
-    pub(super) fn descriptor(&self) -> RawFd {
+    pub fn descriptor(&self) -> RawFd {
         self.outgoing.number()
     }
 
     /// Sends a request and waits for the response; `timeout` goes along as its deadline.
-    pub(super) async fn call<R: PluginRequest>(
+    ///
+    /// # Errors
+    /// Fails when the request is too large, the plugin refuses it, or no answer can come.
+    pub async fn call<R: PluginRequest>(
         &self,
         request: &R,
         timeout: Duration,
+        metadata: &Metadata,
     ) -> Result<R::Answer, Unanswered> {
         while self.outgoing.is_full() {
             Outgoing::wait_for_space().await;
         }
-        let (_forgotten_with_this, reply) = self.send(request, timeout)?;
+        let (_forgotten_with_this, reply) = self.send(request, timeout, metadata)?;
         let bytes = reply.await.map_err(|_closed| connection_closed())??;
         let length = bytes.len();
         let read = move || read_answer(bytes.get(TTRPC_HEADER..).unwrap_or_default());
@@ -277,13 +283,14 @@ impl PluginCaller {
         &self,
         request: &R,
         timeout: Duration,
+        metadata: &Metadata,
     ) -> Result<(PendingCall<'_>, oneshot::Receiver<ReplyBytes>), Unanswered> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(number) = *next else {
             self.outgoing.close(NO_NUMBER_LEFT);
             return Err(Unanswered::Unreadable(NO_NUMBER_LEFT.to_owned()));
         };
-        let bytes = message(number, request, timeout, trace::current().as_ref())?;
+        let bytes = message(number, request, timeout, metadata)?;
         *next = number.checked_add(2);
         let reply = self.waiting.expect(number);
         let call = PendingCall { waiting: &self.waiting, number };
@@ -301,22 +308,23 @@ fn message<R: PluginRequest>(
     number: u32,
     request: &R,
     timeout: Duration,
-    trace: Option<&TraceContext>,
+    metadata: &Metadata,
 ) -> Result<Vec<u8>, Unanswered> {
     let size = request.size();
     let room = usize::try_from(size).unwrap_or(usize::MAX);
     if room > TTRPC_LIMIT - ENVELOPE {
         return Err(Unanswered::TooLarge(size));
     }
-    // A request that has no room for its trace goes without.
-    let trace_size = |trace: &TraceContext| TRACE + trace.state.len();
-    let trace = trace.filter(|trace| room <= TTRPC_LIMIT - ENVELOPE - trace_size(trace));
+    // A request that has no room for its metadata goes without.
+    let extra: usize = metadata.iter().map(|(key, value)| PAIR + key.len() + value.len()).sum();
+    let has_room = room + extra <= TTRPC_LIMIT - ENVELOPE;
+    let metadata = if has_room { metadata } else { &[] };
     const START: usize = FRAME_HEADER + TTRPC_HEADER;
-    let around = START + ENVELOPE + trace.map_or(0, trace_size) + FRAME_HEADER;
+    let around = START + ENVELOPE + extra + FRAME_HEADER;
     let mut bytes = Vec::with_capacity(around + room);
     bytes.resize(START, 0);
     let written = envelope(&mut bytes, request, room, timeout);
-    let written = written.and_then(|()| trace.map_or(Ok(()), |it| write_trace(&mut bytes, it)));
+    let written = written.and_then(|()| write_metadata(&mut bytes, metadata));
     written.map_err(|error| Unanswered::Unreadable(error.to_string()))?;
     let length = u32::try_from(bytes.len() - START).unwrap_or(u32::MAX);
     let header = &mut bytes[FRAME_HEADER..START];
@@ -344,12 +352,11 @@ fn envelope<R: PluginRequest>(
     to.flush()
 }
 
-/// The metadata of the request: the trace that it belongs to, under the names of the W3C headers.
-fn write_trace(bytes: &mut Vec<u8>, trace: &TraceContext) -> protobuf::Result<()> {
-    let pairs = [("traceparent", trace.parent.clone()), ("tracestate", trace.state.clone())];
+fn write_metadata(bytes: &mut Vec<u8>, metadata: &Metadata) -> protobuf::Result<()> {
     let mut to = CodedOutputStream::vec(bytes);
-    for (key, value) in pairs.into_iter().filter(|(_, value)| !value.is_empty()) {
-        let pair = ttrpc::proto::KeyValue { key: key.to_owned(), value, ..Default::default() };
+    for (key, value) in metadata {
+        let (key, value) = ((*key).to_owned(), value.clone());
+        let pair = ttrpc::proto::KeyValue { key, value, ..Default::default() };
         to.write_tag(5, WireType::LengthDelimited)?;
         to.write_raw_varint64(pair.compute_size())?;
         pair.write_to_with_cached_sizes(&mut to)?;
@@ -368,7 +375,7 @@ fn read_answer<A: Message>(bytes: &[u8]) -> Result<A, Unanswered> {
 
 /// Hands each response to the caller that waits for it.
 #[derive(Debug)]
-pub(super) struct Answers {
+pub(crate) struct Answers {
     waiting: PendingCalls,
     /// The beginning of a message.
     bytes: Vec<u8>,
@@ -378,7 +385,7 @@ pub(super) struct Answers {
 
 impl Answers {
     /// Takes in one frame; an answer may come in many, and a frame may hold many.
-    pub(super) fn take(&mut self, payload: Vec<u8>) {
+    pub(crate) fn take(&mut self, payload: Vec<u8>) {
         let mut bytes = std::mem::take(&mut self.bytes);
         if bytes.is_empty() {
             bytes = payload;
@@ -431,8 +438,9 @@ mod tests {
     use tokio::net::UnixStream;
     use tokio::time::timeout;
 
-    use super::super::mux::{FRAME_LIMIT, split_to_call};
     use super::*;
+    use crate::frame::FRAME_LIMIT;
+    use crate::mux::split_to_call;
 
     /// What is asked for, and one that takes in what comes.
     fn waiting_for(numbers: &[u32]) -> (Vec<oneshot::Receiver<ReplyBytes>>, Answers) {
@@ -514,7 +522,7 @@ mod tests {
     fn a_request_is_written_as_the_protocols_own_types_write_it() {
         let pod = api::PodSandbox { id: "p".repeat(5000), ..Default::default() };
         let request = api::RunPodSandboxRequest { pod: Some(pod).into(), ..Default::default() };
-        let bytes = message(7, &request, Duration::from_millis(2), None).unwrap();
+        let bytes = message(7, &request, Duration::from_millis(2), &[]).unwrap();
         let (first, rest) = bytes.split_at(FRAME_HEADER + 4096);
         assert_eq!(first[..FRAME_HEADER], [0, 0, 0, 1, 0, 0, 0x10, 0]);
         let message = [&first[FRAME_HEADER..], &rest[FRAME_HEADER..]].concat();
@@ -531,24 +539,23 @@ mod tests {
     }
 
     #[test]
-    fn a_request_of_a_trace_says_so_in_its_metadata() {
+    fn a_request_carries_its_metadata_if_there_is_room() {
         let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let request = api::RunPodSandboxRequest::default();
-        for (state, count) in [("", 1), ("vendor=1", 2), (&*"x".repeat(512), 2)] {
-            let trace = TraceContext::read(parent, state);
-            // Where there is no room for it, the request goes without.
+        for state in ["vendor=1", &*"x".repeat(512)] {
+            let metadata = [("traceparent", parent.to_owned()), ("tracestate", state.to_owned())];
             let pod_room = "p".repeat(TTRPC_LIMIT - ENVELOPE - 50);
             let pod = api::PodSandbox { id: pod_room, ..Default::default() };
             let large = api::RunPodSandboxRequest { pod: Some(pod).into(), ..Default::default() };
-            let sent = message(7, &large, Duration::from_millis(2), trace.as_ref()).unwrap();
-            let alone = message(7, &large, Duration::from_millis(2), None).unwrap();
+            let sent = message(7, &large, Duration::from_millis(2), &metadata).unwrap();
+            let alone = message(7, &large, Duration::from_millis(2), &[]).unwrap();
             assert!(sent == alone);
-            let bytes = message(7, &request, Duration::from_millis(2), trace.as_ref()).unwrap();
+            let bytes = message(7, &request, Duration::from_millis(2), &metadata).unwrap();
             let envelope =
                 ttrpc::Request::parse_from_bytes(&bytes[FRAME_HEADER + TTRPC_HEADER..]).unwrap();
             let pairs: Vec<_> =
                 envelope.metadata.iter().map(|pair| (&*pair.key, &*pair.value)).collect();
-            assert_eq!(pairs, [("traceparent", parent), ("tracestate", state)][..count]);
+            assert_eq!(pairs, [("traceparent", parent), ("tracestate", state)]);
         }
     }
 
@@ -570,7 +577,7 @@ mod tests {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let (_trunk, caller, _runtime) = split_to_call(ours).unwrap();
         let (request, patience) = (api::Empty::new(), Duration::from_millis(10));
-        assert!(timeout(patience, caller.call(&request, patience)).await.is_err());
+        assert!(timeout(patience, caller.call(&request, patience, &[])).await.is_err());
         assert!(caller.waiting.lock().is_empty());
     }
 
@@ -601,15 +608,15 @@ mod tests {
         let large = api::ConfigureRequest { config, ..Default::default() };
         let (small, patience) = (api::Empty::new(), Duration::from_secs(1));
         while !caller.outgoing.is_full() {
-            assert!(timeout(Duration::ZERO, caller.call(&large, patience)).await.is_err());
+            assert!(timeout(Duration::ZERO, caller.call(&large, patience, &[])).await.is_err());
         }
-        let mut waits = Box::pin(caller.call(&small, patience));
+        let mut waits = Box::pin(caller.call(&small, patience, &[]));
         assert!(timeout(Duration::ZERO, &mut waits).await.is_err());
         let numbers = tokio::spawn(numbers_sent(theirs));
         while caller.outgoing.waiting_bytes() > 0 {
             Outgoing::wait_for_space().await;
         }
-        let mut overtakes = Box::pin(caller.call(&small, patience));
+        let mut overtakes = Box::pin(caller.call(&small, patience, &[]));
         assert!(timeout(Duration::ZERO, &mut overtakes).await.is_err());
         while caller.waiting.lock().len() < 2 {
             assert!(timeout(Duration::from_millis(10), &mut waits).await.is_err());
@@ -631,9 +638,9 @@ mod tests {
         let (trunk, caller, _runtime) = split_to_call(ours).unwrap();
         *caller.next.lock().unwrap() = Some(u32::MAX);
         let (request, patience) = (api::Empty::new(), Duration::from_millis(10));
-        assert!(timeout(patience, caller.call(&request, patience)).await.is_err());
+        assert!(timeout(patience, caller.call(&request, patience, &[])).await.is_err());
         assert!(!trunk.is_closed(), "the last number is good");
-        let answer = timeout(Duration::from_secs(10), caller.call(&request, patience)).await;
+        let answer = timeout(Duration::from_secs(10), caller.call(&request, patience, &[])).await;
         let Ok(Err(Unanswered::Unreadable(why))) = answer else { panic!("{answer:?}") };
         assert!(why.contains("are used up"), "{why}");
         assert_eq!(trunk.closed_because(), Some(why));
@@ -647,13 +654,13 @@ mod tests {
         let request = api::ConfigureRequest { config, ..Default::default() };
         let patience = Duration::from_millis(50);
         for _ in 0..6 {
-            assert!(timeout(patience, caller.call(&request, patience)).await.is_err());
+            assert!(timeout(patience, caller.call(&request, patience, &[])).await.is_err());
         }
         let waiting = caller.outgoing.waiting_bytes();
         assert!(2 * TTRPC_LIMIT < waiting && waiting < 3 * FRAME_LIMIT, "{waiting}");
         drop(theirs);
         trunk.closed().await;
-        let answer = timeout(Duration::from_secs(10), caller.call(&request, patience)).await;
+        let answer = timeout(Duration::from_secs(10), caller.call(&request, patience, &[])).await;
         assert!(matches!(answer, Ok(Err(Unanswered::Unreadable(_)))), "{answer:?}");
     }
 }

@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::frame::{FRAME_LIMIT, Trunk};
-use super::stream::PluginStream;
-use super::unread::Blob;
+use crate::end_reason;
+use crate::frame::{FRAME_LIMIT, Trunk};
+use crate::stream::PluginStream;
+use crate::unread::Blob;
 
 /// Bytes that may wait to be written before further senders must wait as well.
 const LIMIT: usize = 2 * FRAME_LIMIT;
@@ -24,7 +25,7 @@ const FULL_POLL: Duration = Duration::from_millis(5);
 
 /// The way out that both connections share; the trunk is closed when neither is there any more.
 #[derive(Debug)]
-pub(super) struct Outgoing(Arc<OutgoingState>);
+pub(crate) struct Outgoing(Arc<OutgoingState>);
 
 #[derive(Debug)]
 struct OutgoingState {
@@ -43,7 +44,7 @@ struct UnsentMessages {
 }
 
 impl Outgoing {
-    pub(super) fn start(stream: PluginStream, trunk: Trunk) -> Self {
+    pub(crate) fn start(stream: PluginStream, trunk: Trunk) -> Self {
         let waiting = Mutex::default();
         let shared =
             Arc::new(OutgoingState { stream, trunk, waiting, has_begun_to_wait: Notify::new() });
@@ -55,7 +56,7 @@ impl Outgoing {
     ///
     /// # Errors
     /// Fails when the trunk is closed, which knows why.
-    pub(super) fn send(&self, message: Vec<u8>) -> io::Result<()> {
+    pub(crate) fn send(&self, message: Vec<u8>) -> io::Result<()> {
         if self.0.trunk.is_closed() {
             return Err(ErrorKind::BrokenPipe.into());
         }
@@ -65,7 +66,7 @@ impl Outgoing {
         if waiting.messages.len() == 1 {
             let written = waiting.write(&self.0.stream);
             if let Err(error) = &written {
-                self.0.trunk.close(&crate::error::in_our_words(error));
+                self.0.trunk.close(&end_reason(error));
             }
             if !waiting.messages.is_empty() {
                 self.0.has_begun_to_wait.notify_one();
@@ -76,16 +77,16 @@ impl Outgoing {
     }
 
     /// Whether so many bytes wait that nothing should be added.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.waiting_bytes() > LIMIT
     }
 
-    pub(super) fn waiting_bytes(&self) -> usize {
+    pub(crate) fn waiting_bytes(&self) -> usize {
         self.0.waiting().bytes
     }
 
     /// What waits to be written.
-    pub(super) fn save(&self) -> Blob {
+    pub(crate) fn save(&self) -> Blob {
         let waiting = self.0.waiting();
         let mut bytes: Vec<u8> = waiting.messages.iter().flatten().copied().collect();
         bytes.drain(..waiting.written);
@@ -93,7 +94,7 @@ impl Outgoing {
     }
 
     /// Puts bytes of whole messages, the first of which may be begun, in front of all others.
-    pub(super) fn put_back(&self, bytes: Vec<u8>) {
+    pub(crate) fn put_back(&self, bytes: Vec<u8>) {
         if !bytes.is_empty() {
             // A stream that has failed closes the trunk, which says so.
             let _closed = self.send(bytes);
@@ -101,17 +102,17 @@ impl Outgoing {
     }
 
     /// The number of the stream's descriptor.
-    pub(super) fn number(&self) -> RawFd {
+    pub(crate) fn number(&self) -> RawFd {
         self.0.stream.number()
     }
 
     /// Closes it for sending, with the reason.
-    pub(super) fn close(&self, reason: &str) {
+    pub(crate) fn close(&self, reason: &str) {
         self.0.trunk.close(reason);
     }
 
     /// Waits until it is worthwhile to look again whether it is full.
-    pub(super) async fn wait_for_space() {
+    pub(crate) async fn wait_for_space() {
         tokio::time::sleep(FULL_POLL).await;
     }
 }
@@ -130,7 +131,7 @@ impl OutgoingState {
     /// Writes what had to wait, until the trunk is closed.
     async fn write(self: Arc<Self>) {
         let reason = tokio::select! {
-            error = self.write_waiting() => crate::error::in_our_words(&error),
+            error = self.write_waiting() => end_reason(&error),
             reason = self.trunk.closed() => reason,
         };
         self.trunk.close(&reason);

@@ -19,32 +19,32 @@ use tokio::net::UnixStream;
 
 /// One end of a stream; copies are the same stream.
 #[derive(Debug, Clone)]
-pub(super) struct PluginStream(Arc<AsyncFd<StdStream>>);
+pub(crate) struct PluginStream(Arc<AsyncFd<StdStream>>);
 
 impl PluginStream {
-    pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
+    pub(crate) fn new(stream: UnixStream) -> io::Result<Self> {
         Ok(Self(Arc::new(register_with_loop(stream.into_std()?, Interest::READABLE)?)))
     }
 
     /// Writes as much as there is room for.
-    pub(super) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+    pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         self.0.get_ref().write(bytes)
     }
 
     /// Waits until there is room.
-    pub(super) async fn room(&self) -> io::Result<()> {
+    pub(crate) async fn room(&self) -> io::Result<()> {
         let room = register_with_loop(self.0.get_ref().try_clone()?, Interest::WRITABLE)?;
         let _there_is = room.writable().await?;
         Ok(())
     }
 
     /// The number of its descriptor, which stays open as long as this.
-    pub(super) fn number(&self) -> RawFd {
+    pub(crate) fn number(&self) -> RawFd {
         self.0.get_ref().as_raw_fd()
     }
 
     /// Ends writing. A peer that is gone already is no error.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         let _peer_is_gone = self.0.get_ref().shutdown(Shutdown::Write);
     }
 }

@@ -18,23 +18,26 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
-use super::backpressure::{self, BufferedFrame, InHand, Room, RoomTaken};
-use super::caller::{Answers, PluginCaller, SavedAnswers};
-use super::frame::{FRAME_HEADER, into_frames, message_length};
-use super::outgoing::Outgoing;
-use super::stream::PluginStream;
-use super::unread::Blob;
-use super::unread::{OpenRequests, Unread};
-use crate::limits;
-
-pub(crate) use super::frame::{FRAME_LIMIT, PLUGIN_CONNECTION, RUNTIME_CONNECTION, Trunk};
+use crate::backpressure::{self, BufferedFrame, InHand, Room, RoomTaken};
+use crate::caller::{Answers, PluginCaller, SavedAnswers};
+use crate::end_reason;
+use crate::frame::{
+    FRAME_HEADER, FRAME_LIMIT, PLUGIN_CONNECTION, RUNTIME_CONNECTION, Trunk, into_frames,
+    message_length,
+};
+use crate::outgoing::Outgoing;
+use crate::stream::PluginStream;
+use crate::unread::{Blob, OpenRequests, Unread};
 
 /// Why a connection ended that the plugin closed between two frames.
-pub(crate) const CLOSED: &str = "it closed the connection";
+pub const CLOSED: &str = "it closed the connection";
 
-/// So many bytes are read at once, and of a large frame at most so many.
+/// Size of a read in bytes, and its maximum for a large frame.
 const READ_AT_ONCE: usize = 8 << 10;
 const READ_AT_MOST: usize = 256 << 10;
+/// Bytes that a connection may send before it has registered as a plugin. An index, a name and a version
+/// need some hundred.
+const UNREGISTERED: usize = 64 << 10;
 
 /// Splits `stream` into the plugin connection and the runtime connection.
 ///
@@ -49,13 +52,19 @@ pub fn split(stream: UnixStream) -> io::Result<(Trunk, Connection, Connection)> 
     Ok((trunk, plugin, runtime))
 }
 
-/// The same for a runtime, which calls over the plugin connection. The peer has not registered.
-pub(super) fn split_to_call(stream: UnixStream) -> io::Result<(Trunk, PluginCaller, Connection)> {
+/// Splits a runtime's `stream`: the plugin connection is for calls. The peer has not registered.
+///
+/// # Errors
+/// Fails when the event loop cannot watch it.
+pub fn split_to_call(stream: UnixStream) -> io::Result<(Trunk, PluginCaller, Connection)> {
     start_to_call(stream, Trunk::new(false), SavedTrunk::default())
 }
 
-/// The same for a stream that another program of this daemon has used before.
-pub(super) fn continue_to_call(
+/// Continues with a runtime's stream as another program of this process has [saved](PluginCaller::save) it.
+///
+/// # Errors
+/// Fails when the event loop cannot watch it.
+pub fn continue_to_call(
     stream: UnixStream,
     saved: SavedTrunk,
 ) -> io::Result<(Trunk, PluginCaller, Connection)> {
@@ -85,23 +94,23 @@ fn start_to_call(
 
 /// What was read of a stream and is not done with.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Reading {
-    pub(super) unread: Unread,
+pub(crate) struct Reading {
+    pub(crate) unread: Unread,
     /// Of the runtime connection.
-    pub(super) requests: OpenRequests,
+    pub(crate) requests: OpenRequests,
 }
 
 /// A trunk between two calls, for the program that goes on with it.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct SavedTrunk {
+pub struct SavedTrunk {
     /// Bytes that were read and are no whole frame yet.
-    pub(super) unread: Blob,
+    pub(crate) unread: Blob,
     /// The beginning of a message on the runtime connection.
-    pub(super) beginning: Blob,
+    pub(crate) beginning: Blob,
     /// What the plugin had no room for.
-    pub(super) unsent: Blob,
-    pub(super) answers: SavedAnswers,
-    pub(super) heard: usize,
+    pub(crate) unsent: Blob,
+    pub(crate) answers: SavedAnswers,
+    pub(crate) heard: usize,
 }
 
 fn open(stream: UnixStream, trunk: Trunk) -> io::Result<(Trunk, Arc<Outgoing>, PluginStream)> {
@@ -246,13 +255,13 @@ async fn read_frames(
             Ok(0) => return "it closed the connection in the middle of a frame".to_owned(),
             Ok(length) => {
                 early += if trunk.is_registered() { 0 } else { length };
-                if early > limits::UNREGISTERED {
-                    let most = limits::UNREGISTERED;
+                if early > UNREGISTERED {
+                    let most = UNREGISTERED;
                     return format!("it sent more than {most} bytes before it registered");
                 }
                 unread.put(&chunk[..length]);
             }
-            Err(error) => return crate::error::in_our_words(&error),
+            Err(error) => return end_reason(&error),
         }
     }
 }
@@ -350,8 +359,8 @@ impl AsyncWrite for Connection {
 
 #[cfg(test)]
 mod tests {
-    use super::super::frame::TTRPC_HEADER;
     use super::*;
+    use crate::frame::TTRPC_HEADER;
     use tokio::io::AsyncWriteExt;
 
     fn message(length: usize) -> Vec<u8> {
@@ -424,8 +433,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_comes_before_a_registration_is_bounded() {
-        let long = [&[0, 0, 0, 2, 0, 0x3b, 0, 0][..], &[7; 2 * limits::UNREGISTERED]].concat();
-        let small = [0, 0, 0, 2, 0, 0, 0, 1, 7].repeat(limits::UNREGISTERED / 4);
+        let long = [&[0, 0, 0, 2, 0, 0x3b, 0, 0][..], &[7; 2 * UNREGISTERED]].concat();
+        let small = [0, 0, 0, 2, 0, 0, 0, 1, 7].repeat(UNREGISTERED / 4);
         for bytes in [long, small] {
             let (ours, mut theirs) = UnixStream::pair().unwrap();
             let (trunk, _caller, _runtime) = split_to_call(ours).unwrap();
@@ -442,7 +451,7 @@ mod tests {
         let (trunk, _caller, mut runtime) = split_to_call(ours).unwrap();
         trunk.note_registered();
         let mut bytes = message(1 << 20);
-        bytes[8] = super::super::frame::REQUEST;
+        bytes[8] = crate::frame::REQUEST;
         let sent = bytes.clone();
         tokio::spawn(async move {
             let length = u32::try_from(sent.len()).unwrap();

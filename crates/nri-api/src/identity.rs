@@ -4,7 +4,12 @@
 
 use std::fmt;
 
-use crate::limits;
+use crate::text::cut;
+
+/// Longest name of a plugin, in bytes. It becomes a file name, a label of metrics and a table's column.
+pub const PLUGIN_NAME: usize = 64;
+/// Bytes that are kept of the NRI version that a plugin states.
+const NRI_VERSION: usize = 64;
 
 /// Index, name and NRI version of a plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,14 +36,14 @@ impl PluginIdentity {
     /// other characters than letters, digits, `_`, `.`, `+`, `-`.
     pub fn checked(index: &str, name: &str, nri_version: &str) -> Result<Self, String> {
         if index.len() != 2 || !index.bytes().all(|byte| byte.is_ascii_digit()) {
-            let index = limits::cut(index, limits::PLUGIN_NAME);
+            let index = cut(index, PLUGIN_NAME);
             return Err(format!("invalid plugin index {index:?}, must be 2 digits"));
         }
         if name.is_empty() {
             return Err("invalid plugin name: name is empty".to_owned());
         }
-        if name.len() > limits::PLUGIN_NAME {
-            let (name, most) = (limits::cut(name, limits::PLUGIN_NAME), limits::PLUGIN_NAME);
+        if name.len() > PLUGIN_NAME {
+            let (name, most) = (cut(name, PLUGIN_NAME), PLUGIN_NAME);
             return Err(format!("invalid plugin name {name:?}: longer than {most} bytes"));
         }
         let is_fine = |c: char| c.is_ascii_alphanumeric() || "_.+-".contains(c);
@@ -51,8 +56,9 @@ impl PluginIdentity {
     }
 
     /// The identity of a launched plugin, which was checked with its file's name.
-    pub(super) fn launched(index: &str, name: &str, nri_version: &str) -> Self {
-        let nri_version = limits::cut(nri_version, limits::NRI_VERSION).into_owned();
+    #[must_use]
+    pub fn launched(index: &str, name: &str, nri_version: &str) -> Self {
+        let nri_version = cut(nri_version, NRI_VERSION).into_owned();
         Self { index: index.to_owned(), name: name.to_owned(), nri_version }
     }
 }
@@ -80,7 +86,7 @@ mod tests {
 
     #[test]
     fn odd_identities_are_refused() {
-        let long = "a".repeat(limits::PLUGIN_NAME + 1);
+        let long = "a".repeat(PLUGIN_NAME + 1);
         assert!(PluginIdentity::checked("10", &long[1..], "").is_ok());
         for (index, name) in [
             ("10", long.as_str()),

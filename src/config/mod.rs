@@ -45,8 +45,8 @@ pub(crate) use rules::{EVERY_FIELD, EVICTION, INJECTIONS, RuleMode, RuleSection}
 pub(crate) use selectors::{PodSelectors, excluded};
 pub use settings::OnFailure;
 pub(crate) use settings::{
-    AuditTarget, Config, Consequence, DaemonPolicy, Displace, Evict, MetricsListener, PluginOrigin,
-    Problem,
+    AuditTarget, Config, Consequence, DaemonPolicy, Displace, Evict, ExecArgs, MetricsListener,
+    PluginOrigin, Problem,
 };
 pub(crate) use snapshot::text as snapshot_text;
 

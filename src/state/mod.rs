@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 
 use crate::files::{self, Original};
 use crate::limits;
-use crate::mark::{self, Mark, ProcessValue};
+use crate::mark::{self, ExecSubject, Mark, ProcessValue};
 
 pub(crate) use notes::{
     Change, EVICTION, GaveWay, HiddenFrom, InFlight, Patched, PendingUpdate, RepeatedValue,
@@ -179,6 +179,9 @@ pub struct Container {
     /// What `exec` carries over, where the list of changes does not have all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_values: Option<Vec<ProcessValue>>,
+    /// What a wrapper has to know of it for `exec`, while the daemon has to know of each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exec_subject: Option<ExecSubject>,
     /// Why it was refused, if it was.
     pub refused: Vec<String>,
     /// When it was refused last: Unix time in nanoseconds, 0 if never.
@@ -261,8 +264,9 @@ impl Container {
             }
         };
         let ContainerKey { root, id } = self.key.clone();
-        let is_needed = self.is_sandbox || !values.is_empty();
-        is_needed.then_some(Mark { root, id, is_sandbox: self.is_sandbox, values })
+        let subject = self.exec_subject.clone();
+        let is_needed = self.is_sandbox || !values.is_empty() || subject.is_some();
+        is_needed.then_some(Mark { root, id, is_sandbox: self.is_sandbox, values, subject })
     }
 
     /// The directory of its document.

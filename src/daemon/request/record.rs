@@ -73,6 +73,7 @@ pub(crate) fn blank_record(daemon: &Daemon, call: &VerbRequest) -> Container {
         patched: None,
         changes: Vec::new(),
         process_values: None,
+        exec_subject: None,
         refused: Vec::new(),
         refused_at: 0,
         skipped: Vec::new(),

@@ -103,12 +103,14 @@ const FOREIGN: &[&str] = &[
     "--label-file",
     "--log",
     "--network",
+    "--process",
     "--resources",
     "--runc-binary",
     "--runtime",
     "--set",
     "--symbol-ordering-file",
     "--systemd-cgroup",
+    "--user",
 ];
 
 #[test]

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nri_adaptation::DefaultValidator;
 
+use super::injections::InjectionSection;
 use super::rules::RuleSection;
 use crate::engine::identity::Exemptions;
 use crate::host::Host;
@@ -123,6 +124,7 @@ pub struct Config {
     pub plugins: BTreeMap<String, PluginSection>,
     /// In the order in which they are tried.
     pub rules: Vec<RuleSection>,
+    pub injections: Vec<InjectionSection>,
     pub cdi_spec_dirs: Vec<PathBuf>,
     pub blockio_config_file: Option<PathBuf>,
     pub rdt_config_file: Option<PathBuf>,
@@ -197,6 +199,7 @@ impl Default for Config {
             default_validator: DefaultValidator::default(),
             plugins: BTreeMap::new(),
             rules: Vec::new(),
+            injections: Vec::new(),
             cdi_spec_dirs: vec![PathBuf::from("/etc/cdi"), PathBuf::from("/var/run/cdi")],
             blockio_config_file: None,
             rdt_config_file: None,

@@ -87,6 +87,14 @@ pub(super) fn page(document: &Value) -> String {
     line("engine", &text(&pod["engine"]));
     line("handler", &text(&pod["handler"]));
     line("rules", &text(&document["rules"]));
+    for rule in document["exec_rules"].as_array().into_iter().flatten() {
+        let why = match rule["decides"] == true {
+            true => String::new(),
+            false if rule["matches"] == "no" => " (not about this pod)".to_owned(),
+            false => " (never tried: an earlier rule decides)".to_owned(),
+        };
+        let _infallible = writeln!(page, "{}: {}{why}", exec_rule(rule), text(&rule["why"]));
+    }
     let plugins = document["plugins"].as_array().map(Vec::as_slice).unwrap_or_default();
     if plugins.is_empty() {
         page.push_str("\nno plugin is known: name one with --plugin\n");
@@ -109,6 +117,28 @@ pub(super) fn page(document: &Value) -> String {
         }
     }
     page
+}
+
+/// What an exec rule does, as a clause.
+pub(super) fn exec_rule(rule: &Value) -> String {
+    let verb = match (rule["allow"] == true, rule["mode"] == "audit") {
+        (true, _) => "permits",
+        (false, true) => "would refuse",
+        (false, false) => "refuses",
+    };
+    let terminal = match rule["terminal"].as_bool() {
+        Some(true) => " with a terminal",
+        Some(false) => " without a terminal",
+        None => "",
+    };
+    let list = |key: &str, word: &str| {
+        let entries = rule[key].as_array().map(Vec::as_slice).unwrap_or_default();
+        let entries: Vec<String> = entries.iter().map(text).collect();
+        if entries.is_empty() { String::new() } else { format!(" {word} {}", entries.join(", ")) }
+    };
+    let name = text(&rule["rule"]);
+    let (users, commands) = (list("users", "of users"), list("commands", "that run"));
+    format!("exec rule \"{name}\" {verb} processes{terminal}{users}{commands}")
 }
 
 fn labels(labels: &Value) -> String {

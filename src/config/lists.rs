@@ -2,11 +2,13 @@
 //! The lists of tables that a configuration file may have, such as `[[rule]]`: a row for each. The
 //! parser, what protects, the suggestions and `docs/config.md` are derived from it. It reads no file.
 
-use toml_edit::ArrayOfTables;
+use toml_edit::{ArrayOfTables, Value};
 
-use super::rules;
+use super::exec_rules::{self, ExecRuleSection};
+use super::rules::{self, RuleSection};
 use super::settings::Config;
 use super::spelling::nearest;
+use super::tables::ListedSection;
 
 /// Something wrong in a table, with the offset of its place.
 pub(super) struct TableMistake {
@@ -17,17 +19,37 @@ pub(super) struct TableMistake {
 /// Takes over the tables of one file; `place` is `FILE:LINE` of an offset.
 type ReadTables = fn(&mut Config, &ArrayOfTables, &dyn Fn(usize) -> String) -> Vec<TableMistake>;
 
+/// Takes over a table of plain values, if it has no mistake.
+type AddPlain = fn(&mut Config, settings: &[(String, Value)], place: &str) -> bool;
+
 /// One list of tables, `[[NAME]]`. Each of them protects: a mistake in one refuses creates.
 pub(super) struct TableList {
     pub(super) name: &'static str,
     pub(super) read: ReadTables,
+    pub(super) add_plain: AddPlain,
+    /// What holds while the files that have such tables cannot be read: nothing is known of what they
+    /// permit.
+    pub(super) close: fn(&mut Config),
     /// Its keys, for `docs/config.md`.
     pub(super) markdown: fn() -> String,
 }
 
 /// Every list of tables there is.
 pub(super) static LISTS: &[TableList] =
-    &[TableList { name: "rule", read: rules::read_list, markdown: rules::markdown }];
+    &[list::<RuleSection>(rules::markdown), list::<ExecRuleSection>(exec_rules::markdown)];
+
+const fn list<S: ListedSection>(markdown: fn() -> String) -> TableList {
+    TableList {
+        name: S::LIST,
+        read: S::read_list,
+        add_plain: S::add_plain,
+        close: |config| {
+            let closed = S::closed("the configuration cannot be read");
+            S::list(config).push(closed);
+        },
+        markdown,
+    }
+}
 
 /// The list of this name.
 pub(super) fn named(name: &str) -> Option<&'static TableList> {

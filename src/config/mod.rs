@@ -12,6 +12,7 @@ mod advice;
 mod agreement;
 mod changes;
 mod duration;
+mod exec_rules;
 pub(crate) mod fields;
 mod keys;
 mod lists;
@@ -26,6 +27,7 @@ mod settings;
 mod size;
 mod snapshot;
 mod spelling;
+mod tables;
 
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -33,6 +35,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use changes::{ChangedKey, changes};
 pub(crate) use duration::{parse as parse_duration, show as show_duration};
+pub(crate) use exec_rules::ExecRuleSection;
 pub(crate) use keys::Effect;
 pub use keys::markdown;
 pub use plugins::PluginSettings;
@@ -116,7 +119,10 @@ impl Loaded {
             .unread
             .iter()
             .map(|path| format!("{} is not read: its name does not end in .toml", path.display()));
-        unread.chain(advice::unreached(&self.config.rules)).collect()
+        unread
+            .chain(advice::unreached(&self.config.rules))
+            .chain(advice::bare_denials(&self.config.exec_rules))
+            .collect()
     }
 
     /// `FILE:LINE:COLUMN` of the key with this path, where the files set it last.
@@ -322,11 +328,15 @@ fn unquoted(value: &str) -> &str {
     value
 }
 
-/// The defaults; no plugin has any right where the files have rules, of which none can be read.
+/// The defaults; where the files have rules, of which none can be read, nothing is permitted that one
+/// could forbid.
 fn defaults(files: &Files, run_dir: PathBuf) -> Config {
     let mut config = Config { run_dir, ..Config::default() };
-    if files.iter().any(|(_, text)| text.contains("[[rule")) {
-        rules::close(&mut config);
+    for list in lists::LISTS {
+        let header = format!("[[{}", list.name);
+        if files.iter().any(|(_, text)| text.contains(&header)) {
+            (list.close)(&mut config);
+        }
     }
     config
 }

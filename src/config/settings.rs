@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nri_adaptation::DefaultValidator;
 
+use super::exec_rules::ExecRuleSection;
 use super::rules::RuleSection;
 use crate::engine::identity::Exemptions;
 use crate::host::Host;
@@ -123,6 +124,8 @@ pub struct Config {
     pub plugins: BTreeMap<String, PluginSection>,
     /// In the order in which they are tried.
     pub rules: Vec<RuleSection>,
+    /// Likewise.
+    pub exec_rules: Vec<ExecRuleSection>,
     pub cdi_spec_dirs: Vec<PathBuf>,
     pub blockio_config_file: Option<PathBuf>,
     pub rdt_config_file: Option<PathBuf>,
@@ -197,6 +200,7 @@ impl Default for Config {
             default_validator: DefaultValidator::default(),
             plugins: BTreeMap::new(),
             rules: Vec::new(),
+            exec_rules: Vec::new(),
             cdi_spec_dirs: vec![PathBuf::from("/etc/cdi"), PathBuf::from("/var/run/cdi")],
             blockio_config_file: None,
             rdt_config_file: None,
@@ -277,7 +281,7 @@ impl Config {
 
     /// Whether the daemon has to know of each `exec`.
     pub fn wants_execs(&self) -> bool {
-        self.audits_execs()
+        self.audits_execs() || !self.exec_rules.is_empty()
     }
 
     /// There while the daemon has to know of each `exec`: a wrapper finds it before it goes straight to

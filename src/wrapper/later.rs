@@ -98,7 +98,8 @@ impl Invocation<'_> {
         let process = self.later.as_ref();
         let refused = process.and_then(|process| refused_alone(self.config, subject, process));
         let Some(rule) = refused else { return Ok(()) };
-        let error = Error::new(format!("{why}, and {}", exec_refusal(&rule.name)));
+        let error =
+            Error::new(format!("{why}, and {}; no process was started", exec_refusal(&rule.name)));
         let error = error.hint("the rules of the files decide then; see: nri-runc nri check");
         let question = request::build_question(self, "", &[]);
         refusal::write_record(self.config, self.call, &question, None, &error);

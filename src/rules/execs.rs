@@ -151,7 +151,7 @@ pub(crate) fn exec_rows(rules: &[ExecRuleSection], pod: &RuledPod) -> Vec<Value>
         is_settled |= fit == Fit::Yes && is_for_all;
         let why = match reason {
             Reason::Matches(by) if by.is_empty() => "it is about every pod".to_owned(),
-            reason => reason.to_string(),
+            reason @ (Reason::Differs(..) | Reason::Matches(_)) => reason.to_string(),
         };
         let mode = if rule.mode == RuleMode::Audit { "audit" } else { "enforce" };
         json!({

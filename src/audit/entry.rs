@@ -13,6 +13,8 @@ pub(crate) enum AuditAction {
     Refused,
     /// A rule in audit mode would have refused it.
     WouldRefuse,
+    /// An injection in audit mode would have set it.
+    WouldInject,
     /// A value was not applied, or a plugin was left out, and the request went on.
     Skipped,
     /// A plugin's request to end a container was carried out.
@@ -31,10 +33,11 @@ pub(crate) enum AuditAction {
 
 impl AuditAction {
     /// All of them, in the order of `docs/audit.md`.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Applied,
         Self::Refused,
         Self::WouldRefuse,
+        Self::WouldInject,
         Self::Skipped,
         Self::Evicted,
         Self::Exec,
@@ -55,6 +58,7 @@ impl AuditAction {
             Self::Applied => "applied",
             Self::Refused => "refused",
             Self::WouldRefuse => "would_refuse",
+            Self::WouldInject => "would_inject",
             Self::Skipped => "skipped",
             Self::Evicted => "evicted",
             Self::Exec => "exec",

@@ -38,7 +38,7 @@ const VALID: [&str; 23] = [
 ];
 
 /// What an operator's slip or an earlier version may put into a file.
-const SLIPS: [&str; 30] = [
+const SLIPS: [&str; 35] = [
     "[[rules]]",
     "[[exec_rules]]",
     "[[exec_rule]]",
@@ -65,6 +65,11 @@ const SLIPS: [&str; 30] = [
     "levle = \"info\"",
     "engines = [\"crio\"]",
     "deny = []",
+    "[[inject]]",
+    "[[injects]]",
+    "[inject]",
+    "env = { A = \"1\" }",
+    "on_failure = \"refuse\"",
     "= =",
     "\"",
     "# comment",
@@ -219,6 +224,9 @@ proptest! {
             for (rule, other) in wanted.exec_rules.iter_mut().zip(&started.config.exec_rules) {
                 rule.name.clone_from(&other.name);
             }
+            for (one, other) in wanted.injections.iter_mut().zip(&started.config.injections) {
+                one.name.clone_from(&other.name);
+            }
             prop_assert_eq!(without_error(&started.config), wanted);
         }
         for problem in &problems {
@@ -235,10 +243,10 @@ fn the_valid_configuration_and_the_slips_are_what_they_are_meant_to_be() {
     let place = Place::new();
     assert_eq!(place.load(&valid()).problems, []);
     assert_eq!(place.file().parent(), Some(Path::new(place.0.path())));
-    for slip in SLIPS
-        .iter()
-        .filter(|slip| slip.starts_with('[') && !["[instance]", "[[exec_rule]]"].contains(slip))
-    {
+    let protects = |slip: &&&str| {
+        slip.starts_with('[') && !slip.contains("inject") && **slip != "[[exec_rule]]"
+    };
+    for slip in SLIPS.iter().filter(protects).filter(|slip| **slip != "[instance]") {
         let mut lines = valid();
         lines.push((*slip).to_owned());
         let error = place.load(&lines).config.protection_error;

@@ -5,8 +5,9 @@
 use toml_edit::{ArrayOfTables, Value};
 
 use super::exec_rules::{self, ExecRuleSection};
+use super::injections;
 use super::rules::{self, RuleSection};
-use super::settings::Config;
+use super::settings::{Config, Consequence};
 use super::spelling::nearest;
 use super::tables::ListedSection;
 
@@ -14,17 +15,27 @@ use super::tables::ListedSection;
 pub(super) struct TableMistake {
     pub(super) at: usize,
     pub(super) what: String,
+    pub(super) consequence: Consequence,
+}
+
+impl TableMistake {
+    /// A mistake in a table that protects.
+    pub(super) fn new(at: usize, what: String) -> Self {
+        Self { at, what, consequence: Consequence::RefusesCreates }
+    }
 }
 
 /// Takes over the tables of one file; `place` is `FILE:LINE` of an offset.
 type ReadTables = fn(&mut Config, &ArrayOfTables, &dyn Fn(usize) -> String) -> Vec<TableMistake>;
 
-/// Takes over a table of plain values, if it has no mistake.
+/// Takes over a table of plain values; false where the parser has to read it.
 type AddPlain = fn(&mut Config, settings: &[(String, Value)], place: &str) -> bool;
 
-/// One list of tables, `[[NAME]]`. Each of them protects: a mistake in one refuses creates.
+/// One list of tables, `[[NAME]]`.
 pub(super) struct TableList {
     pub(super) name: &'static str,
+    /// Whether each table of it protects, so that a mistake in one refuses creates.
+    pub(super) protects: bool,
     pub(super) read: ReadTables,
     pub(super) add_plain: AddPlain,
     /// What holds while the files that have such tables cannot be read: nothing is known of what they
@@ -35,12 +46,23 @@ pub(super) struct TableList {
 }
 
 /// Every list of tables there is.
-pub(super) static LISTS: &[TableList] =
-    &[list::<RuleSection>(rules::markdown), list::<ExecRuleSection>(exec_rules::markdown)];
+pub(super) static LISTS: &[TableList] = &[
+    protecting::<RuleSection>(rules::markdown),
+    protecting::<ExecRuleSection>(exec_rules::markdown),
+    TableList {
+        name: "inject",
+        protects: false,
+        read: injections::read_list,
+        add_plain: |_, _, _| false,
+        close: |_| {},
+        markdown: injections::markdown,
+    },
+];
 
-const fn list<S: ListedSection>(markdown: fn() -> String) -> TableList {
+const fn protecting<S: ListedSection>(markdown: fn() -> String) -> TableList {
     TableList {
         name: S::LIST,
+        protects: true,
         read: S::read_list,
         add_plain: S::add_plain,
         close: |config| {

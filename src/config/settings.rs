@@ -10,6 +10,7 @@ use std::time::Duration;
 use nri_adaptation::DefaultValidator;
 
 use super::exec_rules::ExecRuleSection;
+use super::injections::InjectionSection;
 use super::rules::RuleSection;
 use crate::engine::identity::Exemptions;
 use crate::host::Host;
@@ -126,6 +127,7 @@ pub struct Config {
     pub rules: Vec<RuleSection>,
     /// Likewise.
     pub exec_rules: Vec<ExecRuleSection>,
+    pub injections: Vec<InjectionSection>,
     pub cdi_spec_dirs: Vec<PathBuf>,
     pub blockio_config_file: Option<PathBuf>,
     pub rdt_config_file: Option<PathBuf>,
@@ -201,6 +203,7 @@ impl Default for Config {
             plugins: BTreeMap::new(),
             rules: Vec::new(),
             exec_rules: Vec::new(),
+            injections: Vec::new(),
             cdi_spec_dirs: vec![PathBuf::from("/etc/cdi"), PathBuf::from("/var/run/cdi")],
             blockio_config_file: None,
             rdt_config_file: None,

@@ -65,7 +65,7 @@ pub(super) trait ListedSection: Default + 'static {
             let name = place(at);
             if wrong.is_empty() {
                 let added = add(config, section, &name);
-                wrong.extend(added.err().map(|what| TableMistake { at, what: what.into_owned() }));
+                wrong.extend(added.err().map(|what| TableMistake::new(at, what.into_owned())));
             }
             if !wrong.is_empty() {
                 Self::list(config).push(Self::closed(&name));
@@ -104,7 +104,7 @@ fn read<S: ListedSection>(table: &dyn TableLike, at: usize) -> (S, Vec<TableMist
         let Some(key) = S::KEYS.iter().find(|key| key.name == name) else {
             let hint = nearest(name, S::KEYS.iter().map(|key| key.name));
             let what = format!("unknown key {}.{name} (did you mean {hint}?)", S::LIST);
-            mistakes.push(TableMistake { at: at_key, what });
+            mistakes.push(TableMistake::new(at_key, what));
             continue;
         };
         let set = match item {
@@ -116,7 +116,7 @@ fn read<S: ListedSection>(table: &dyn TableLike, at: usize) -> (S, Vec<TableMist
         };
         if let Err(what) = set {
             let at = item.span().map_or(at_key, |span| span.start);
-            mistakes.push(TableMistake { at, what: format!("{}.{name}: {what}", S::LIST) });
+            mistakes.push(TableMistake::new(at, format!("{}.{name}: {what}", S::LIST)));
         }
     }
     (section, mistakes)

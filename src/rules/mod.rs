@@ -19,7 +19,7 @@ use crate::config::{EVERY_FIELD, EVICTION, INJECTIONS, RuleMode, RuleSection};
 use crate::plugin::api;
 
 pub(crate) use execs::{exec_refusal, exec_rows, judge};
-pub(crate) use matching::{Fit, Reason};
+pub(crate) use matching::{Entry, Fit, Reason, entry, fit_pod};
 pub(crate) use report::report;
 
 /// What rules see of a pod.

@@ -21,8 +21,8 @@ use crate::limits;
 use crate::mark::{self, ExecSubject, Mark, ProcessValue};
 
 pub(crate) use notes::{
-    Change, EVICTION, HiddenFrom, InFlight, Patched, PendingUpdate, RepeatedValue, RuleHit,
-    Skipped, Updating,
+    Change, EVICTION, GaveWay, HiddenFrom, InFlight, Patched, PendingUpdate, RepeatedValue,
+    RuleHit, Skipped, Updating, WouldInject,
 };
 
 pub use store::Store;
@@ -192,6 +192,12 @@ pub struct Container {
     /// What was done although a rule in audit mode would refuse it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub would_refuse: Vec<RuleHit>,
+    /// What injections in audit mode would have set.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub would_inject: Vec<WouldInject>,
+    /// What injections left to the container or to others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gave_way: Vec<GaveWay>,
     /// Values that the engine repeats, and that do not come into force.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repeated: Vec<RepeatedValue>,

@@ -26,6 +26,7 @@ mod flooded;
 mod go;
 mod golden;
 mod identity;
+mod injected;
 mod kept;
 mod lasting;
 mod later;

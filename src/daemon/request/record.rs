@@ -78,6 +78,8 @@ pub(crate) fn blank_record(daemon: &Daemon, call: &VerbRequest) -> Container {
         refused_at: 0,
         skipped: Vec::new(),
         would_refuse: Vec::new(),
+        would_inject: Vec::new(),
+        gave_way: Vec::new(),
         repeated: Vec::new(),
         hidden_from: Vec::new(),
         deferred: Vec::new(),

@@ -87,6 +87,17 @@ pub(super) fn page(document: &Value) -> String {
     line("engine", &text(&pod["engine"]));
     line("handler", &text(&pod["handler"]));
     line("rules", &text(&document["rules"]));
+    for injection in document["injections"].as_array().into_iter().flatten() {
+        let [name, why] = ["injection", "why"].map(|key| text(&injection[key]));
+        let verdict = match (injection["hidden_by"].as_str(), injection["matches"].as_str()) {
+            (Some(_), _) => "is kept out by a rule",
+            (None, Some("yes")) if injection["mode"] == "audit" => "would hold",
+            (None, Some("yes")) => "holds",
+            (None, Some("maybe")) => "is not proven to be about it",
+            (None, _) => "does not match",
+        };
+        let _infallible = writeln!(page, "injection \"{name}\" {verdict}: {why}");
+    }
     let plugins = document["plugins"].as_array().map(Vec::as_slice).unwrap_or_default();
     if plugins.is_empty() {
         page.push_str("\nno plugin is known: name one with --plugin\n");

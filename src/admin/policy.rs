@@ -87,13 +87,17 @@ pub(super) fn page(document: &Value) -> String {
     line("engine", &text(&pod["engine"]));
     line("handler", &text(&pod["handler"]));
     line("rules", &text(&document["rules"]));
-    for rule in document["exec_rules"].as_array().into_iter().flatten() {
-        let why = match rule["decides"] == true {
-            true => String::new(),
-            false if rule["matches"] == "no" => " (not about this pod)".to_owned(),
-            false => " (never tried: an earlier rule decides)".to_owned(),
+    exec_rules(document, &mut page);
+    for injection in document["injections"].as_array().into_iter().flatten() {
+        let [name, why] = ["injection", "why"].map(|key| text(&injection[key]));
+        let verdict = match (injection["hidden_by"].as_str(), injection["matches"].as_str()) {
+            (Some(_), _) => "is kept out by a rule",
+            (None, Some("yes")) if injection["mode"] == "audit" => "would hold",
+            (None, Some("yes")) => "holds",
+            (None, Some("maybe")) => "is not proven to be about it",
+            (None, _) => "does not match",
         };
-        let _infallible = writeln!(page, "{}: {}{why}", exec_rule(rule), text(&rule["why"]));
+        let _infallible = writeln!(page, "injection \"{name}\" {verdict}: {why}");
     }
     let plugins = document["plugins"].as_array().map(Vec::as_slice).unwrap_or_default();
     if plugins.is_empty() {
@@ -117,6 +121,19 @@ pub(super) fn page(document: &Value) -> String {
         }
     }
     page
+}
+
+/// What each exec rule does in the pod, a line each.
+fn exec_rules(document: &Value, page: &mut String) {
+    for rule in document["exec_rules"].as_array().into_iter().flatten() {
+        let verdict = match (rule["decides"] == true, rule["matches"].as_str()) {
+            (true, Some("maybe")) => " (may be about this pod)",
+            (true, _) => "",
+            (false, Some("no")) => " (not about this pod)",
+            (false, _) => " (never tried: an earlier rule decides)",
+        };
+        let _infallible = writeln!(page, "{}: {}{verdict}", exec_rule(rule), text(&rule["why"]));
+    }
 }
 
 /// What an exec rule does, as a clause.

@@ -12,6 +12,7 @@ mod advice;
 mod agreement;
 mod changes;
 mod duration;
+mod exec_rules;
 pub(crate) mod fields;
 mod injections;
 mod keys;
@@ -28,6 +29,7 @@ mod shape;
 mod size;
 mod snapshot;
 mod spelling;
+mod tables;
 
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -37,6 +39,7 @@ use std::time::{Duration, SystemTime};
 
 pub(crate) use changes::{ChangedKey, changes};
 pub(crate) use duration::{parse as parse_duration, show as show_duration};
+pub(crate) use exec_rules::ExecRuleSection;
 pub(crate) use injections::InjectionSection;
 pub(crate) use keys::Effect;
 pub use keys::markdown;
@@ -153,7 +156,10 @@ impl Loaded {
             .unread
             .iter()
             .map(|path| format!("{} is not read: its name does not end in .toml", path.display()));
-        unread.chain(advice::unreached(&self.config.rules)).collect()
+        unread
+            .chain(advice::unreached(&self.config.rules))
+            .chain(advice::bare_denials(&self.config.exec_rules))
+            .collect()
     }
 
     /// `FILE:LINE:COLUMN` of the key with this path, where the files set it last.
@@ -359,11 +365,15 @@ fn unquoted(value: &str) -> &str {
     value
 }
 
-/// The defaults; no plugin has any right where the files have rules, of which none can be read.
+/// The defaults; where the files have rules, of which none can be read, nothing is permitted that one
+/// could forbid.
 fn defaults(files: &Files, run_dir: PathBuf) -> Config {
     let mut config = Config { run_dir, ..Config::default() };
-    if files.iter().any(|(_, text)| text.contains("[[rule")) {
-        rules::close(&mut config);
+    for list in lists::LISTS {
+        let header = format!("[[{}", list.name);
+        if files.iter().any(|(_, text)| text.contains(&header)) {
+            (list.close)(&mut config);
+        }
     }
     config
 }

@@ -14,7 +14,7 @@ pub(crate) fn pod_container(host: &TestHost, namespace: &str, id: &str) -> Strin
 }
 
 /// The same anywhere: whoever writes a bundle writes its annotations.
-pub(super) fn lay_down(host: &TestHost, namespace: &str, id: &str, bundle: &str) -> String {
+pub(crate) fn lay_down(host: &TestHost, namespace: &str, id: &str, bundle: &str) -> String {
     let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
     document["annotations"] = json!({
         "io.kubernetes.cri.container-type": "container",

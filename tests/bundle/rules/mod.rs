@@ -5,3 +5,5 @@ mod hidden;
 pub(crate) mod host;
 mod origin;
 mod policy;
+
+pub(crate) use host::{lay_down, pod_container};

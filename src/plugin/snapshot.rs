@@ -61,6 +61,12 @@ impl EncodedSnapshot {
         }
     }
 
+    /// How long the longest of its requests can be, in bytes.
+    pub(crate) fn longest_request(&self) -> usize {
+        let size = |object: &Encoded| object.len() + BEFORE_EACH;
+        self.pods.iter().chain(&self.containers).map(size).sum::<usize>().min(ROOM)
+    }
+
     /// Cuts it into requests below the limit, each with whether more follow; every object
     /// goes into exactly one.
     pub(super) fn parts(&self) -> impl Iterator<Item = (Vec<u8>, bool)> {

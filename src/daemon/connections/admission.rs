@@ -322,7 +322,10 @@ async fn synchronize(
     snapshot: EncodedSnapshot,
 ) -> Result<(), String> {
     takeover::pass(daemon, takeover, Point::DaemonTakeover)?;
-    let mut response = Some(request_synchronization(connected, snapshot).await?);
+    let mut response = {
+        let _room = daemon.registry.snapshots.take(snapshot.longest_request()).await;
+        Some(request_synchronization(connected, snapshot).await?)
+    };
     takeover::pass(daemon, takeover, Point::DaemonTakeoverEvents)?;
     if let Some(response) = response.take_if(|_| takeover.is_none()) {
         updates::synchronized(daemon, connected, response).await;

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Room in memory for snapshots on their way to plugins: a request is there twice until it is answered, so
+//! plugins that do not read it would cost some 8 MiB each.
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// The requests that are on their way at once, in bytes.
+const ROOM: usize = 64 << 20;
+
+/// What counts as one, in bytes: a snapshot of a small node waits for no other.
+const UNIT: usize = 64 << 10;
+
+/// Room for snapshots. A plugin that does not answer gives its share back after its time-out.
+#[derive(Debug)]
+pub(crate) struct SnapshotRoom(Semaphore);
+
+impl Default for SnapshotRoom {
+    fn default() -> Self {
+        Self(Semaphore::new(ROOM / UNIT))
+    }
+}
+
+impl SnapshotRoom {
+    /// Waits, in turn, until there is room for requests of at most `bytes`.
+    pub(crate) async fn take(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
+        let units = (bytes / UNIT + 1).min(ROOM / UNIT);
+        self.0.acquire_many(u32::try_from(units).unwrap_or(u32::MAX)).await.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_snapshots_wait_for_room_and_small_ones_have_it() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let room = SnapshotRoom::default();
+            let mut taken = Vec::new();
+            for _ in 0..15 {
+                taken.push(room.take(4 << 20).await.unwrap());
+            }
+            let soon = std::time::Duration::from_millis(20);
+            assert!(tokio::time::timeout(soon, room.take(4 << 20)).await.is_err());
+            taken.push(room.take(10_000).await.unwrap());
+            taken.clear();
+            assert!(
+                room.take(usize::MAX).await.is_some(),
+                "one that is larger than all has it all"
+            );
+        });
+    }
+}

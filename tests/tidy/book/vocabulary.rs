@@ -103,6 +103,7 @@ const FOREIGN: &[&str] = &[
     "--label-file",
     "--log",
     "--network",
+    "--path",
     "--resources",
     "--runc-binary",
     "--runtime",

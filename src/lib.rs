@@ -40,6 +40,8 @@ mod glob;
 pub(crate) mod host;
 /// Small pages over HTTP, for probes and Prometheus.
 mod http;
+/// The operator's injections.
+pub(crate) mod inject;
 /// The journal of systemd, for both logs.
 mod journal;
 /// What a daemon that a wrapper started has printed last.

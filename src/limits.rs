@@ -28,6 +28,10 @@ pub(crate) const REFUSALS: usize = 20;
 pub(crate) const ENDS: usize = 200;
 /// Lines of the log about the entries of one list: the others are counted in one more line.
 pub(crate) const LISTED: usize = 20;
+/// Arguments of a process that `exec` starts, as the daemon receives them, in bytes: all of them, and
+/// one. A path has 4096 at most.
+pub(crate) const LATER_ARGS: usize = 16 << 10;
+pub(crate) const LATER_ARG: usize = 4200;
 
 /// The largest files that are read whole, in bytes; a larger one is refused. Settings: the
 /// configuration, CDI's files, classes, a plugin's own, which has to fit into a message.

@@ -10,6 +10,8 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Error, Result};
 use crate::tagged::{self, fields};
 
@@ -36,6 +38,10 @@ pub(crate) const DROPPED_NOTES: &str = "dropped";
 
 /// Folder of the run directory in which a wrapper leaves what it refused without the daemon.
 pub(crate) const REFUSED_DIR: &str = "refused";
+
+/// What the daemon keeps in `Config::execs_file` while only the audit log wants to know of each
+/// `exec`; with any other content a wrapper asks.
+pub(crate) const EXECS_FOR_AUDIT: &[u8] = b"audit\n";
 
 /// The largest frame, in bytes: Linux allows 6 MiB of argv and environment at most.
 pub(crate) const FRAME_LIMIT: u32 = 8 << 20;
@@ -80,6 +86,30 @@ pub struct WrapperRequest {
     /// An OCI hook speaks, on behalf of the runtime that called it: argv and processes are the
     /// runtime's. Nothing follows its answer.
     pub hook: Option<Hook>,
+    /// The process that an `exec` starts. argv ends with the container's ID then.
+    pub later: Option<LaterProcess>,
+}
+
+/// A process that `exec` is about to start in a container, as the engine asks for it. A member that is
+/// absent could not be read.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaterProcess {
+    /// Its arguments, the program first; those beyond a limit are left out.
+    pub args: Option<Vec<String>>,
+    /// The user's ID, as a decimal number.
+    pub uid: Option<String>,
+    /// The group's ID, likewise.
+    pub gid: Option<String>,
+    /// The user's name, where the document has one.
+    pub username: Option<String>,
+    /// Whether the engine gives it a terminal.
+    pub terminal: Option<bool>,
+    /// The names of the processes that asked for it: the wrapper's parent first, the engine's shim last.
+    pub caller: Vec<String>,
+    /// The user of the login that the wrapper belongs to.
+    pub login_uid: Option<u32>,
+    /// The wrapper waits for a verdict.
+    pub waits: bool,
 }
 
 /// What an OCI hook was told.
@@ -187,6 +217,8 @@ const KIND_EXEC: u8 = 2;
 const KIND_EXEC_FAILED: u8 = 3;
 /// A question of another kind: a daemon that knows no hooks must not take it for a wrapper's.
 const KIND_HOOK: u8 = 4;
+/// Likewise: a daemon that knows no later processes must not take it for a verb that it settles.
+const KIND_LATER: u8 = 5;
 const KIND_HEARTBEAT: u8 = 16;
 const KIND_PROCEED: u8 = 17;
 const KIND_REFUSE: u8 = 18;
@@ -211,6 +243,7 @@ const TAG_STDIN: u8 = 12;
 const TAG_TEXT: u8 = 13;
 const TAG_STAGE: u8 = 14;
 const TAG_INIT: u8 = 15;
+const TAG_LATER: u8 = 16;
 
 struct Frame(Vec<u8>);
 
@@ -248,7 +281,11 @@ fn words(value: &[u8]) -> OsString {
 impl WrapperRequest {
     /// The frame that carries this question.
     pub fn encode(&self) -> Vec<u8> {
-        let kind = if self.hook.is_some() { KIND_HOOK } else { KIND_QUESTION };
+        let kind = match (&self.hook, &self.later) {
+            (Some(_), _) => KIND_HOOK,
+            (None, Some(_)) => KIND_LATER,
+            (None, None) => KIND_QUESTION,
+        };
         let mut frame = Frame::new(kind)
             .field(TAG_PROTOCOL, &self.protocol.to_le_bytes())
             .field(TAG_VERSION, self.version.as_bytes());
@@ -274,6 +311,10 @@ impl WrapperRequest {
         if let Some(Hook { stage, init }) = self.hook {
             frame = frame.field(TAG_STAGE, &[stage as u8]).field(TAG_INIT, &init.to_le_bytes());
         }
+        if let Some(later) = &self.later {
+            let json = serde_json::to_vec(later).unwrap_or_default();
+            frame = frame.field(TAG_LATER, &json);
+        }
         frame.finish()
     }
 
@@ -283,7 +324,7 @@ impl WrapperRequest {
     /// Fails on another kind of frame and on fields that are cut short.
     pub fn decode(frame: &[u8]) -> Result<Self> {
         let (kind, body) = match frame.split_first() {
-            Some((kind @ (&KIND_QUESTION | &KIND_HOOK), body)) => (*kind, body),
+            Some((kind @ (&KIND_QUESTION | &KIND_HOOK | &KIND_LATER), body)) => (*kind, body),
             _ => return Err(Error::new("that is no question of nri-runc")),
         };
         let mut question = Self::default();
@@ -304,12 +345,16 @@ impl WrapperRequest {
                 TAG_ADMIN => question.admin = text(value),
                 TAG_STAGE => stage = Stage::ALL.into_iter().find(|s| value == [*s as u8]),
                 TAG_INIT => init = number(value),
+                TAG_LATER => question.later = serde_json::from_slice(value).ok(),
                 _ => {} // A newer wrapper says more than we know.
             }
         }
         if kind == KIND_HOOK {
             let stage = stage.ok_or_else(|| Error::new("a hook of an unknown stage"))?;
             question.hook = Some(Hook { stage, init });
+        }
+        if kind == KIND_LATER && question.later.is_none() {
+            return Err(Error::new("an exec without its process"));
         }
         Ok(question)
     }
@@ -463,6 +508,28 @@ mod tests {
             descriptors: vec![Attached::Bundle, Attached::Process],
             admin: String::new(),
             hook: None,
+            later: None,
+        }
+    }
+
+    #[test]
+    fn a_later_process_survives_the_wire_and_is_no_verb_to_older_daemons() {
+        let process = LaterProcess {
+            args: Some(vec!["sh".into(), "\u{fffd}\n".into()]),
+            uid: Some("0".into()),
+            terminal: Some(true),
+            caller: vec!["conmon".into()],
+            login_uid: Some(1000),
+            ..LaterProcess::default()
+        };
+        let said = WrapperRequest { later: Some(process), ..question() };
+        let frame = said.encode();
+        assert_eq!(frame[4], KIND_LATER);
+        assert_eq!(WrapperRequest::decode(&frame[4..]).unwrap(), said);
+        for body in [&b"{"[..], b""] {
+            let frame = Frame::new(KIND_LATER).field(TAG_LATER, body).finish();
+            let error = WrapperRequest::decode(&frame[4..]).unwrap_err().to_string();
+            assert!(error.contains("without its process"), "{error}");
         }
     }
 

@@ -10,7 +10,7 @@
 //! The file is a line with the format's version, then fields (`tagged.rs`). Unknown tags are skipped;
 //! another version, a damaged file and the file of another container are no mark. Values are JSON texts, which are decoded only when a document is edited.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -39,6 +39,28 @@ const TAG_SANDBOX: u8 = 3;
 const TAG_FIELD: u8 = 4;
 const TAG_ENGINE: u8 = 5;
 const TAG_PLUGIN: u8 = 6;
+const TAG_SUBJECT: u8 = 7;
+
+/// What is known of a container whose later processes the daemon has to know of: by it a wrapper
+/// decides while the daemon is away.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ExecSubject {
+    /// The directory of its document.
+    pub bundle: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's labels.
+    pub labels: BTreeMap<String, String>,
+    /// The engine's name.
+    pub engine: String,
+    /// The runtime handler.
+    pub handler: String,
+    /// Whether a tenant may have written the namespace, or made the engine seem another.
+    pub is_doubtful: bool,
+    /// Whether the pod is in an exempt namespace.
+    pub is_exempt: bool,
+}
 
 /// A value of the process that plugins changed at the container's creation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -128,6 +150,8 @@ pub struct Mark {
     pub is_sandbox: bool,
     /// What `exec` has to carry over.
     pub values: Vec<ProcessValue>,
+    /// What is known of the container, if the daemon has to know of each `exec`.
+    pub subject: Option<ExecSubject>,
 }
 
 impl Mark {
@@ -144,6 +168,9 @@ impl Mark {
             put(&mut bytes, TAG_ENGINE, engine.to_string().as_bytes());
             put(&mut bytes, TAG_PLUGIN, plugin.to_string().as_bytes());
         }
+        if let Some(subject) = &self.subject {
+            put(&mut bytes, TAG_SUBJECT, &serde_json::to_vec(subject).unwrap_or_default());
+        }
         (bytes.len() <= MARK_LIMIT).then_some(bytes)
     }
 
@@ -156,6 +183,7 @@ impl Mark {
                 TAG_ROOT => mark.root = text(value)?,
                 TAG_ID => mark.id = text(value)?,
                 TAG_SANDBOX => mark.is_sandbox = true,
+                TAG_SUBJECT => mark.subject = Some(serde_json::from_slice(value).ok()?),
                 TAG_FIELD => {
                     let field = text(value)?;
                     let (engine, plugin) = (Value::Null, Value::Null);
@@ -226,12 +254,19 @@ mod tests {
                 value("process.oomScoreAdj", json!(100), Value::Null),
                 value("process.rlimits[RLIMIT_NOFILE]", json!({"soft": 1}), json!({"soft": 2})),
             ],
+            subject: None,
         }
     }
 
     #[test]
     fn a_mark_is_read_as_it_was_written() {
-        for mark in [mark(), Mark { is_sandbox: true, values: Vec::new(), ..mark() }] {
+        let labels = [("app".to_owned(), "a\"\n".to_owned())].into();
+        let subject = ExecSubject { labels, is_exempt: true, ..ExecSubject::default() };
+        for mark in [
+            mark(),
+            Mark { is_sandbox: true, values: Vec::new(), ..mark() },
+            Mark { subject: Some(subject), ..mark() },
+        ] {
             assert_eq!(Mark::decode(&mark.encode().unwrap()), Some(mark));
         }
     }
@@ -280,6 +315,8 @@ mod tests {
         let bytes = mark().encode().unwrap();
         let value = bytes.len() - 1;
         assert_eq!(Mark::decode(&bytes[..value]), None);
+        let damaged = [FORMAT, &[TAG_SUBJECT, 1, 0, 0, 0, b'{']].concat();
+        assert_eq!(Mark::decode(&damaged), None, "of which pod it is would not be known");
         let lone = [FORMAT, &[TAG_PLUGIN, 1, 0, 0, 0, b'1']].concat();
         assert_eq!(Mark::decode(&lone), None, "a value of no field");
     }

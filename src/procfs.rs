@@ -44,6 +44,29 @@ pub(crate) fn parent_of(host: &Host, pid: u32) -> io::Result<Option<u32>> {
     stat_field(host, pid, 4)
 }
 
+/// The name of a process, as the kernel cuts it, and its parent; `None` if the process has ended.
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) fn name_and_parent(host: &Host, pid: u32) -> io::Result<Option<(String, u32)>> {
+    let Some(stat) = read(host, pid, "stat")? else { return Ok(None) };
+    let stat = String::from_utf8_lossy(&stat);
+    let name = stat.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')'));
+    let name = name.map(|(name, _)| name.to_owned()).unwrap_or_default();
+    let parent = field_of(&stat, 4).ok_or(io::ErrorKind::InvalidData)?;
+    Ok(Some((name, parent)))
+}
+
+/// The user of the login that a process belongs to; `None` where it belongs to none.
+///
+/// # Errors
+/// Fails when that cannot be read.
+pub(crate) fn login_uid(host: &Host, pid: u32) -> io::Result<Option<u32>> {
+    let text = read(host, pid, "loginuid")?.unwrap_or_default();
+    let uid = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok());
+    Ok(uid.filter(|uid| *uid != u32::MAX))
+}
+
 /// When a process started, in clock ticks since the host was booted; `None` if it has ended.
 ///
 /// # Errors
@@ -160,12 +183,14 @@ pub(crate) fn open_same(host: &Host, pid: u32, start: Option<u64>) -> io::Result
 /// A field of `stat` by its number in proc_pid_stat(5), from the third on.
 fn stat_field<T: FromStr>(host: &Host, pid: u32, number: usize) -> io::Result<Option<T>> {
     let Some(stat) = read(host, pid, "stat")? else { return Ok(None) };
-    let stat = String::from_utf8_lossy(&stat);
+    let field = field_of(&String::from_utf8_lossy(&stat), number);
+    field.ok_or_else(|| io::ErrorKind::InvalidData.into()).map(Some)
+}
+
+fn field_of<T: FromStr>(stat: &str, number: usize) -> Option<T> {
     // The second field, the program's name, may hold blanks and parentheses; the last one ends it.
     let rest = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
-    let field = rest.split_whitespace().nth(number.saturating_sub(3));
-    let field = field.and_then(|field| field.parse().ok());
-    field.ok_or_else(|| io::ErrorKind::InvalidData.into()).map(Some)
+    rest.split_whitespace().nth(number.saturating_sub(3))?.parse().ok()
 }
 
 fn read(host: &Host, pid: u32, name: &str) -> io::Result<Option<Vec<u8>>> {

@@ -54,6 +54,10 @@ pub mod host {
     pub use crate::host::{Host, POINTS};
 }
 
+pub mod inject {
+    pub use crate::inject::{Injected, Injections};
+}
+
 pub mod link {
     pub use crate::link::{Attached, DaemonResponse, Notice, PROTOCOL, WrapperRequest, read_frame};
 }

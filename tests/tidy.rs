@@ -77,21 +77,22 @@ fn no_file_has_outgrown_a_reader() {
 
 /// Who may name whom: a room reaches only the rooms listed for it.
 const ROOMS: &[(&str, &str)] = &[
-    ("admin", "audit config daemon dry engine link plugin runtime sources spec wrapper"),
+    ("admin", "audit config daemon dry engine inject link plugin runtime sources spec wrapper"),
     ("argv", ""),
     ("audit", "config"),
     ("cgroup", ""),
-    ("chain", "config plugin rules"),
+    ("chain", "config inject plugin rules"),
     ("config", "engine"),
     (
         "daemon",
-        "argv audit cgroup chain config describe engine link mark metrics plugin \
+        "argv audit cgroup chain config describe engine inject link mark metrics plugin \
          resolve rules runtime sources spec state trace",
     ),
     ("describe", "engine plugin spec"),
-    ("dry", "chain config describe engine plugin resolve rules runtime sources spec"),
+    ("dry", "chain config describe engine inject plugin resolve rules runtime sources spec"),
     ("engine", "formats"),
     ("formats", ""),
+    ("inject", "config describe plugin rules spec"),
     ("link", ""),
     ("mark", ""),
     ("metrics", "plugin"),

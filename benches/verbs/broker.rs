@@ -125,6 +125,7 @@ async fn run(
                         registered: &seats,
                         builtin: &validator,
                         scope: RuleScope::none(),
+                        injections: &[],
                     };
                     let merged = chain::create(&table, creation, &()).await.unwrap();
                     assert_eq!(merged.adjust.env.len(), seats.len());

@@ -320,12 +320,33 @@ fn shown(line: &Value) -> String {
     if line["action"] == "applied" {
         shown.push_str(&format!("  {} -> {}", value(&line["from"]), value(&line["to"])));
     }
+    if line["action"] == "exec" {
+        shown.push_str(&process(line));
+    }
     for (member, name) in [("rule", "rule "), ("reason", "")] {
         if !line[member].is_null() {
             shown.push_str(&format!("  {name}{}", of(member)));
         }
     }
     shown
+}
+
+/// A process that `exec` started: its arguments, what came of it, the user and the callers.
+fn process(line: &Value) -> String {
+    let list = |member: &str| {
+        let words = line[member].as_array().into_iter().flatten();
+        words.map(|word| printable(word.as_str().unwrap_or_default())).collect::<Vec<_>>()
+    };
+    let code = line["exit_code"].as_i64().map(|code| format!(" {code}")).unwrap_or_default();
+    let terminal = if line["terminal"] == true { "  terminal" } else { "" };
+    let args = list("args").join(" ");
+    let args = if args.is_empty() { String::new() } else { format!("  {args}") };
+    format!(
+        "{args}  {}{code}  user {}{terminal}  by {}",
+        value(&line["result"]),
+        value(&line["user"]),
+        list("caller").join(" < ")
+    )
 }
 
 /// `NAMESPACE/POD/CONTAINER`, as far as there is one.
@@ -373,6 +394,12 @@ mod tests {
         let line = json!({"time": "2026-11-22T10:36:48Z", "action": "connected", "plugin": "10-a",
             "reason": "process 7"});
         assert_eq!(shown(&line), "2026-11-22T10:36:48Z  connected  10-a  -  process 7");
+        let line = json!({"time": "2026-11-22T10:36:48Z", "action": "exec", "event": "exec",
+            "args": ["sh", "a\n"], "result": "exited", "exit_code": 3, "user": "0:0",
+            "terminal": true, "caller": ["conmon", "x\u{1b}"], "container": "c"});
+        let shown_exec = shown(&line);
+        let wanted = "exec  -  c  exec  sh a\\n  exited 3  user 0:0  terminal  by conmon < x";
+        assert!(shown_exec.contains(wanted) && !shown_exec.contains('\u{1b}'), "{shown_exec}");
         let line = json!({"time": "2026-11-22T10:36:48Z", "action": "refused", "rule": "prod",
             "pod": "c1", "container": "c1", "reason": "no"});
         assert_eq!(shown(&line), "2026-11-22T10:36:48Z  refused  -  c1  rule prod  no");

@@ -143,6 +143,17 @@ fn traces(document: &Value, page: &mut String) {
         let _infallible =
             writeln!(page, "audit: {plugin} set {field}, which rule \"{rule}\" would refuse");
     }
+    for would in document["would_inject"].as_array().into_iter().flatten() {
+        let (plugin, field) = (text(&would["plugin"]), text(&would["field"]));
+        let _infallible = writeln!(page, "audit: {plugin} would set {field}");
+    }
+    for left in document["gave_way"].as_array().into_iter().flatten() {
+        let [plugin, field, to] = ["plugin", "field", "to"].map(|key| text(&left[key]));
+        let _infallible = match to.is_empty() {
+            true => writeln!(page, "gave way: {plugin} left {field} as the container has it"),
+            false => writeln!(page, "gave way: {plugin} left {field} to {to}"),
+        };
+    }
     for repeated in document["repeated"].as_array().into_iter().flatten() {
         let [plugin, field, engine, value] =
             ["plugin", "field", "engine", "value"].map(|key| text(&repeated[key]));

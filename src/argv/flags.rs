@@ -56,6 +56,9 @@ pub(super) enum FlagMeaning {
     PidFile,
     /// The file of the process that `exec` starts.
     Process,
+    /// The terminal and the user of that process.
+    Tty,
+    User,
     ResourcesFlag,
     /// One resource of `update`, which `--resources` can carry as well.
     Resource,
@@ -208,7 +211,7 @@ const EXEC: &[Flag] = &[
     word("pidfd-socket", "", FlagMeaning::Passed, KnownBy::Runc),
     word("cwd", "", FlagMeaning::Passed, KnownBy::All),
     word("env", "e", FlagMeaning::Passed, KnownBy::All),
-    word("user", "u", FlagMeaning::Passed, KnownBy::All),
+    word("user", "u", FlagMeaning::User, KnownBy::All),
     word("additional-gids", "g", FlagMeaning::Passed, KnownBy::Runc),
     word("process-label", "", FlagMeaning::Passed, KnownBy::All),
     word("apparmor", "", FlagMeaning::Passed, KnownBy::All),
@@ -216,7 +219,7 @@ const EXEC: &[Flag] = &[
     word("preserve-fds", "", FlagMeaning::Passed, KnownBy::All),
     word("cgroup", "", FlagMeaning::Passed, KnownBy::All),
     // crun takes a value only as `--tty=VALUE`, which no flag needs a place in this table for.
-    lone("tty", "t", FlagMeaning::Passed, KnownBy::All),
+    lone("tty", "t", FlagMeaning::Tty, KnownBy::All),
     lone("no-new-privs", "", FlagMeaning::Passed, KnownBy::All),
     lone("ignore-paused", "", FlagMeaning::Passed, KnownBy::Runc),
     lone("no-subreaper", "", FlagMeaning::Passed, KnownBy::Runc),

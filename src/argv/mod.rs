@@ -129,6 +129,8 @@ pub struct CommandLine {
     pub verb_index: Option<usize>,
     /// The container's id. `None` also where the word is a pattern (crun's `--regex`).
     pub id: Option<OsString>,
+    /// Its index in argv; what follows in an `exec` is the command.
+    pub id_index: Option<usize>,
     /// `--root`.
     pub root: Option<OsString>,
     /// `--log`; crun's may begin with `file:`, `journald:` or `syslog:`.
@@ -145,6 +147,10 @@ pub struct CommandLine {
     pub pid_file: Option<OsString>,
     /// `--process` of exec.
     pub process: Option<ProcessFlag>,
+    /// `--tty` of exec.
+    pub tty: bool,
+    /// `--user` of exec, as written.
+    pub user: Option<OsString>,
     /// The signal of kill, as written.
     pub signal: Option<OsString>,
     /// `--resources` of update.
@@ -248,6 +254,11 @@ pub fn for_update_by_stdin(argv: &[OsString], call: &CommandLine) -> Vec<OsStrin
     words
 }
 
+/// The `--process` of an `exec` that counts: runc takes an empty one for none.
+pub(crate) fn process_file(call: &CommandLine) -> Option<&ProcessFlag> {
+    call.process.as_ref().filter(|flag| !flag.value.is_empty())
+}
+
 /// The same `exec` with its process read from `file`; every other word stays, and so does the
 /// spelling of the flag.
 pub(crate) fn with_process_file(
@@ -297,9 +308,10 @@ impl CommandLineReader {
     fn take(&mut self, part: CommandPart<'_>) {
         match part {
             CommandPart::Flag { flag, value, words } => self.take_flag(flag, value, words),
-            CommandPart::Word { word, may_be_value } => {
+            CommandPart::Word { word, at, may_be_value } => {
                 if self.call.id.is_none() || self.id_may_be_value {
                     self.call.id = Some(word.to_owned());
+                    self.call.id_index = Some(at);
                     self.id_may_be_value = may_be_value;
                 }
             }
@@ -329,6 +341,8 @@ impl CommandLineReader {
             FlagMeaning::Process => {
                 call.process = text().map(|value| ProcessFlag { value, word: words.end - 1 });
             }
+            FlagMeaning::Tty => call.tty = is_on(),
+            FlagMeaning::User => call.user = text(),
             FlagMeaning::Resource => call.resource_flags.push(ResourceFlag {
                 name: flag.name,
                 value: text().unwrap_or_default(),

@@ -15,7 +15,7 @@ pub(super) enum CommandPart<'a> {
     /// A flag of a table; `value` is the next word's or the one behind `=`.
     Flag { flag: &'static Flag, value: Option<&'a OsStr>, words: Range<usize> },
     /// A plain word of the verb. `may_be_value`: a flag in no table stands right before it.
-    Word { word: &'a OsStr, may_be_value: bool },
+    Word { word: &'a OsStr, at: usize, may_be_value: bool },
     /// The word behind the container's id, where `kill` has its signal.
     Signal { word: &'a OsStr },
     /// The last word is a flag whose value is missing.
@@ -78,7 +78,7 @@ pub(super) fn walk_verb<'a>(
         let mut next_may_be_value = false;
         match step {
             Step::Word => {
-                sink(CommandPart::Word { word, may_be_value });
+                sink(CommandPart::Word { word, at, may_be_value });
                 if verb.ends_at_first_word() {
                     let next = argv.get(at + 1).filter(|_| verb == Verb::Kill);
                     next.into_iter().for_each(|word| sink(CommandPart::Signal { word }));

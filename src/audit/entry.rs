@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One entry of the audit log, as the daemon states it. Data only.
 
+use serde::Serialize;
 use serde_json::Value;
 
 /// What happened. The words are those of the lines, which scripts search for.
@@ -12,10 +13,14 @@ pub(crate) enum AuditAction {
     Refused,
     /// A rule in audit mode would have refused it.
     WouldRefuse,
+    /// An injection in audit mode would have set it.
+    WouldInject,
     /// A value was not applied, or a plugin was left out, and the request went on.
     Skipped,
     /// A plugin's request to end a container was carried out.
     Evicted,
+    /// A process was started in a container, or was to be.
+    Exec,
     /// A plugin was synchronized: from now on it is asked.
     Connected,
     /// A plugin is gone.
@@ -28,12 +33,14 @@ pub(crate) enum AuditAction {
 
 impl AuditAction {
     /// All of them, in the order of `docs/audit.md`.
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Applied,
         Self::Refused,
         Self::WouldRefuse,
+        Self::WouldInject,
         Self::Skipped,
         Self::Evicted,
+        Self::Exec,
         Self::Connected,
         Self::Disconnected,
         Self::Rejected,
@@ -51,8 +58,10 @@ impl AuditAction {
             Self::Applied => "applied",
             Self::Refused => "refused",
             Self::WouldRefuse => "would_refuse",
+            Self::WouldInject => "would_inject",
             Self::Skipped => "skipped",
             Self::Evicted => "evicted",
+            Self::Exec => "exec",
             Self::Connected => "connected",
             Self::Disconnected => "disconnected",
             Self::Rejected => "rejected",
@@ -72,6 +81,26 @@ pub(crate) struct AuditSubject {
     pub(crate) container_id: String,
 }
 
+/// A process that `exec` started or was to start. What is absent could not be read.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ExecutedProcess {
+    /// `UID:GID`.
+    pub(crate) user: Option<String>,
+    /// The user of the login behind it.
+    #[serde(rename = "loginuid")]
+    pub(crate) login_uid: Option<u32>,
+    /// Names of the processes that asked for it, up to the engine's shim.
+    pub(crate) caller: Vec<String>,
+    /// The arguments that the configuration lets the line have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) args: Vec<String>,
+    pub(crate) terminal: Option<bool>,
+    /// `refused`, `started`, `exited` or `failed`.
+    pub(crate) result: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) exit_code: Option<i32>,
+}
+
 /// One entry. Members that do not apply stay empty and are not in the line.
 #[derive(Debug, Clone)]
 pub(crate) struct AuditEntry {
@@ -86,6 +115,8 @@ pub(crate) struct AuditEntry {
     pub(crate) field: String,
     /// Value before and after. Only an entry about an applied value has them.
     pub(crate) values: Option<(Value, Value)>,
+    /// Only an entry about such a process has it.
+    pub(crate) executed: Option<ExecutedProcess>,
     /// The rule that decided.
     pub(crate) rule: String,
     /// Why, in one line.
@@ -103,6 +134,7 @@ impl AuditEntry {
             plugin: String::new(),
             field: String::new(),
             values: None,
+            executed: None,
             rule: String::new(),
             reason: String::new(),
             subject: AuditSubject::default(),

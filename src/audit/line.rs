@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::entry::{AuditEntry, AuditSubject};
+use super::entry::{AuditEntry, AuditSubject, ExecutedProcess};
 use super::redact;
 
 /// The version of the form of the lines.
@@ -43,6 +43,8 @@ struct Line<'a> {
     from: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     to: Option<Value>,
+    #[serde(flatten)]
+    executed: Option<&'a ExecutedProcess>,
     #[serde(skip_serializing_if = "str::is_empty")]
     rule: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -80,7 +82,11 @@ pub(super) fn of(entry: &mut AuditEntry) -> String {
     ] {
         cut(text, TEXT);
     }
-    let AuditEntry { at, action, event, plugin, field, values, rule, reason, subject } = entry;
+    if let Some(executed) = &mut entry.executed {
+        bound(executed);
+    }
+    let AuditEntry { at, action, event, plugin, field, values, executed, rule, reason, subject } =
+        entry;
     let values = values.take();
     let (from, to) = values.map(|(from, to)| (shown(field, from), shown(field, to))).unzip();
     let line = Line {
@@ -92,6 +98,7 @@ pub(super) fn of(entry: &mut AuditEntry) -> String {
         field,
         from,
         to,
+        executed: executed.as_ref(),
         rule,
         reason,
         engine: &subject.engine,
@@ -117,6 +124,27 @@ fn shown(field: &str, mut value: Value) -> Value {
     }
     cut(&mut text, VALUE);
     Value::String(text)
+}
+
+/// Hides the values in arguments such as `KEY=VALUE`, and cuts what is too long.
+fn bound(executed: &mut ExecutedProcess) {
+    let mut room = VALUE;
+    let mut is_cut = false;
+    executed.args.retain_mut(|word| {
+        if let Some((name, _)) = word.split_once('=') {
+            *word = format!("{name}={HIDDEN}");
+        }
+        cut(word, TEXT);
+        let left = room.checked_sub(word.len());
+        room = left.unwrap_or(room);
+        is_cut |= left.is_none();
+        !is_cut
+    });
+    if is_cut {
+        executed.args.push(CUT.to_owned());
+    }
+    executed.caller.iter_mut().for_each(|name| cut(name, TEXT / 16));
+    executed.user.iter_mut().for_each(|user| cut(user, TEXT));
 }
 
 fn cut(text: &mut String, limit: usize) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The audit log: one JSON line for each value that a plugin changed, that was refused or that was
-//! not applied, and for each plugin that connects, disconnects or is turned away.
+//! not applied, for each process that `exec` starts if that is wanted, and for each plugin that connects, disconnects or is turned away.
 //!
 //! A thread of its own writes the lines, to a file with a bounded size or to the journal, so that a
 //! slow or full disk delays no container: lines that it cannot take are counted, reported once, and
@@ -16,7 +16,7 @@ mod search;
 mod tail;
 mod writer;
 
-pub(crate) use entry::{AuditAction, AuditEntry, AuditSubject};
+pub(crate) use entry::{AuditAction, AuditEntry, AuditSubject, ExecutedProcess};
 pub(crate) use journal::IDENTIFIER;
 pub(crate) use redact::redact;
 pub(crate) use search::{AuditFilter, open_files, search, since};

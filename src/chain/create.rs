@@ -5,9 +5,10 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
-use nri_adaptation::{Creation, DefaultValidator, Merged, Rights};
+use nri_adaptation::{Creation, DefaultValidator, MergeError, Merged, Rights};
 use protobuf::Message;
 
+use crate::inject::Injected;
 use crate::plugin::{Event, api};
 
 use super::chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply, report_unknown};
@@ -24,6 +25,8 @@ pub struct Participants<'a> {
     pub builtin: &'a DefaultValidator,
     /// The operator's rules.
     pub scope: RuleScope<'a>,
+    /// The injections for this container, by index.
+    pub injections: &'a [Injected],
 }
 
 impl std::fmt::Debug for Participants<'_> {
@@ -78,6 +81,57 @@ async fn merge(
     merged.map_err(|error| PluginFailure::from_merge_error(&id, &error))
 }
 
+/// The injections of one request on its way through the chain.
+struct Injecting<'a> {
+    scope: &'a RuleScope<'a>,
+    /// Those that are not merged yet, in order.
+    left: &'a [Injected],
+    /// The others, with what each may set.
+    done: Vec<(String, Rights)>,
+}
+
+impl Injecting<'_> {
+    /// Merges the injections up to this index, all of them without one.
+    fn up_to(
+        &mut self,
+        index: Option<&str>,
+        mut creation: Creation,
+    ) -> Result<Creation, PluginFailure> {
+        while let Some((next, left)) = self.left.split_first()
+            && index.is_none_or(|index| next.index.as_str() <= index)
+        {
+            let rights = self.scope.rights_of_injection(&next.id);
+            let merged = next.merge(creation, &rights);
+            creation = merged.map_err(|error| PluginFailure::from_merge_error(&next.id, &error))?;
+            self.done.push((next.id.clone(), rights));
+            self.left = left;
+        }
+        Ok(creation)
+    }
+
+    /// What gives way and did not have to is set now.
+    fn settle(&self, creation: Creation) -> Result<Creation, PluginFailure> {
+        let settled = creation.settle();
+        settled.map_err(|error| {
+            let note = if let MergeError::AgainstRule(note) = &error { Some(note) } else { None };
+            let owner = note.map(|note| note.plugin.clone()).unwrap_or_default();
+            PluginFailure::from_merge_error(&owner, &error)
+        })
+    }
+}
+
+/// Checks once more, of everything together, that each owner may set what it owns.
+fn check_owned<'o>(
+    creation: &Creation,
+    owners: impl Iterator<Item = (String, &'o Rights)>,
+) -> Result<(), PluginFailure> {
+    for (id, rights) in owners {
+        let checked = creation.check_owned(&id, rights);
+        checked.map_err(|error| PluginFailure::from_merge_error(&id, &error))?;
+    }
+    Ok(())
+}
+
 /// Asks the subscribers, merges their replies, and lets the validators judge.
 ///
 /// # Errors
@@ -94,7 +148,10 @@ pub async fn create(
     let mut unanswered = HashSet::new();
     let scope = &participants.scope;
     let mut applied = Vec::new();
+    let mut injections = Injecting { scope, left: participants.injections, done: Vec::new() };
     for (index, member) in participants.subscribers.iter().enumerate() {
+        let before = injections.up_to(Some(member.plugin.index()), creation);
+        creation = before.map_err(|failure| ChainError { failure, asked: index })?;
         let asked = index + 1;
         member.rights().map_err(|failure| ChainError { failure, asked })?;
         let call = member.plugin.create_container(creation.request());
@@ -117,12 +174,18 @@ pub async fn create(
         }
         observer.container_changed(creation.container());
     }
-    for (member, rights) in applied.iter().filter(|_| !scope.rules.is_empty()) {
-        creation.check_owned(&member.id(), rights).map_err(|error| ChainError {
-            failure: PluginFailure::from_merge_error(&member.id(), &error),
-            asked: participants.subscribers.len(),
-        })?;
+    let asked = participants.subscribers.len();
+    creation = injections
+        .up_to(None, creation)
+        .and_then(|creation| injections.settle(creation))
+        .map_err(|failure| ChainError { failure, asked })?;
+    if !participants.injections.is_empty() {
+        observer.container_changed(creation.container());
     }
+    let plugins = applied.iter().map(|(member, rights)| (member.id(), rights.as_ref()));
+    let injected = injections.done.iter().map(|(id, rights)| (id.clone(), rights));
+    let owners = plugins.chain(injected).filter(|_| !scope.rules.is_empty());
+    check_owned(&creation, owners).map_err(|failure| ChainError { failure, asked })?;
     if !validators.is_empty() || participants.builtin.enable {
         // NRI: the reference also lists plugins that did not reply, so that a required plugin
         // counts as present although it had no say (BUG-24).
@@ -130,7 +193,6 @@ pub async fn create(
             .registered
             .iter()
             .filter(|member| !unanswered.contains(&Rc::as_ptr(member)) && !member.plugin.is_gone());
-        let asked = participants.subscribers.len();
         validate::validate(&validators, consulted, participants, &creation)
             .await
             .map_err(|failure| ChainError { failure, asked })?;

@@ -63,6 +63,11 @@ impl<'a> RuleScope<'a> {
         Ok(Rc::new(self.rules.rights(&rights, &member.id(), self.subject, named, self.pods)))
     }
 
+    /// What an injection may set in the container of the request.
+    pub(super) fn rights_of_injection(&self, id: &str) -> Rights {
+        self.rules.rights(&Rights::default(), id, self.subject, std::iter::empty(), self.pods)
+    }
+
     /// Why the reply of this plugin does not count: it is not to know of the request's container,
     /// but knew it before the rule was there.
     pub(super) fn hidden_since(&self, member: &ChainedPlugin) -> Option<String> {

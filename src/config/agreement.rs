@@ -35,7 +35,7 @@ const VALID: [&str; 20] = [
 ];
 
 /// What an operator's slip or an earlier version may put into a file.
-const SLIPS: [&str; 28] = [
+const SLIPS: [&str; 33] = [
     "[[rules]]",
     "[[plugins]]",
     "[[audit]]",
@@ -60,6 +60,11 @@ const SLIPS: [&str; 28] = [
     "levle = \"info\"",
     "engines = [\"crio\"]",
     "deny = []",
+    "[[inject]]",
+    "[[injects]]",
+    "[inject]",
+    "env = { A = \"1\" }",
+    "on_failure = \"refuse\"",
     "= =",
     "\"",
     "# comment",
@@ -211,6 +216,9 @@ proptest! {
             for (rule, other) in wanted.rules.iter_mut().zip(&started.config.rules) {
                 rule.name.clone_from(&other.name);
             }
+            for (one, other) in wanted.injections.iter_mut().zip(&started.config.injections) {
+                one.name.clone_from(&other.name);
+            }
             prop_assert_eq!(without_error(&started.config), wanted);
         }
         for problem in &problems {
@@ -227,7 +235,8 @@ fn the_valid_configuration_and_the_slips_are_what_they_are_meant_to_be() {
     let place = Place::new();
     assert_eq!(place.load(&valid()).problems, []);
     assert_eq!(place.file().parent(), Some(Path::new(place.0.path())));
-    for slip in SLIPS.iter().filter(|slip| slip.starts_with('[') && **slip != "[instance]") {
+    let protects = |slip: &&&str| slip.starts_with('[') && !slip.contains("inject");
+    for slip in SLIPS.iter().filter(protects).filter(|slip| **slip != "[instance]") {
         let mut lines = valid();
         lines.push((*slip).to_owned());
         let error = place.load(&lines).config.protection_error;

@@ -10,8 +10,8 @@ use super::duration::parse as parse_duration;
 use super::fields::check_field;
 use super::lists::LISTS;
 use super::settings::{
-    ANY_PLUGIN, AuditTarget, Config, DaemonPolicy, Displace, Evict, MetricsListener, OnFailure,
-    PluginOrigin, PluginSection,
+    ANY_PLUGIN, AuditTarget, Config, DaemonPolicy, Displace, Evict, ExecArgs, MetricsListener,
+    OnFailure, PluginOrigin, PluginSection,
 };
 use super::size;
 use super::spelling::nearest;
@@ -171,6 +171,14 @@ fn read_audit_target(value: &Value) -> Result<Option<AuditTarget>, Mistake> {
 /// The least size of one file of the audit log: room for any line.
 const LEAST_AUDIT_FILE: u64 = 256 << 10;
 
+fn read_exec_args(value: &Value) -> Result<ExecArgs, Mistake> {
+    Ok(match read_one_of(value, &["first", "all", "none"])?.as_str() {
+        "all" => ExecArgs::All,
+        "none" => ExecArgs::Nothing,
+        _ => ExecArgs::First,
+    })
+}
+
 fn read_audit_size(value: &Value) -> Result<u64, Mistake> {
     let size = value.as_str().and_then(size::parse).filter(|size| *size >= LEAST_AUDIT_FILE);
     size.ok_or_else(|| "expected a size of at least \"256Ki\", such as \"64Mi\"".into())
@@ -301,6 +309,8 @@ keys! {
     "audit.path" = "\"/var/log/nri-runc/audit.log\"", Reload, "The file of the audit log. It is readable by root only.", |c, _, v| c.audit_path = read_path(v)?;
     "audit.max_size" = "\"64Mi\"", Reload, "Size at which this file is set aside as `PATH.1`, at least `256Ki`.", |c, _, v| c.audit_max_size = read_audit_size(v)?;
     "audit.max_files" = "4", Reload, "Files of the audit log that are kept, the present one included (1 to 1000); the oldest is removed.", |c, _, v| c.audit_max_files = read_audit_files(v)?;
+    "audit.exec" = "false", Reload, "Write a line for each process that `exec` starts in a container: user, program, terminal, caller, result ([exec.md](exec.md)). Nothing waits for it.", |c, _, v| c.audit_exec = read_bool(v)?;
+    "audit.exec_args" = "\"first\"", Reload, "What such a line has of the arguments: `first` = the program alone, `all` = each, with the values of `KEY=VALUE` hidden, `none`.", |c, _, v| c.audit_exec_args = read_exec_args(v)?;
     "log.target" = "\"auto\"", Reload, "`auto`, `journal`, `syslog`, `file` (RUN_DIR/daemon.log, size-limited) or `stderr` (in the foreground, else `file`).", |c, _, v| c.log_target = read_one_of(v, &["auto", "journal", "syslog", "file", "stderr"])?;
     "log.level" = "\"info\"", Reload, "`error`, `warn`, `info`, `debug` or `trace`.", |c, _, v| c.log_level = read_one_of(v, &["error", "warn", "info", "debug", "trace"])?;
     "log.format" = "\"text\"", Reload, "`text` or `json`.", |c, _, v| c.log_format = read_one_of(v, &["text", "json"])?;

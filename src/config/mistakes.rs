@@ -57,7 +57,8 @@ fn is_protecting(dotted: &str) -> bool {
         let is_below = |section: &str| {
             key.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        let mut sections = SECTIONS.into_iter().chain(lists::LISTS.iter().map(|list| list.name));
+        let lists = lists::LISTS.iter().filter(|list| list.protects).map(|list| list.name);
+        let mut sections = SECTIONS.into_iter().chain(lists);
         sections.any(is_below) || KEYS.contains(&key)
     };
     let lower = dotted.to_lowercase().replace('-', "_");

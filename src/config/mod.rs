@@ -13,6 +13,7 @@ mod agreement;
 mod changes;
 mod duration;
 pub(crate) mod fields;
+mod injections;
 mod keys;
 mod lists;
 mod mistakes;
@@ -23,6 +24,7 @@ mod reader;
 mod rules;
 mod selectors;
 mod settings;
+mod shape;
 mod size;
 mod snapshot;
 mod spelling;
@@ -33,6 +35,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use changes::{ChangedKey, changes};
 pub(crate) use duration::{parse as parse_duration, show as show_duration};
+pub(crate) use injections::InjectionSection;
 pub(crate) use keys::Effect;
 pub use keys::markdown;
 pub use plugins::PluginSettings;
@@ -42,8 +45,8 @@ pub(crate) use rules::{EVERY_FIELD, EVICTION, INJECTIONS, RuleMode, RuleSection}
 pub(crate) use selectors::{PodSelectors, excluded};
 pub use settings::OnFailure;
 pub(crate) use settings::{
-    AuditTarget, Config, Consequence, DaemonPolicy, Displace, Evict, MetricsListener, PluginOrigin,
-    Problem,
+    AuditTarget, Config, Consequence, DaemonPolicy, Displace, Evict, ExecArgs, MetricsListener,
+    PluginOrigin, Problem,
 };
 pub(crate) use snapshot::text as snapshot_text;
 

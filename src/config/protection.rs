@@ -48,6 +48,11 @@ impl Config {
                 found.push(Protection::other(format!("plugin {name} has on_failure = \"refuse\"")));
             }
         }
+        for injection in self.injections.iter().filter(|injection| injection.refuses()) {
+            let name = crate::error::quoted(&injection.name);
+            let what = format!("the injection \"{name}\" has on_failure = \"refuse\"");
+            found.push(Protection::other(what));
+        }
         if self.default_validator.enable {
             found.push(Protection::other("the default validator is enabled"));
         }

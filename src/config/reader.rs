@@ -9,7 +9,7 @@ use toml_edit::{ArrayOfTables, Document, Item, TableLike, Value};
 
 use super::keys::{KEYS, nearest_key};
 use super::settings::{Config, Consequence, Problem};
-use super::{Files, lists, mistakes, plain};
+use super::{Files, injections, lists, mistakes, plain};
 use crate::error::quoted;
 
 /// Takes over what the TOML `text` of `file` sets; what is wrong with it goes to `problems`.
@@ -90,12 +90,17 @@ impl Reader<'_> {
         let Some(list) = lists::named(&dotted) else {
             let near = lists::nearest_list(&dotted);
             let what = format!("unknown list of tables [[{dotted}]] (did you mean [[{near}]]?)");
-            return self.problem(at, &what, mistakes::of_unknown_table(&dotted));
+            let consequence = match near == "inject" && injections::is_meant(&dotted) {
+                true => tables.iter().map(|table| injections::consequence(table)).max(),
+                false => None,
+            };
+            let unknown = || mistakes::of_unknown_table(&dotted);
+            return self.problem(at, &what, consequence.unwrap_or_else(unknown));
         };
         let (file, text) = (self.file, self.text);
         let line = |at| format!("{file}:{}", place(text, at).split(':').next().unwrap_or_default());
         for mistake in (list.read)(self.config, tables, &line) {
-            self.problem(mistake.at, &mistake.what, Consequence::RefusesCreates);
+            self.problem(mistake.at, &mistake.what, mistake.consequence);
         }
     }
 
@@ -109,14 +114,18 @@ impl Reader<'_> {
         if inner.is_empty() && !is_section(above) {
             let dotted = above.join(".");
             let what = format!("unknown section [{dotted}]");
-            self.problem(at, &what, mistakes::of_unknown_table(&dotted));
+            let consequence = match injections::is_meant(&above[0]) {
+                true => Consequence::KeepsLast,
+                false => mistakes::of_unknown_table(&dotted),
+            };
+            self.problem(at, &what, consequence);
         }
         self.table(inner, above);
     }
 
     fn value(&mut self, path: &[String], value: &Value, at: usize, item: &Item) {
         let Some((key, name)) = KEYS.iter().find_map(|key| Some((key, key.name_in(path)?))) else {
-            return self.unknown_key(path, at);
+            return self.unknown_key(path, value, at);
         };
         if let Err(wrong) = (key.set)(self.config, name, value) {
             let at = item.span().map_or(at, |span| span.start);
@@ -126,14 +135,16 @@ impl Reader<'_> {
         }
     }
 
-    fn unknown_key(&mut self, path: &[String], at: usize) {
+    fn unknown_key(&mut self, path: &[String], value: &Value, at: usize) {
         let dotted = path.join(".");
-        let list = path.first().and_then(|word| lists::named(word));
+        let list = path.first().map(String::as_str).and_then(list_meant);
         let hint = list.map(|list| format!("[[{}]]", list.name));
         let hint = hint.unwrap_or_else(|| nearest_key(&dotted).to_owned());
         let is_in_section =
             path.split_last().is_some_and(|(_, above)| above.is_empty() || is_section(above));
+        let is_injection = list.is_some_and(|list| list.name == "inject");
         let consequence = match is_in_section {
+            _ if is_injection => injections::consequence_of_value(path, value),
             true => mistakes::of_unknown_key(&dotted),
             false => mistakes::of_unknown_table(&dotted),
         };
@@ -144,6 +155,12 @@ impl Reader<'_> {
         let text = format!("{}:{}: {}", self.file, place(self.text, at), quoted(what));
         self.problems.push(Problem { text, consequence });
     }
+}
+
+/// The list of tables that a word was meant for.
+fn list_meant(word: &str) -> Option<&'static lists::TableList> {
+    let list = lists::named(lists::nearest_list(word))?;
+    (list.name == word || list.name == "inject" && injections::is_meant(word)).then_some(list)
 }
 
 /// Whether a table of that name may hold keys.

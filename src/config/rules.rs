@@ -109,7 +109,7 @@ fn read_rights(value: &Value) -> Result<Vec<String>, Mistake> {
     Ok(names.into_iter().map(ToOwned::to_owned).collect())
 }
 
-fn read_mode(value: &Value) -> Result<RuleMode, Mistake> {
+pub(super) fn read_mode(value: &Value) -> Result<RuleMode, Mistake> {
     match read_text(value)? {
         "enforce" => Ok(RuleMode::Enforce),
         "audit" => Ok(RuleMode::Audit),
@@ -130,7 +130,7 @@ pub(super) fn read_list(
         let name = place(at);
         if wrong.is_empty() {
             let added = add(config, rule, &name);
-            wrong.extend(added.err().map(|what| TableMistake { at, what: what.into_owned() }));
+            wrong.extend(added.err().map(|what| TableMistake::new(at, what.into_owned())));
         }
         if !wrong.is_empty() {
             config.rules.push(RuleSection::closed(&name));
@@ -148,7 +148,7 @@ fn read_rule(table: &dyn TableLike, at: usize) -> (RuleSection, Vec<TableMistake
         let Some(key) = RULE_KEYS.iter().find(|key| key.name == name) else {
             let hint = nearest(name, RULE_KEYS.iter().map(|key| key.name));
             let what = format!("unknown key rule.{name} (did you mean {hint}?)");
-            mistakes.push(TableMistake { at: at_key, what });
+            mistakes.push(TableMistake::new(at_key, what));
             continue;
         };
         let set = match item {
@@ -160,7 +160,7 @@ fn read_rule(table: &dyn TableLike, at: usize) -> (RuleSection, Vec<TableMistake
         };
         if let Err(what) = set {
             let at = item.span().map_or(at_key, |span| span.start);
-            mistakes.push(TableMistake { at, what: format!("rule.{name}: {what}") });
+            mistakes.push(TableMistake::new(at, format!("rule.{name}: {what}")));
         }
     }
     (rule, mistakes)

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nri_adaptation::DefaultValidator;
 
+use super::injections::InjectionSection;
 use super::rules::RuleSection;
 use crate::engine::identity::Exemptions;
 use crate::host::Host;
@@ -84,6 +85,17 @@ pub enum AuditTarget {
     Journal,
 }
 
+/// What the audit log has of the arguments of a process that `exec` starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExecArgs {
+    /// The program alone.
+    First,
+    /// Each of them, without the values of `KEY=VALUE`.
+    All,
+    /// None.
+    Nothing,
+}
+
 /// Every setting, with defaults filled in. The meaning of each is in the table of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -112,6 +124,7 @@ pub struct Config {
     pub plugins: BTreeMap<String, PluginSection>,
     /// In the order in which they are tried.
     pub rules: Vec<RuleSection>,
+    pub injections: Vec<InjectionSection>,
     pub cdi_spec_dirs: Vec<PathBuf>,
     pub blockio_config_file: Option<PathBuf>,
     pub rdt_config_file: Option<PathBuf>,
@@ -125,6 +138,8 @@ pub struct Config {
     pub audit_path: PathBuf,
     pub audit_max_size: u64,
     pub audit_max_files: u32,
+    pub audit_exec: bool,
+    pub audit_exec_args: ExecArgs,
     pub log_target: String,
     pub log_level: String,
     pub log_format: String,
@@ -184,6 +199,7 @@ impl Default for Config {
             default_validator: DefaultValidator::default(),
             plugins: BTreeMap::new(),
             rules: Vec::new(),
+            injections: Vec::new(),
             cdi_spec_dirs: vec![PathBuf::from("/etc/cdi"), PathBuf::from("/var/run/cdi")],
             blockio_config_file: None,
             rdt_config_file: None,
@@ -197,6 +213,8 @@ impl Default for Config {
             audit_path: PathBuf::from("/var/log/nri-runc/audit.log"),
             audit_max_size: 64 << 20,
             audit_max_files: 4,
+            audit_exec: false,
+            audit_exec_args: ExecArgs::First,
             log_target: "auto".to_owned(),
             log_level: "info".to_owned(),
             log_format: "text".to_owned(),
@@ -253,6 +271,22 @@ impl Config {
         let validator = &self.default_validator;
         self.required_plugins().next().is_some()
             || (validator.enable && !validator.required_plugins.is_empty())
+    }
+
+    /// Whether the audit log has processes that `exec` starts.
+    pub fn audits_execs(&self) -> bool {
+        self.audit_exec && self.audit_target.is_some()
+    }
+
+    /// Whether the daemon has to know of each `exec`.
+    pub fn wants_execs(&self) -> bool {
+        self.audits_execs()
+    }
+
+    /// There while the daemon has to know of each `exec`: a wrapper finds it before it goes straight to
+    /// the runtime.
+    pub fn execs_file(&self) -> PathBuf {
+        self.run_dir.join("execs")
     }
 
     /// Where the daemon listens for wrappers.

@@ -17,6 +17,7 @@ use tracing::{info, warn};
 
 use crate::config::{ChangedKey, Config, Effect, Loaded};
 use crate::error::{Error, Result};
+use crate::inject;
 use crate::plugin::{PluginFile, discover};
 
 use crate::daemon::connections::{admission, returning, socket};
@@ -135,6 +136,7 @@ impl Reloads<'_> {
         let mut known = self.daemon.registry.known_plugins();
         known.extend(found.iter().map(PluginFile::id));
         warnings.extend(config.unseen_plugins(&known));
+        warnings.extend(inject::unfit(config));
         warnings
     }
 

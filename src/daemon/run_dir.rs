@@ -17,9 +17,9 @@ use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use crate::config::{self, Loaded, SNAPSHOT};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files;
-use crate::link::{BYPASSED_DIR, REFUSED_DIR};
+use crate::link::{BYPASSED_DIR, EXECS_FOR_AUDIT, REFUSED_DIR};
 use crate::plugin::socket::SocketFile;
 use crate::presence::{self, IfThere};
 
@@ -72,6 +72,8 @@ impl RunDir {
         };
         if loaded.refusal().is_none() || loaded.is_last_good() {
             run_dir.note_configuration(loaded);
+        } else {
+            run_dir.keep_execs_file();
         }
         run_dir
     }
@@ -80,6 +82,21 @@ impl RunDir {
     pub(crate) fn note_configuration(&self, loaded: &Loaded) {
         self.snapshot.replace(Some(config::snapshot_text(loaded.in_force())));
         self.keep_snapshot();
+        self.keep_execs_file();
+    }
+
+    /// Wrappers find in the run directory whether the daemon has to know of each `exec`, and in the mark
+    /// of a container what they need for it.
+    fn keep_execs_file(&self) {
+        let config = self.daemon.config();
+        let path = config.execs_file();
+        let kept = if config.wants_execs() {
+            files::replace(&path, EXECS_FOR_AUDIT)
+        } else {
+            std::fs::remove_file(&path).if_there().map(drop).map_err(Error::from)
+        };
+        log_failure("keeping the file that says who wants to know of each exec", kept);
+        self.daemon.mark_execs();
     }
 
     fn keep_snapshot(&self) {
@@ -224,6 +241,7 @@ impl RunDir {
             admission::remember_who_is_here(&self.daemon);
         }
         self.keep_snapshot();
+        self.keep_execs_file();
         self.follow();
         info!("{} is complete again", config.run_dir.display());
         Ok(())

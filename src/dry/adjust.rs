@@ -270,7 +270,11 @@ async fn create(
     let ruled = dry_run.ruled_pod(Some(pod));
     let subscribers = dry_run.subscribers(Event::CreateContainer, &ruled);
     let (builtin, scope) = (dry_run.builtin(), dry_run.scope(&container.id, &ruled));
-    let table = Participants { subscribers: &subscribers, registered, builtin, scope };
+    let injections = dry_run
+        .injections(&ruled, container)
+        .map_err(|failure| failure.into_error().hint("the bundle is unchanged"))?;
+    let injections = &injections;
+    let table = Participants { subscribers: &subscribers, registered, builtin, scope, injections };
     let creation = Creation::new(pod.clone(), container.clone());
     let created = chain::create(&table, creation, &()).await.map_err(refused);
     for note in created.iter().flat_map(|merged| &merged.noted) {

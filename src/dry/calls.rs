@@ -36,7 +36,9 @@ async fn create(
     let subscribers = dry_run.subscribers(Event::CreateContainer, &pod);
     let registered = dry_run.registered_for(&pod);
     let (builtin, scope) = (dry_run.builtin(), dry_run.scope(&id, &pod));
-    let table = Participants { subscribers: &subscribers, registered: &registered, builtin, scope };
+    let injections = &dry_run.injections(&pod, creation.container())?;
+    let (subscribers, registered) = (&subscribers, &registered);
+    let table = Participants { subscribers, registered, builtin, scope, injections };
     let merged = chain::create(&table, creation, &()).await.map_err(only_failure)?;
     let owners = merged.owners.to_flat(&id);
     let reply = api::CreateContainerResponse {

@@ -11,9 +11,10 @@ use nri_adaptation::{DefaultValidator, unknown_fields};
 use tokio::net::UnixListener;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::chain::{ChainedPlugin, RuleScope};
+use crate::chain::{Cause, ChainedPlugin, PluginFailure, RuleScope};
 use crate::config::Config;
 use crate::error::{Error, Result, quoted};
+use crate::inject::{Injected, Injections};
 use crate::plugin::socket::{self, NoPlugins};
 use crate::plugin::{
     self, Event, Launched, Outcome, Plugin, PluginFile, PluginIdentity, ProcessLog, Settings,
@@ -62,6 +63,7 @@ pub(super) struct DryRun {
     settings: Settings,
     config: Config,
     rules: Rules,
+    injections: Injections,
     /// The engine of the pods, where it is known, and whether a tenant may have written who they
     /// are.
     origin: (String, bool),
@@ -102,6 +104,7 @@ impl DryRun {
         Rc::new(Self {
             settings,
             rules: Rules::new(&config.rules),
+            injections: Injections::new(&config),
             origin,
             config,
             observer,
@@ -172,6 +175,36 @@ impl DryRun {
         let (engine, is_doubtful) = &self.origin;
         let pod = pod.map(|pod| RuledPod::of(pod, engine, *is_doubtful));
         pod.unwrap_or_default()
+    }
+
+    /// The injections for a container of this pod.
+    ///
+    /// # Errors
+    /// Fails with one that refuses containers and cannot be done.
+    pub(super) fn injections(
+        &self,
+        pod: &RuledPod,
+        container: &api::Container,
+    ) -> std::result::Result<Vec<Injected>, PluginFailure> {
+        let mut chosen = Vec::new();
+        let image = container.image.as_ref().map(|image| image.name.as_str());
+        for (injection, doubt) in self.injections.for_container(&self.rules, pod, image) {
+            let prepared = match doubt {
+                Some(doubt) => Err(doubt),
+                None => injection.prepare().map_err(|error| error.why()),
+            };
+            let id = &injection.id;
+            match prepared {
+                Ok(_) if injection.is_audit() => tracing::warn!("{id} is in audit mode"),
+                Ok(injected) => chosen.push(injected),
+                Err(why) if injection.section.refuses() => {
+                    let text = format!("{id} cannot be done: {}", quoted(&why));
+                    return Err(PluginFailure::new(id, Cause::Refused, text));
+                }
+                Err(why) => tracing::warn!("{id} is left out: {}", quoted(&why)),
+            }
+        }
+        Ok(chosen)
     }
 
     /// The rules in a request about this container of this pod. Others are not known here.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Every metric and label that the alert rules and the dashboard of `contrib/mixin` name exists,
-//! every metric is in `docs/metrics.md`, and every alert has a test in which it fires.
+//! every metric is in `docs/metrics.md`, and every alert has a test in which it fires and a section of
+//! the runbook.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,6 +16,7 @@ const RULES: &str = include_str!("../../contrib/mixin/rules.yaml");
 const ALERTS: &str = include_str!("../../contrib/mixin/alerts.yaml");
 const RULE_TESTS: &str = include_str!("../../contrib/mixin/tests.yaml");
 const DASHBOARD: &str = include_str!("../../contrib/mixin/dashboard.json");
+const RUNBOOK: &str = include_str!("../../docs/runbook.md");
 const PAGE: &str = include_str!("../../docs/metrics.md");
 
 /// Labels that Prometheus adds.
@@ -206,4 +208,17 @@ fn every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() {
     let alerts: BTreeMap<String, [bool; 2]> =
         rules(ALERTS).into_iter().map(|(name, _)| (name, [true, true])).collect();
     assert_eq!(fired, alerts);
+}
+
+#[test]
+fn every_alert_has_a_section_of_the_runbook() {
+    let names = |text: &'static str, start: &str| -> Vec<&'static str> {
+        text.lines().filter_map(|line| line.trim_start().strip_prefix(start)).collect()
+    };
+    let alerts = names(ALERTS, "- alert: ");
+    assert!(alerts.len() > 10, "{alerts:?}");
+    assert_eq!(names(RUNBOOK, "## "), alerts);
+    for section in RUNBOOK.split("\n## ").skip(1) {
+        assert!(section.contains("**Meaning.**") && section.contains("\n1. "), "{section}");
+    }
 }

@@ -205,8 +205,8 @@ impl Metrics {
 
 /// The commands that the daemon decides about; records on disk may have any word there.
 fn counted_verb(verb: &str) -> &'static str {
-    const VERBS: [&str; 8] =
-        ["create", "run", "restore", "start", "update", "delete", "kill", "pod"];
+    const VERBS: [&str; 9] =
+        ["create", "run", "restore", "start", "update", "delete", "kill", "exec", "pod"];
     VERBS.into_iter().find(|known| *known == verb).unwrap_or("other")
 }
 

@@ -34,6 +34,8 @@ pub(crate) struct PluginMetrics {
     connections: Family<Labels<2>, Counter>,
     /// The operator writes the names of rules: they are few.
     rules: Family<Labels<2>, Counter>,
+    /// The same holds for injections.
+    injections: Family<Labels<2>, Counter>,
     takeovers: Family<Labels<2>, Counter>,
     names: Mutex<HashSet<String>>,
 }
@@ -60,6 +62,8 @@ impl PluginMetrics {
         registry.register("nri_runc_plugin_connections", help, self.connections.clone());
         let help = "What plugins asked for against the operator's rules, by result";
         registry.register("nri_runc_rule_hits", help, self.rules.clone());
+        let help = "Containers that injections were about, by result";
+        registry.register("nri_runc_injections", help, self.injections.clone());
         let help = "Connections with the identity of a connected plugin, by what became of them";
         registry.register("nri_runc_plugin_takeovers", help, self.takeovers.clone());
     }
@@ -113,6 +117,13 @@ impl PluginMetrics {
     pub(crate) fn count_rule(&self, rule: &str, result: &'static str) {
         let labels = [("rule", rule.to_owned().into()), ("result", result.into())];
         self.rules.get_or_create(&labels).inc();
+    }
+
+    /// A container got an injection (`applied`) or would have (`would_inject`), had all of it already
+    /// or from others (`gave_way`), was created without it (`skipped`), or was `refused`.
+    pub(crate) fn count_injection(&self, name: &str, result: &'static str) {
+        let labels = [("injection", name.to_owned().into()), ("result", result.into())];
+        self.injections.get_or_create(&labels).inc();
     }
 
     /// A connection with the identity of a connected plugin `completed` a takeover, `failed` before

@@ -17,7 +17,7 @@ use nri_adaptation::{FieldSet, NriField, Rights, RuleDecision, Ruling};
 use crate::config::{EVERY_FIELD, EVICTION, INJECTIONS, RuleMode, RuleSection};
 use crate::plugin::api;
 
-pub(crate) use matching::{Fit, Reason};
+pub(crate) use matching::{Entry, Fit, Reason, entry, fit_pod};
 pub(crate) use report::report;
 
 /// What rules see of a pod.

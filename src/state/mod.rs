@@ -18,11 +18,11 @@ use serde_json::{Map, Value};
 
 use crate::files::{self, Original};
 use crate::limits;
-use crate::mark::{self, Mark, ProcessValue};
+use crate::mark::{self, ExecSubject, Mark, ProcessValue};
 
 pub(crate) use notes::{
-    Change, EVICTION, HiddenFrom, InFlight, Patched, PendingUpdate, RepeatedValue, RuleHit,
-    Skipped, Updating,
+    Change, EVICTION, GaveWay, HiddenFrom, InFlight, Patched, PendingUpdate, RepeatedValue,
+    RuleHit, Skipped, Updating, WouldInject,
 };
 
 pub use store::Store;
@@ -179,6 +179,9 @@ pub struct Container {
     /// What `exec` carries over, where the list of changes does not have all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_values: Option<Vec<ProcessValue>>,
+    /// What a wrapper has to know of it for `exec`, while the daemon has to know of each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exec_subject: Option<ExecSubject>,
     /// Why it was refused, if it was.
     pub refused: Vec<String>,
     /// When it was refused last: Unix time in nanoseconds, 0 if never.
@@ -189,6 +192,12 @@ pub struct Container {
     /// What was done although a rule in audit mode would refuse it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub would_refuse: Vec<RuleHit>,
+    /// What injections in audit mode would have set.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub would_inject: Vec<WouldInject>,
+    /// What injections left to the container or to others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gave_way: Vec<GaveWay>,
     /// Values that the engine repeats, and that do not come into force.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repeated: Vec<RepeatedValue>,
@@ -255,8 +264,9 @@ impl Container {
             }
         };
         let ContainerKey { root, id } = self.key.clone();
-        let is_needed = self.is_sandbox || !values.is_empty();
-        is_needed.then_some(Mark { root, id, is_sandbox: self.is_sandbox, values })
+        let subject = self.exec_subject.clone();
+        let is_needed = self.is_sandbox || !values.is_empty() || subject.is_some();
+        is_needed.then_some(Mark { root, id, is_sandbox: self.is_sandbox, values, subject })
     }
 
     /// The directory of its document.

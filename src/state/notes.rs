@@ -67,6 +67,28 @@ pub struct RuleHit {
     pub rule: String,
 }
 
+/// What an injection in audit mode would have set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WouldInject {
+    /// Unix time in nanoseconds.
+    pub at: i64,
+    /// `inject:NAME`.
+    pub plugin: String,
+    /// The field as owners are named.
+    pub field: String,
+}
+
+/// What an injection did not set because another value stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GaveWay {
+    /// `inject:NAME`.
+    pub plugin: String,
+    /// The field as owners are named.
+    pub field: String,
+    /// The plugin or injection whose value it is; empty: the container has one.
+    pub to: String,
+}
+
 /// A value that the engine repeats with an update, while the one that a plugin set stays in force.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RepeatedValue {

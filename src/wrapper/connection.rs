@@ -58,6 +58,15 @@ pub(super) fn dial_within(socket: &Path, wait: Duration) -> std::result::Result<
     Ok(UnixStream::from(fd))
 }
 
+/// The same without any wait: a daemon whose queue is full fails the connection, and a full buffer
+/// a send.
+pub(super) fn dial_at_once(socket: &Path) -> std::result::Result<UnixStream, Errno> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let fd = open(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    nix::sys::socket::connect(fd.as_raw_fd(), &UnixAddr::new(socket)?)?;
+    Ok(UnixStream::from(fd))
+}
+
 /// Refuses a socket of another user: the daemon runs as the same user as this process.
 pub(super) fn check_peer(
     socket: &Path,

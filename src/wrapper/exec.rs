@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `exec` in a container whose process plugins changed: the engine's document of the new process
-//! gets the same values, by the rule of `spec/patch/later.rs` (D36).
+//! gets the same values, by the rule of `spec/patch/later.rs` (D36). Whether the daemon has to know of
+//! the process is decided in `later.rs`.
 //!
-//! Only containers with a mark come here, and the daemon is not asked. The engine's file is never
+//! Only containers with a mark come here, and calls that the daemon has to know of. The engine's file is never
 //! written to: the runtime reads an edited copy in memory, by a descriptor that it inherits. A
 //! document that is none, or cannot be edited, is passed on as it is: the runtime reports it. Where
 //! this process lacks something (a descriptor, memory), the command fails.
@@ -26,6 +27,7 @@ use crate::runtime;
 use crate::spec::patch::patch_later_process;
 
 use super::invocation::Invocation;
+use super::later::ExecInterest;
 
 /// The copy's descriptor is none of the first: `--preserve-fds` and socket activation give those
 /// that follow standard error to the new process.
@@ -40,10 +42,20 @@ enum ProcessDocument {
 }
 
 impl Invocation<'_> {
-    /// `exec`: edit a copy of the document, then run it.
-    pub(super) fn exec_later_process(&self, flag: &ProcessFlag, mark: &Mark) -> Result<Infallible> {
-        let Some(document) = ProcessDocument::read(flag)? else { return self.exec_unchanged() };
-        let patched = patch_later_process(document.bytes(), &mark.values).ok().flatten();
+    /// `exec`: let the daemon know if it has to, edit a copy of the document, then run it.
+    pub(super) fn exec_later_process(
+        &mut self,
+        interest: ExecInterest,
+        mark: Option<&Mark>,
+    ) -> Result<Infallible> {
+        let flag = argv::process_file(self.call);
+        let document = flag.map(ProcessDocument::read).transpose()?.flatten();
+        if interest == ExecInterest::Told {
+            self.tell_of_process(document.as_ref().map(ProcessDocument::bytes), mark);
+        }
+        let (Some(flag), Some(document)) = (flag, document) else { return self.exec_unchanged() };
+        let values = mark.map(|mark| mark.values.as_slice()).unwrap_or_default();
+        let patched = patch_later_process(document.bytes(), values).ok().flatten();
         let copy = match (&patched, &document) {
             (Some(bytes), _) | (None, ProcessDocument::Stream(bytes)) => {
                 presence::insist(|| keep_open(bytes))?

@@ -116,6 +116,7 @@ fn notify_daemon(config: &Config, stage: Stage, state: &OciState) -> Result<()> 
         descriptors: descriptors.iter().map(|(what, _)| *what).collect(),
         admin: String::new(),
         hook: Some(Hook { stage, init: u32::try_from(state.pid).unwrap_or(0) }),
+        later: None,
     };
     let fds: Vec<RawFd> = descriptors.iter().map(|(_, fd)| fd.as_raw_fd()).collect();
     let why = match converse(config, stage, &question, &fds) {

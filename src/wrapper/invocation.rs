@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::host::{Host, Point};
-use crate::link::Proceed;
+use crate::link::{LaterProcess, Proceed};
 use crate::presence::{self, IfThere};
 use crate::runtime;
 
@@ -23,6 +23,8 @@ pub(super) struct Invocation<'a> {
     pub(super) config: &'a Config,
     pub(super) host: Host,
     pub(super) runtime: PathBuf,
+    /// The process of an `exec` that the daemon has to know of.
+    pub(super) later: Option<LaterProcess>,
 }
 
 /// A document and its directory.
@@ -31,7 +33,24 @@ pub(super) struct BundleDocument {
     pub(super) name: String,
 }
 
-impl Invocation<'_> {
+impl<'a> Invocation<'a> {
+    /// A call that the daemon may have to know of.
+    pub(super) fn new(
+        argv: &'a [OsString],
+        call: &'a CommandLine,
+        config: &'a Config,
+        runtime: PathBuf,
+    ) -> Self {
+        Self { argv, call, config, host: config.host(), runtime, later: None }
+    }
+
+    /// The command line as the daemon receives it: that of an `exec` ends with the container's ID.
+    /// What follows is the process, which the request has in a bounded form.
+    pub(super) fn told_argv(&self) -> &[OsString] {
+        let end = self.later.as_ref().and(self.call.id_index).map_or(self.argv.len(), |at| at + 1);
+        self.argv.get(..end).unwrap_or(self.argv)
+    }
+
     pub(super) fn exec(&self, proceed: &Proceed) -> Error {
         let argv = proceed.argv.as_deref().unwrap_or(self.argv);
         let replaced = self.host.point(Point::WrapperExec);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::error::Result;
 
 use super::invocation::Invocation;
-use super::request::DaemonSession;
+use super::request::{DaemonSession, DaemonVerdict};
 
 /// How long a `kill` waits for plugins.
 const KILL_CAP: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ impl Invocation<'_> {
     /// `kill`: notify the daemon, whatever comes of it, then run it.
     pub(super) fn kill_sandbox(&self) -> Result<Infallible> {
         let session = DaemonSession::notify(self, Instant::now() + KILL_CAP);
-        if let Ok(mut session) = session {
+        if let Ok(DaemonVerdict::Proceed(_, mut session)) = session {
             let _daemon_has_gone = session.notify_exec();
         }
         self.exec_unchanged()

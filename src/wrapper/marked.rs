@@ -2,7 +2,6 @@
 //! `exec` and `kill` go straight to the runtime, unless the container has a mark (`src/mark.rs`):
 //! without one the search costs a single failing `openat`. Other commands are never looked up.
 
-use std::convert::Infallible;
 use std::path::Path;
 
 use crate::argv::{self, CommandLine, Verb};
@@ -12,26 +11,32 @@ use crate::mark::{self, Mark};
 use crate::presence;
 use crate::runtime;
 
-use super::invocation::Invocation;
+use super::later::ExecInterest;
 use super::pass_through::is_switched_off;
 
 /// The mark of the call's container, where it makes a difference.
 ///
 /// # Errors
 /// Fails when it cannot be known whether there is one.
-pub(super) fn mark_of(config: &Config, call: &CommandLine, runtime: &Path) -> Result<Option<Mark>> {
+pub(super) fn mark_of(
+    config: &Config,
+    call: &CommandLine,
+    runtime: &Path,
+    interest: ExecInterest,
+) -> Result<Option<Mark>> {
+    let is_wanted = interest != ExecInterest::Nothing;
     let may_matter = match call.verb {
-        Verb::Exec => call.process.is_some(),
+        Verb::Exec => call.process.is_some() || is_wanted,
         Verb::Kill => argv::ending_signal(call).is_some(),
         Verb::Create | Verb::Run | Verb::Restore | Verb::Start | Verb::Update => false,
         Verb::Delete | Verb::Pause | Verb::Resume | Verb::State => false,
         Verb::Nri | Verb::Other | Verb::None => false,
     };
     let id = call.id.as_deref().filter(|id| may_matter && !argv::is_never_an_id(id));
-    let Some(id) = id.filter(|_| !call.is_inert) else { return Ok(None) };
+    let Some(id) = id.filter(|_| !call.is_inert || is_wanted) else { return Ok(None) };
     let (root, id) = (root_of(call, runtime), id.to_string_lossy());
     let is_for_it = |mark: &Mark| {
-        if call.verb == Verb::Kill { mark.is_sandbox } else { !mark.values.is_empty() }
+        if call.verb == Verb::Kill { mark.is_sandbox } else { is_wanted || !mark.values.is_empty() }
     };
     let find = || mark::find(&config.run_dir, &root, &id);
     let found = match find() {
@@ -42,6 +47,8 @@ pub(super) fn mark_of(config: &Config, call: &CommandLine, runtime: &Path) -> Re
     match found {
         // A `kill` never fails because of the mark.
         Err(_unknown) if call.verb == Verb::Kill => Ok(None),
+        // The document has what plugins set; of the container nothing is known then.
+        Err(_unknown) if call.process.is_none() => Ok(None),
         found => Ok(found?.filter(is_for_it)),
     }
 }
@@ -60,14 +67,4 @@ pub(super) fn remove_stale(config: &Config, call: &CommandLine, runtime: &Path) 
 fn root_of(call: &CommandLine, runtime: &Path) -> String {
     let cwd = || std::env::current_dir().unwrap_or_default();
     runtime::root_of(call.root.as_deref(), runtime, cwd)
-}
-
-impl Invocation<'_> {
-    /// `exec` or `kill` of a container with this mark.
-    pub(super) fn become_marked(&self, mark: &Mark) -> Result<Infallible> {
-        match &self.call.process {
-            Some(flag) if self.call.verb == Verb::Exec => self.exec_later_process(flag, mark),
-            _ => self.kill_sandbox(),
-        }
-    }
 }

@@ -16,6 +16,7 @@ mod failure;
 mod hook;
 mod invocation;
 mod kill;
+mod later;
 mod launch;
 mod marked;
 mod notify;
@@ -40,10 +41,14 @@ use crate::error::{Context, Result};
 use crate::runtime;
 
 use invocation::Invocation;
+use later::ExecInterest;
 use pass_through::{involves_plugins, is_switched_off, will_refuse_id};
 
 /// Exit code of the wrapper's own failures on runtime verbs, as runc's.
 const FAILED: u8 = 1;
+
+/// The same of `exec`: runc keeps the small codes for those of the process.
+const EXEC_FAILED: u8 = 255;
 
 /// Runs a runtime verb; returns (with an exit code) only when it failed.
 pub fn run(argv: &[OsString]) -> u8 {
@@ -53,7 +58,7 @@ pub fn run(argv: &[OsString]) -> u8 {
         Ok(never) => match never {},
         Err(error) => {
             failure::report(&call, &error);
-            FAILED
+            if call.verb == Verb::Exec { EXEC_FAILED } else { FAILED }
         }
     }
 }
@@ -61,15 +66,17 @@ pub fn run(argv: &[OsString]) -> u8 {
 fn become_the_runtime(argv: &[OsString], call: &CommandLine, loaded: Loaded) -> Result<Infallible> {
     let (config, runtime) = runtime::resolve_loaded(loaded, argv.first())?;
     let config = &config;
-    let mark = marked::mark_of(config, call, &runtime);
-    if !matches!(mark, Ok(None)) && !is_switched_off(config) {
-        let invocation = Invocation { argv, call, config, host: config.host(), runtime };
-        let executed = match mark {
-            Ok(Some(mark)) => invocation.become_marked(&mark),
-            Ok(None) => invocation.exec_unchanged(),
-            Err(unknown) => Err(unknown),
-        };
-        return executed.doing(|| invocation.doing());
+    let interest = later::interest(config, call);
+    let mark = marked::mark_of(config, call, &runtime, interest);
+    let is_concerned = interest != ExecInterest::Nothing || !matches!(mark, Ok(None));
+    if is_concerned && !is_switched_off(config) {
+        let mut invocation = Invocation::new(argv, call, config, runtime);
+        let doing = invocation.doing();
+        let executed = mark.and_then(|mark| match call.verb == Verb::Exec {
+            true => invocation.exec_later_process(interest, mark.as_ref()),
+            false => invocation.kill_sandbox(),
+        });
+        return executed.doing(|| doing);
     }
     if !involves_plugins(call) || is_switched_off(config) || will_refuse_id(&runtime, call) {
         if call.verb.creates() {
@@ -77,7 +84,7 @@ fn become_the_runtime(argv: &[OsString], call: &CommandLine, loaded: Loaded) -> 
         }
         return runtime::replace_process(&runtime, argv);
     }
-    let invocation = Invocation { argv, call, config, host: config.host(), runtime };
+    let invocation = Invocation::new(argv, call, config, runtime);
     let executed = match call.verb {
         Verb::Create | Verb::Run | Verb::Restore => invocation.create(),
         Verb::Update => invocation.update(),

@@ -13,10 +13,15 @@ use crate::runtime::RuntimeKind;
 pub(super) fn involves_plugins(call: &CommandLine) -> bool {
     let ours =
         call.verb.creates() || matches!(call.verb, Verb::Start | Verb::Update | Verb::Delete);
+    ours && acts_on_container(call)
+}
+
+/// Whether the command has an id and does more than print its help.
+pub(super) fn acts_on_container(call: &CommandLine) -> bool {
     // runc 1.6 prints help for the ids `help` and `h`, all others make containers of that name:
     // these are asked about, or a container could be named past every plugin.
     let is_help_by_name = call.id.as_deref().is_some_and(|id| id == "help" || id == "h");
-    ours && call.id.is_some() && (is_help_by_name || !call.is_inert)
+    call.id.is_some() && (is_help_by_name || !call.is_inert)
 }
 
 /// Whether the runtime refuses this id in any case, so that no plugin has to be asked. The rule is

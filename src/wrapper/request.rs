@@ -18,7 +18,9 @@ use crate::host::Point;
 use crate::link::{self, Attached, DaemonResponse, Notice, Proceed, WrapperRequest};
 use crate::presence;
 
-use super::connection::{SILENCE, check_peer, connect, dial, dial_within, receive, send_whole};
+use super::connection::{
+    SILENCE, check_peer, connect, dial, dial_at_once, dial_within, receive, send_whole,
+};
 use super::invocation::Invocation;
 use super::{admin_request, launch};
 
@@ -118,22 +120,37 @@ impl DaemonSession {
         Self::ask(stream, invocation, document, attached, deadline)
     }
 
-    /// Tells the daemon that runs of the command, and waits until it has reacted; none is started.
+    /// Notifies the daemon that runs of the command, and waits for its verdict; none is started.
     ///
     /// # Errors
-    /// Fails where no daemon answers in time. The command is not refused.
-    pub(super) fn notify(invocation: &Invocation<'_>, deadline: Instant) -> Result<Self> {
+    /// Fails where the daemon refuses the command.
+    pub(super) fn notify(invocation: &Invocation<'_>, deadline: Instant) -> Result<DaemonVerdict> {
         let socket = invocation.config.daemon_socket();
         let left = deadline.saturating_duration_since(Instant::now());
-        let stream = check_peer(&socket, dial_within(&socket, left))?;
+        let stream = match check_peer(&socket, dial_within(&socket, left)) {
+            Ok(stream) => stream,
+            Err(error) => return Ok(DaemonVerdict::Away(error.to_string())),
+        };
         match Self::ask(stream, invocation, "", &[], deadline) {
-            Ok((_nothing_to_change, session)) => Ok(session),
+            Ok((proceed, session)) => Ok(DaemonVerdict::Proceed(proceed, session)),
             Err(NoVerdict::Refused(error)) => Err(error),
-            Err(NoVerdict::Ending) => Err(Error::new("the daemon is about to exit")),
+            Err(NoVerdict::Ending) => Ok(DaemonVerdict::Away("the daemon is about to exit".into())),
             Err(NoVerdict::Unreachable(why) | NoVerdict::Away(why) | NoVerdict::Older(_, why)) => {
-                Err(Error::new(why))
+                Ok(DaemonVerdict::Away(why))
             }
         }
+    }
+
+    /// Sends the daemon that runs the request, and neither waits for it nor for an answer.
+    ///
+    /// # Errors
+    /// Fails where no daemon can take it at once.
+    pub(super) fn tell(invocation: &Invocation<'_>) -> Result<()> {
+        let socket = invocation.config.daemon_socket();
+        let stream = check_peer(&socket, dial_at_once(&socket))?;
+        let process = own_pidfd()?;
+        let question = build_question(invocation, "", &[(Attached::Process, &process)]);
+        send_whole(&stream, &question.encode(), &[process.as_raw_fd()])
     }
 
     fn ask(
@@ -197,7 +214,7 @@ pub(super) fn build_question(
     WrapperRequest {
         protocol: link_protocol(invocation.config),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        argv: invocation.argv.to_vec(),
+        argv: invocation.told_argv().to_vec(),
         cwd: std::env::current_dir().map(OsString::from).unwrap_or_default(),
         parent_pid: nix::unistd::getppid().as_raw().cast_unsigned(),
         pid: std::process::id(),
@@ -207,6 +224,7 @@ pub(super) fn build_question(
         descriptors: with.iter().map(|(what, _)| *what).collect(),
         admin: String::new(),
         hook: None,
+        later: invocation.later.clone(),
     }
 }
 

@@ -105,6 +105,7 @@ async fn create_at(guests: &[&Guest], name: &str) -> Result<Merged, ChainError> 
         registered: &seats,
         builtin: &builtin,
         scope: RuleScope::none(),
+        injections: &[],
     };
     chain::create(&table, Creation::new(api::PodSandbox::new(), named(name)), &()).await
 }

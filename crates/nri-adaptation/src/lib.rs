@@ -28,6 +28,7 @@
 //! ```
 //!
 //! * [`Creation`] merges the answers to CreateContainer, [`Updates`] those to UpdateContainer and StopContainer.
+//! * [`Creation::offer`] takes in defaults, which give way to the container's own values and to every plugin's.
 //! * [`Owners`] records which plugin set or removed what; [`NriField`] names the fields as NRI does.
 //! * [`Rights`] holds what the operator allows a plugin to set.
 //! * [`DefaultValidator`] is NRI's built-in validator, [`missing_required`] finds required plugins that are absent.
@@ -45,6 +46,7 @@ mod fields;
 pub mod keys;
 mod listed;
 mod merge;
+mod offers;
 mod owners;
 mod resources;
 mod rights;
@@ -56,6 +58,7 @@ pub use bounds::{MOST_IN_ALL, MOST_IN_ONE, TooMany, check};
 pub use claims::MergeError;
 pub use fields::{FieldSet, NriField};
 pub use merge::{Creation, Merged};
+pub use offers::{Yielded, as_adjustment};
 pub use owners::{Conflict, Owner, Owners};
 pub use resources::rule_text;
 pub use rights::{Forbidden, Rights, RuleDecision, RuleNote, Ruling, UnknownField};

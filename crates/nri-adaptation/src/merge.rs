@@ -6,13 +6,14 @@
 //! there is one adjustment to apply, and a table of owners. Nothing is asked, applied or
 //! validated here. Reference: the result collector of `pkg/adaptation` in NRI v0.12.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use protobuf::MessageField;
 
 use crate::adjust::AdjustmentMerger;
 use crate::claims::FieldClaims;
 use crate::claims::MergeError;
+use crate::offers::{self, Offer, Slot, Yielded};
 use crate::owners::Owners;
 use crate::rights::{Rights, RuleNote};
 use crate::updates::{DroppedRequest, Updated, Updates};
@@ -28,6 +29,12 @@ pub struct Creation {
     combined: api::ContainerAdjustment,
     /// Holds the owners of the created container as well.
     updates: Updates,
+    offers: Vec<Offer>,
+    /// The owners of what is offered, for as long as it is.
+    offered: Owners,
+    /// What the container has; filled by the first offer.
+    present: Option<HashSet<Slot>>,
+    yielded: Vec<Yielded>,
 }
 
 /// The result of all plugins' replies.
@@ -51,6 +58,8 @@ pub struct Merged {
     pub noted: Vec<RuleNote>,
     /// What was left out by a rule: updates and evictions of other containers.
     pub dropped: Vec<DroppedRequest>,
+    /// What was offered and gave way.
+    pub yielded: Vec<Yielded>,
 }
 
 impl Merged {
@@ -76,7 +85,16 @@ impl Creation {
             container: MessageField::some(container.clone()),
             ..Default::default()
         };
-        Self { pristine: container, request, combined: blank(), updates }
+        Self {
+            pristine: container,
+            request,
+            combined: blank(),
+            updates,
+            offers: Vec::new(),
+            offered: Owners::default(),
+            present: None,
+            yielded: Vec::new(),
+        }
     }
 
     /// What the next plugin is asked.
@@ -118,6 +136,51 @@ impl Creation {
         Ok(self)
     }
 
+    /// Takes in values that give way: to what the container has, and to all that plugins set or
+    /// remove, before or after. Later plugins see them; they own nothing before
+    /// [`Creation::settle`].
+    ///
+    /// # Errors
+    /// Fails where an answer with these values would.
+    pub fn offer(
+        mut self,
+        from: &str,
+        rights: &Rights,
+        mut adjust: api::ContainerAdjustment,
+    ) -> Result<Self, MergeError> {
+        bounds::check(&adjust)
+            .map_err(|what| MergeError::TooMany { plugin: from.to_owned(), what })?;
+        let present = self
+            .present
+            .get_or_insert_with(|| offers::slots(&offers::as_adjustment(&self.pristine)));
+        let container = &self.pristine.id;
+        let owners = [&self.updates.owners, &self.offered];
+        self.yielded.extend(offers::give_way(from, &mut adjust, present, container, &owners));
+        let (owners, noted) = (&mut self.offered, &mut BTreeSet::new());
+        let claims = FieldClaims { plugin: from, rights, container, owners, noted };
+        let visible = self.request.container.mut_or_insert_default();
+        AdjustmentMerger { claims, combined: &mut blank(), visible }.merge(&adjust)?;
+        self.offers.push(Offer { from: from.to_owned(), rights: rights.clone(), adjust });
+        Ok(self)
+    }
+
+    /// Every plugin has answered: what was offered and did not have to give way is owned now.
+    ///
+    /// # Errors
+    /// Fails where an answer with these values would.
+    pub fn settle(mut self) -> Result<Self, MergeError> {
+        let container = &self.pristine.id;
+        for Offer { from, rights, mut adjust } in std::mem::take(&mut self.offers) {
+            let (owners, noted) = (&mut self.updates.owners, &mut self.updates.noted);
+            let gone = offers::give_way(&from, &mut adjust, &HashSet::new(), container, &[owners]);
+            self.yielded.extend(gone);
+            let claims = FieldClaims { plugin: &from, rights: &rights, container, owners, noted };
+            let visible = self.request.container.mut_or_insert_default();
+            AdjustmentMerger { claims, combined: &mut self.combined, visible }.merge(&adjust)?;
+        }
+        Ok(self)
+    }
+
     /// Checks once more, of everything together, that a plugin owns nothing that it may not set.
     pub fn check_owned(&self, plugin: &str, rights: &Rights) -> Result<(), MergeError> {
         self.updates.check_owned(plugin, rights)
@@ -144,7 +207,7 @@ impl Creation {
 
     /// What all answers together come to.
     pub fn finish(self) -> Merged {
-        let Self { pristine: _, request, combined: mut adjust, updates } = self;
+        let Self { pristine: _, request, combined: mut adjust, updates, yielded, .. } = self;
         let container = request.container.unwrap_or_default();
         show_rdt(&mut adjust);
         strip(&mut adjust);
@@ -168,6 +231,7 @@ impl Creation {
             unknown,
             noted,
             dropped,
+            yielded,
         }
     }
 }

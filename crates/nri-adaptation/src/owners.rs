@@ -268,14 +268,14 @@ impl Owners {
     }
 }
 
-fn flat_name(field: NriField, key: Option<&str>) -> String {
+pub(crate) fn flat_name(field: NriField, key: Option<&str>) -> String {
     match key {
         Some(key) => format!("{field}[{key}]"),
         None => field.to_string(),
     }
 }
 
-fn rule_name(rule: &str) -> String {
+pub(crate) fn rule_name(rule: &str) -> String {
     format!("DeviceRules[{rule}]")
 }
 

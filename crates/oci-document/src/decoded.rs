@@ -18,8 +18,8 @@ use crate::gojson::fold;
 use crate::scan;
 
 /// Members of the specification, as far as anything of the program reads them.
-const NAMES: &str = "process user uid gid additionalGids args env cwd rlimits type hard soft \
-    oomScoreAdj ioPriority class priority scheduler policy nice flags runtime deadline period \
+const NAMES: &str = "process terminal user uid gid username additionalGids args env cwd rlimits \
+    type hard soft oomScoreAdj ioPriority class priority scheduler policy nice flags runtime deadline period \
     mounts destination source options hooks path timeout prestart createRuntime createContainer \
     startContainer poststart poststop annotations root linux namespaces devices major minor \
     fileMode cgroupsPath resources sysctl netDevices name intelRdt closID schemata \

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use super::{install, progress};
 use crate::clock;
 use crate::config::{Config, Consequence, DaemonPolicy, Loaded, Problem};
+use crate::inject;
 use crate::plugin::{PluginFile, discover};
 use crate::wrapper;
 
@@ -135,6 +136,7 @@ fn configuration(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
             rows.filter_map(id).chain(installed.iter().map(PluginFile::id)).collect();
         advice.extend(config.unseen_plugins(&known));
     }
+    advice.extend(inject::unfit(config));
     let advice = advice.into_iter().map(|line| {
         warning("configuration", line, "correct it, or leave it out if it is meant for later")
     });

@@ -31,6 +31,7 @@ use crate::chain::{
     self, ChainError, ChainObserver, ChainedPlugin, Notification, PluginFailure, RuleScope,
 };
 use crate::config::Config;
+use crate::inject::Injections;
 use crate::plugin::{Event, api};
 use crate::rules::{PodsOfContainers, RuledPod, Rules};
 use crate::state::{HiddenFrom, Skipped};
@@ -44,6 +45,7 @@ use roster::Roster;
 use socket::PluginSocket;
 use subscribers::Subscribers;
 use takeovers::Takeovers;
+pub(crate) use takeovers::{process_name, taken_over_by};
 
 /// The NRI version that the daemon speaks.
 pub(crate) const NRI_VERSION: &str = "v0.12.5";
@@ -85,6 +87,7 @@ pub(crate) struct Registry {
     /// The operator's default validator.
     builtin: RefCell<Rc<DefaultValidator>>,
     rules: RefCell<Rc<Rules>>,
+    injections: RefCell<Rc<Injections>>,
 }
 
 impl Registry {
@@ -106,6 +109,7 @@ impl Registry {
             pre_installed,
             builtin: RefCell::new(Rc::new(config.default_validator.clone())),
             rules: RefCell::new(Rc::new(Rules::new(&config.rules))),
+            injections: RefCell::new(Rc::new(Injections::new(config))),
         }
     }
 
@@ -120,6 +124,7 @@ impl Registry {
         let _looked_at_again = self.pre_installed.look(config);
         self.builtin.replace(Rc::new(config.default_validator.clone()));
         self.rules.replace(Rc::new(Rules::new(&config.rules)));
+        self.injections.replace(Rc::new(Injections::new(config)));
         for connected in self.connected.borrow().iter() {
             connected.chained.reconfigure(config);
         }
@@ -128,6 +133,11 @@ impl Registry {
     /// The operator's rules.
     pub(crate) fn rules(&self) -> Rc<Rules> {
         Rc::clone(&self.rules.borrow())
+    }
+
+    /// The operator's injections.
+    pub(crate) fn injections(&self) -> Rc<Injections> {
+        Rc::clone(&self.injections.borrow())
     }
 
     /// The connected plugins from which the rules hide this pod, each with the rule.
@@ -483,17 +493,4 @@ impl Registry {
 /// Whether `old` is an earlier connection with the identity of `new`.
 fn is_predecessor(old: &ConnectedPlugin, new: &ConnectedPlugin) -> bool {
     old.arrival < new.arrival && old.chained.id() == new.chained.id()
-}
-
-/// Why a connection ends whose place `plugin` took.
-pub(crate) fn taken_over_by(plugin: &ConnectedPlugin) -> String {
-    format!("{} took over from it", process_name(plugin.chained.plugin.pid()))
-}
-
-/// A process for operators; the kernel shows none of a plugin from another PID namespace.
-pub(crate) fn process_name(pid: Option<i32>) -> String {
-    match pid.filter(|pid| *pid > 0) {
-        Some(pid) => format!("process {pid}"),
-        None => "a process that the kernel does not show".to_owned(),
-    }
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::connected::ConnectedPlugin;
+
 /// So many takeovers of one place within [`WINDOW`] are a fight: the next newcomer is refused.
 pub(crate) const MOST: usize = 3;
 pub(crate) const WINDOW: Duration = Duration::from_secs(60);
@@ -115,6 +117,19 @@ fn drop_over(places: &mut BTreeMap<String, History>, now: Instant) {
 impl History {
     fn drop_old(&mut self, now: Instant) {
         self.at.retain(|at| now.saturating_duration_since(*at) < WINDOW);
+    }
+}
+
+/// Why a connection ends whose place `plugin` took.
+pub(crate) fn taken_over_by(plugin: &ConnectedPlugin) -> String {
+    format!("{} took over from it", process_name(plugin.chained.plugin.pid()))
+}
+
+/// A process for operators; the kernel shows none of a plugin from another PID namespace.
+pub(crate) fn process_name(pid: Option<i32>) -> String {
+    match pid.filter(|pid| *pid > 0) {
+        Some(pid) => format!("process {pid}"),
+        None => "a process that the kernel does not show".to_owned(),
     }
 }
 

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use crate::argv;
 use crate::error::{Context, Result};
 use crate::host::Host;
-use crate::link::{Attached, WrapperRequest};
+use crate::link::{Attached, LaterProcess, WrapperRequest};
 use crate::runtime::root_of;
 use crate::sources::callers;
 use crate::state::ContainerKey;
@@ -97,6 +97,11 @@ impl VerbRequest {
     /// The wrapper's own process.
     pub(crate) fn process(&mut self) -> Option<OwnedFd> {
         self.received.take(Attached::Process)
+    }
+
+    /// The process that an `exec` is about to start.
+    pub(crate) fn take_later(&mut self) -> Option<LaterProcess> {
+        self.received.question.later.take()
     }
 
     /// Command lines of the caller and of its parent, which identify an engine.

@@ -160,10 +160,12 @@ fn explained(daemon: &Daemon, container: &Container) -> Value {
         "bundle": container.bundle,
         "found": container.is_found,
         "owners": container.owners,
-        "changes": changes(container),
+        "changes": changes(daemon, container),
         "refused": container.refused,
         "skipped": skipped,
         "would_refuse": would_refuse(container),
+        "would_inject": would_inject(container),
+        "gave_way": gave_way(container),
         "repeated": repeated(container),
         "hidden_from": rows::hidden_from(&container.hidden_from),
     });
@@ -182,6 +184,29 @@ fn would_refuse(container: &Container) -> Value {
             "field": hit.field,
             "rule": hit.rule,
         })
+    });
+    rows.collect()
+}
+
+/// What injections in audit mode would have set.
+fn would_inject(container: &Container) -> Value {
+    let rows = container.would_inject.iter().map(|would| {
+        json!({
+            "at": would.at,
+            "time": rfc3339_nanos(would.at),
+            "event": "CreateContainer",
+            "plugin": would.plugin,
+            "field": would.field,
+        })
+    });
+    rows.collect()
+}
+
+/// What injections left to the container, or to plugins.
+fn gave_way(container: &Container) -> Value {
+    let rows = container.gave_way.iter().map(|gave_way| {
+        let to = (!gave_way.to.is_empty()).then_some(&gave_way.to);
+        json!({"plugin": gave_way.plugin, "field": gave_way.field, "to": to})
     });
     rows.collect()
 }
@@ -205,11 +230,17 @@ fn repeated(container: &Container) -> Value {
 
 /// In order of time, and within one event in the order of the chain. A plugin that set the value
 /// that was there has changed nothing.
-fn changes(container: &Container) -> Value {
+fn changes(daemon: &Daemon, container: &Container) -> Value {
     let changes = container.changes.iter().filter(|change| change.before != change.after);
     let mut changes: Vec<_> = changes.collect();
     // Within one index the order is the record's.
-    changes.sort_by_key(|change| (change.at, change.plugin.get(..2).unwrap_or_default()));
+    let injections = daemon.registry.injections();
+    changes.sort_by_key(|change| {
+        // An injection comes before the plugins of its index.
+        let of_plugin = || (change.plugin.get(..2).unwrap_or_default(), true);
+        let place = injections.index_of(&change.plugin).map(|index| (index, false));
+        (change.at, place.unwrap_or_else(of_plugin))
+    });
     let rows = changes.into_iter().map(|change| {
         let mut row = Map::new();
         row.insert("at".to_owned(), change.at.into());

@@ -12,6 +12,7 @@ mod frames;
 mod holdings;
 mod hook;
 pub(crate) mod http;
+mod later;
 mod policy;
 mod recording;
 mod rows;

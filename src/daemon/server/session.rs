@@ -12,7 +12,7 @@ use crate::argv::Verb;
 use crate::daemon::process::requests::ReexecRequest;
 use crate::daemon::request::{ReceivedQuestion, VerbRequest};
 use crate::daemon::server::drain::{Drain, OpenConnection};
-use crate::daemon::server::{admin, frames, hook, recording, verb};
+use crate::daemon::server::{admin, frames, hook, later, recording, verb};
 use crate::daemon::shared::Daemon;
 use crate::error::{Error, Result};
 use crate::link::{DaemonResponse, PROTOCOL, Proceed, is_understood};
@@ -97,10 +97,10 @@ async fn dispatch(
     let Some(call) = VerbRequest::new(asked) else {
         return frames::send(stream, &DaemonResponse::Proceed(Proceed::default())).await;
     };
-    // A delete or a kill never waits, nor does a hook whose event has happened.
+    // A delete, a kill or an exec never waits, nor does a hook whose event has happened.
     let may_wait = match call.question().hook {
         Some(hook) => hook.stage.may_refuse(),
-        None => !matches!(call.command_line.verb, Verb::Delete | Verb::Kill),
+        None => !matches!(call.command_line.verb, Verb::Delete | Verb::Kill | Verb::Exec),
     };
     if drain.is_ending() && may_wait {
         return drain.hold(stream).await;
@@ -108,6 +108,7 @@ async fn dispatch(
     let _in_flight = drain.enter();
     match call.question().hook {
         Some(hook) => hook::serve(daemon, stream, call, hook).await,
+        None if call.question().later.is_some() => later::serve(daemon, stream, call).await,
         None => verb::serve(daemon, stream, call).await,
     }
 }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use crate::chain::Notification;
 use crate::daemon::registry::connected::Subject;
 use crate::daemon::shared::messages;
+use crate::mark::ExecSubject;
 use crate::plugin::{Encoded, Event, api};
 use crate::rules::{RuledPod, Rules};
 use crate::state::{Container, ContainerKey, Lifecycle, Pod, PodState, Store};
@@ -80,6 +81,15 @@ pub(crate) fn ruled_pod_of(store: &Store, container: &Container) -> RuledPod {
         },
         ruled_pod,
     )
+}
+
+/// What a wrapper has to know of a container for `exec`.
+pub(crate) fn exec_subject(store: &Store, container: &Container) -> ExecSubject {
+    let RuledPod { namespace, labels, engine, handler, is_doubtful } =
+        ruled_pod_of(store, container);
+    let is_exempt = store.pod(&container.pod).is_some_and(|pod| pod.is_exempt);
+    let bundle = container.folder().to_owned();
+    ExecSubject { bundle, namespace, labels, engine, handler, is_doubtful, is_exempt }
 }
 
 /// Whether a plugin may know of a pod that was hidden from it before.

@@ -99,6 +99,19 @@ impl Daemon {
         shown_more
     }
 
+    /// Has each container's mark say what `exec` needs, while the configuration in force wants to know
+    /// of each (D51).
+    pub(crate) fn mark_execs(&self) {
+        let is_wanted = self.config().wants_execs();
+        self.records.mark_execs(is_wanted);
+        let keys: Vec<ContainerKey> = {
+            let store = self.records.read();
+            let is_other = |c: &&Container| c.exec_subject.is_some() != is_wanted;
+            store.containers().filter(is_other).map(|c| c.key.clone()).collect()
+        };
+        keys.iter().for_each(|key| self.change(key, |_| ()));
+    }
+
     /// A container's record as it is now; later changes do not reach the caller's copy.
     pub(crate) fn container(&self, key: &ContainerKey) -> Option<Rc<Container>> {
         self.records.container(key)

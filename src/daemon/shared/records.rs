@@ -2,14 +2,16 @@
 //! The records of pods and containers. Other rooms read the store; it changes through these
 //! functions alone.
 
-use std::cell::{Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tracing::info;
 
+use crate::daemon::shared::events;
 use crate::error::Result;
+use crate::mark::ExecSubject;
 use crate::state::{Container, ContainerKey, Pod, Store};
 
 /// How often a write is tried again on a disk that refused it.
@@ -24,11 +26,43 @@ pub(crate) struct Records {
     refusals: RefCell<Option<(usize, String)>>,
     /// Notified when the disk refuses a record.
     refused: Notify,
+    /// Whether the mark of each container has what `exec` needs (D51).
+    marks_execs: Cell<bool>,
 }
 
 impl Records {
     pub(crate) fn new(store: Store) -> Self {
-        Self { store: RefCell::new(store), refusals: RefCell::default(), refused: Notify::new() }
+        Self {
+            store: RefCell::new(store),
+            refusals: RefCell::default(),
+            refused: Notify::new(),
+            marks_execs: Cell::default(),
+        }
+    }
+
+    /// From now on the mark of each container that is written has what `exec` needs, or has not.
+    pub(crate) fn mark_execs(&self, is_wanted: bool) {
+        self.marks_execs.set(is_wanted);
+    }
+
+    /// What a wrapper has to know of a container for `exec`, but for its folder.
+    fn exec_subject(&self, container: Option<&Container>) -> Option<ExecSubject> {
+        let container = container.filter(|_| self.marks_execs.get())?;
+        Some(events::exec_subject(&self.read(), container))
+    }
+
+    /// A change of a record, and of what `exec` has to know of it then.
+    fn and_mark<F: FnOnce(&mut Container)>(
+        &self,
+        key: &ContainerKey,
+        change: F,
+    ) -> impl FnOnce(&mut Container) + use<F> {
+        let subject = self.exec_subject(self.container(key).as_deref());
+        |record| {
+            change(record);
+            let bundle = record.folder().to_owned();
+            record.exec_subject = subject.map(|subject| ExecSubject { bundle, ..subject });
+        }
     }
 
     /// All records, to read. Not to be held across an await.
@@ -50,7 +84,8 @@ impl Records {
     ///
     /// # Errors
     /// Fails when the disk refuses; nothing has changed then.
-    pub(crate) fn put(&self, container: Container) -> Result<()> {
+    pub(crate) fn put(&self, mut container: Container) -> Result<()> {
+        container.exec_subject = self.exec_subject(Some(&container));
         let written = self.store.borrow_mut().put(container);
         self.note_if_refused(written)
     }
@@ -64,6 +99,7 @@ impl Records {
         key: &ContainerKey,
         change: impl FnOnce(&mut Container),
     ) -> Result<()> {
+        let change = self.and_mark(key, change);
         let written = self.store.borrow_mut().change(key, change);
         self.note_if_refused(written)
     }
@@ -82,6 +118,7 @@ impl Records {
         key: &ContainerKey,
         change: impl FnOnce(&mut Container),
     ) -> Result<()> {
+        let change = self.and_mark(key, change);
         let written = self.store.borrow_mut().note(key, change);
         self.retry_if_left();
         self.retry_if_refused(written)

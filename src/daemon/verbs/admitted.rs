@@ -138,7 +138,7 @@ impl Admitted {
     }
 
     /// The file name of the runtime as the wrapper resolved it.
-    fn runtime(&self) -> &OsStr {
+    pub(super) fn runtime(&self) -> &OsStr {
         OsStr::new(&self.runtime)
     }
 
@@ -176,7 +176,7 @@ impl Admitted {
 
     async fn ask_and_edit(&self, writer: ResourceWriter) -> Result<Edited> {
         let Self { daemon, key, bundle, .. } = self;
-        let merged = self.ask().await?;
+        let merged = self.ask(writer).await?;
         let names =
             host_facts::resolve_for_runtime(daemon, &key.id, self.runtime(), &merged, writer).await;
         let (names, missing) = names.map_err(|error| blame(&merged, &error))?;
@@ -190,7 +190,7 @@ impl Admitted {
     }
 
     /// CreateContainer through the chain.
-    async fn ask(&self) -> Result<Merged> {
+    async fn ask(&self, writer: ResourceWriter) -> Result<Merged> {
         let Self { daemon, key, description, .. } = self;
         let pod = record::known_pod(daemon, description);
         let creation = Creation::new(pod.clone(), description.container.clone());
@@ -201,6 +201,8 @@ impl Admitted {
         let (rules, ruled) = (daemon.registry.rules(), notification.ruled_pod());
         let hidden_from = daemon.registry.hidden_from(&ruled);
         daemon.records.change_in_memory(key, |record| record.hidden_from = hidden_from);
+        let injections =
+            self.choose_injections(&notification.pod, (&rules, &ruled), writer).await?;
         // In one step with the choice of those that are asked: one may have left since.
         Requirement::of_container(daemon, description).require_connected()?;
         let mut registered = daemon.registry.participants();
@@ -217,6 +219,7 @@ impl Admitted {
             registered: &registered,
             builtin: &builtin,
             scope,
+            injections: &injections.enforced,
         };
         let notes = RecordNotes { daemon, key, silent: RefCell::default() };
         let asked = chain::create(&participants, creation, &notes).await;
@@ -228,7 +231,10 @@ impl Admitted {
                 .map_err(|failure| ChainError { failure, asked: subscribers.len() })
         });
         let ChainError { failure, asked } = match asked {
-            Ok(merged) => return Ok(merged),
+            Ok(merged) => {
+                self.note_injections(&injections, &merged);
+                return Ok(merged);
+            }
             Err(stopped) => stopped,
         };
         daemon.registry.forget_unasked(&subscribers[asked.min(subscribers.len())..], &notification);

@@ -97,7 +97,11 @@ async fn decide(admitted: &Admitted) -> Result<Option<String>> {
 
 /// Whether the record of a container with an unchanged document has data to write.
 fn has_news(record: &Container) -> bool {
-    !(record.owners.is_empty() && record.overlay.is_empty() && record.skipped.is_empty())
+    !(record.owners.is_empty()
+        && record.overlay.is_empty()
+        && record.skipped.is_empty()
+        && record.would_inject.is_empty()
+        && record.gave_way.is_empty())
 }
 
 /// What `exec` carries over, unless the record's list of changes has all of it for as long as the

@@ -27,7 +27,7 @@ use crate::link::{Hook, Stage};
 use crate::plugin::Event;
 use crate::resolve::ResourceWriter;
 use crate::spec::overlay;
-use crate::spec::patch::{PatchedSpec, Resolved};
+use crate::spec::patch::{PatchedSpec, Resolved, SpecChange};
 use crate::state::{ContainerKey, InFlight, Lifecycle, PendingUpdate};
 
 /// The part of config.json whose changes are applied in cgroups.
@@ -138,12 +138,7 @@ fn applicable_part(
 ) -> Result<Block> {
     let key = &admitted.key;
     let resources = merged.adjust.linux.as_ref().and_then(|linux| linux.resources.as_ref());
-    let is_class = |field: &str| matches!(field, "BlockioClass" | "RdtClass");
-    let beyond = patched
-        .changes
-        .iter()
-        .find(|change| !change.field.starts_with(RESOURCES) || is_class(&change.nri_field));
-    if let Some(beyond) = beyond {
+    if let Some(beyond) = beyond_cgroups(patched) {
         let owners = merged.owners.to_flat(&key.id);
         let owner = owners.get(&beyond.nri_field).map(|owner| owner.trim_start_matches('-'));
         let plugin = owner.unwrap_or("a plugin");
@@ -157,6 +152,13 @@ fn applicable_part(
     let part = resources.map(|resources| overlay::overlay_of(resources, names));
     let part = part.transpose().map_err(|error| blame(merged, &error))?;
     Ok(part.unwrap_or_default())
+}
+
+/// The first change that cannot be made in cgroups.
+pub(super) fn beyond_cgroups(patched: &PatchedSpec) -> Option<&SpecChange> {
+    let is_class = |field: &str| matches!(field, "BlockioClass" | "RdtClass");
+    let mut changes = patched.changes.iter();
+    changes.find(|change| !change.field.starts_with(RESOURCES) || is_class(&change.nri_field))
 }
 
 /// Waits until the start and the exit of a short-lived container were reported by the task that

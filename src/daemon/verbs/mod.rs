@@ -10,6 +10,7 @@ pub(crate) mod create;
 pub(crate) mod delete;
 pub(crate) mod hook;
 mod host_facts;
+mod injected;
 pub(crate) mod kill;
 pub(crate) mod start;
 pub(crate) mod update;

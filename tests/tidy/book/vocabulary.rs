@@ -104,12 +104,14 @@ const FOREIGN: &[&str] = &[
     "--log",
     "--network",
     "--path",
+    "--process",
     "--resources",
     "--runc-binary",
     "--runtime",
     "--set",
     "--symbol-ordering-file",
     "--systemd-cgroup",
+    "--user",
 ];
 
 #[test]

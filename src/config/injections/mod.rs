@@ -1,0 +1,482 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `[[inject]]`: what is set in which containers without a plugin (decisions D49, D59). The table here
+//! names each key with its default, its meaning and its form; `docs/config.md` is written from it.
+//!
+//! A section with a mistake is left out as a whole: half of one could reach pods that it was not
+//! meant for. Only one that refuses containers protects, so only there a mistake refuses creates.
+//! Nothing here reads a file, and nothing is injected here.
+
+mod forms;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde_json::{Map, Value as Json, json};
+use toml_edit::{ArrayOfTables, Item, TableLike, Value};
+
+use super::lists::TableMistake;
+use super::rules::{INJECTIONS, RuleMode, read_mode};
+use super::selectors::{Mistake, PodSelectors, excluded, read_name, read_patterns, read_text};
+use super::settings::{Config, Consequence, OnFailure};
+use super::shape::Shape::{Integer, List, Name, Path, Table, Text};
+use super::shape::{Shape, ShapeReader, key_place};
+use super::spelling::{distance_to_key, nearest};
+use crate::error::quoted;
+
+use forms::{DEVICE, HOOKS, MOUNT, RESOURCES, RLIMIT, check_key, check_rlimit, check_variable};
+
+/// So many letters may be wrong in a word that was meant for `on_failure`.
+const TYPO_LETTERS: usize = 4;
+
+/// Annotations that runtimes and engines act on; those with a final dot or slash stand for all
+/// keys beneath.
+const ACTED_ON: [&str; 13] = [
+    "bundle",
+    "cdi.k8s.io/",
+    "com.github.containers.virtcontainers.",
+    "dev.gvisor.",
+    "io.containerd.",
+    "io.katacontainers.",
+    "io.kubernetes.cri-o.",
+    "io.kubernetes.cri.",
+    "io.podman.annotations.",
+    "module.wasm.image/variant",
+    "org.criu.config",
+    "org.systemd.property.",
+    "run.oci.",
+];
+
+/// One `[[inject]]` as it is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InjectionSection {
+    /// Its name, else `FILE:LINE` of its header.
+    pub name: String,
+    /// Its place in the order of plugins.
+    pub index: String,
+    /// The pods that it is about.
+    pub pods: PodSelectors,
+    /// Patterns of images; empty = any.
+    pub images: Vec<String>,
+    /// Whether it is done, or only noted.
+    pub mode: RuleMode,
+    /// Whether it replaces what is there.
+    pub is_always: bool,
+    /// What happens to a container for which it cannot be done.
+    pub on_failure: OnFailure,
+    /// What it sets, as the part of an OCI document that has it.
+    pub document: Json,
+    /// Names of CDI devices.
+    pub cdi: Vec<String>,
+    /// The file of a seccomp profile.
+    pub seccomp: Option<PathBuf>,
+}
+
+impl InjectionSection {
+    /// Its name as an owner: `inject:NAME`.
+    pub fn owner(&self) -> String {
+        format!("{INJECTIONS}{}", self.name)
+    }
+
+    /// Whether containers are refused for which it cannot be done.
+    pub fn refuses(&self) -> bool {
+        self.on_failure == OnFailure::Refuse && self.mode == RuleMode::Enforce
+    }
+}
+
+/// One section while it is read.
+#[derive(Default)]
+struct Draft {
+    name: String,
+    index: String,
+    pods: PodSelectors,
+    images: Vec<String>,
+    mode: RuleMode,
+    is_always: bool,
+    refuses: bool,
+    /// What is set, by key.
+    values: BTreeMap<&'static str, Json>,
+}
+
+/// How a key is read.
+enum Form {
+    /// Into the section.
+    Setting(fn(&mut Draft, &Value) -> Result<(), Mistake>),
+    /// As something that is set in containers.
+    Values(Shape),
+}
+
+/// One key of an injection.
+struct InjectionKey {
+    name: &'static str,
+    default: &'static str,
+    meaning: &'static str,
+    form: Form,
+}
+
+const fn setting(
+    name: &'static str,
+    default: &'static str,
+    meaning: &'static str,
+    set: fn(&mut Draft, &Value) -> Result<(), Mistake>,
+) -> InjectionKey {
+    InjectionKey { name, default, meaning, form: Form::Setting(set) }
+}
+
+const fn values(name: &'static str, meaning: &'static str, shape: Shape) -> InjectionKey {
+    InjectionKey { name, default: "", meaning, form: Form::Values(shape) }
+}
+
+/// Every key that an injection can have.
+static INJECTION_KEYS: &[InjectionKey] = &[
+    setting(
+        "name",
+        "",
+        "Name of the injection: `inject:NAME` owns what it sets, in messages, `explain`, the audit log and metrics. No two share one. Without it: `FILE:LINE`.",
+        |d, v| {
+            d.name = read_name(v)?;
+            match d.name.contains(',') {
+                true => Err("expected a name without a comma".into()),
+                false => Ok(()),
+            }
+        },
+    ),
+    setting(
+        "namespaces",
+        "[]",
+        "Pods in one of these namespaces. `\"!NAME\"` excludes. Empty = any.",
+        |d, v| d.pods.set("namespaces", v),
+    ),
+    setting(
+        "labels",
+        "[]",
+        "Pods that have all of these labels, as in a [rule](#keys-of-a-rule). Pod authors write labels: where nothing but labels and images selects, only `env` and `annotations` can be injected.",
+        |d, v| d.pods.set("labels", v),
+    ),
+    setting("engines", "[]", "Pods of one of these engines, as in a rule. Empty = any.", |d, v| {
+        d.pods.set("engines", v)
+    }),
+    setting(
+        "handlers",
+        "[]",
+        "Pods with one of these runtime handlers; the default handler is `\"\"`. Empty = any.",
+        |d, v| d.pods.set("handlers", v),
+    ),
+    setting(
+        "images",
+        "[]",
+        "Containers of one of these images, by the name that the engine has. Empty = any.",
+        |d, v| {
+            d.images = read_patterns(v)?;
+            Ok(())
+        },
+    ),
+    setting(
+        "index",
+        "\"00\"",
+        "Place in the order of plugins, before those of the same index.",
+        |d, v| {
+            let index = read_text(v)?;
+            let is_index = index.len() == 2 && index.bytes().all(|byte| byte.is_ascii_digit());
+            if !is_index {
+                return Err("expected two digits in quotes, \"00\" to \"99\"".into());
+            }
+            index.clone_into(&mut d.index);
+            Ok(())
+        },
+    ),
+    setting(
+        "mode",
+        "\"enforce\"",
+        "`enforce`: it is done. `audit`: what it would do is noted.",
+        |d, v| {
+            d.mode = read_mode(v)?;
+            Ok(())
+        },
+    ),
+    setting(
+        "when",
+        "\"absent\"",
+        "`absent`: what the container's document has stays, and a plugin that sets the same wins. `always`: it is set like a plugin's answer.",
+        |d, v| {
+            d.is_always = match read_text(v)? {
+                "always" => true,
+                "absent" => false,
+                _ => return Err("must be one of: absent, always".into()),
+            };
+            Ok(())
+        },
+    ),
+    setting(
+        "on_failure",
+        "\"skip\"",
+        "A container for which it cannot be done is created without it (`skip`), or refused (`refuse`).",
+        |d, v| {
+            d.refuses = match read_text(v)? {
+                "refuse" => true,
+                "skip" => false,
+                _ => return Err("must be one of: skip, refuse".into()),
+            };
+            Ok(())
+        },
+    ),
+    values("env", "Variables, `{ NAME = \"VALUE\" }`.", Shape::Map(&Text, check_variable)),
+    values("annotations", "Annotations, `{ KEY = \"VALUE\" }`.", Shape::Map(&Text, check_key)),
+    values(
+        "sysctl",
+        "Sysctls, `{ \"net.core.somaxconn\" = \"1024\" }`.",
+        Shape::Map(&Text, check_key),
+    ),
+    values(
+        "rlimits",
+        "Resource limits, `{ nofile = { soft = 1024, hard = 4096 } }`; a limit may be `\"unlimited\"`.",
+        Shape::Map(&Table(RLIMIT), check_rlimit),
+    ),
+    values("mounts", "Mounts: `destination`, `type`, `source`, `options`.", List(&Table(MOUNT))),
+    values(
+        "devices",
+        "Device nodes: `path`, `type`, `major`, `minor`, `fileMode`, `uid`, `gid`.",
+        List(&Table(DEVICE)),
+    ),
+    values("cdi", "Names of CDI devices. Only with `when = \"always\"`.", List(&Name)),
+    values(
+        "hooks",
+        "OCI hooks: a list for each of `prestart`, `createRuntime`, `createContainer`, `startContainer`, `poststart`, `poststop`. Only with `when = \"always\"`.",
+        Table(HOOKS),
+    ),
+    values(
+        "seccomp",
+        "File with a seccomp profile in the form of the OCI specification, read at each create. Only with `when = \"always\"`.",
+        Path,
+    ),
+    values("oom_score_adj", "Adjustment of the OOM score.", Integer(-1000, 1000)),
+    values(
+        "resources",
+        "`memory`, `cpu`, `pids`, `hugepageLimits`, `unified`, `devices` with the members of the OCI specification.",
+        Table(RESOURCES),
+    ),
+];
+
+/// What no document can lack: there is no telling whether it is absent.
+const WITHOUT_ABSENCE: [&str; 3] = ["cdi", "hooks", "seccomp"];
+
+/// Whether an annotation is one that runtimes or engines act on.
+fn is_acted_on(key: &str) -> bool {
+    ACTED_ON.iter().any(|known| match known.ends_with(['.', '/']) {
+        true => key.starts_with(known),
+        false => key == *known,
+    })
+}
+
+/// Reads the injections of one file into the configuration; `place` is `FILE:LINE` of an offset.
+pub(super) fn read_list(
+    config: &mut Config,
+    tables: &ArrayOfTables,
+    place: &dyn Fn(usize) -> String,
+) -> Vec<TableMistake> {
+    let mut mistakes = Vec::new();
+    for table in tables {
+        let at = table.span().map_or(0, |span| span.start);
+        let (section, mut wrong) = read_section(table, at);
+        if let Some(mut section) = section {
+            if section.name.is_empty() {
+                section.name = place(at);
+            }
+            let is_it = |other: &InjectionSection| other.name == section.name;
+            match config.injections.iter().any(is_it) {
+                true => {
+                    let name = quoted(&section.name);
+                    let what = format!("another injection has the name \"{name}\"");
+                    wrong.push(TableMistake::new(at, what));
+                }
+                false => config.injections.push(section),
+            }
+        }
+        let consequence = consequence(table);
+        wrong.iter_mut().for_each(|mistake| mistake.consequence = consequence);
+        mistakes.extend(wrong);
+    }
+    mistakes
+}
+
+/// What a mistake in this section does: only one that refuses containers protects.
+pub(super) fn consequence(table: &dyn TableLike) -> Consequence {
+    let is_audit = table.get("mode").and_then(Item::as_str) == Some("audit");
+    let refuses = table.iter().any(|(key, item)| is_refusal(key, item.as_str()));
+    match refuses && !is_audit {
+        true => Consequence::RefusesCreates,
+        false => Consequence::KeepsLast,
+    }
+}
+
+/// What a value does that was meant for an injection and is not in a list of tables.
+pub(super) fn consequence_of_value(path: &[String], value: &Value) -> Consequence {
+    let last = path.last().map(String::as_str).unwrap_or_default();
+    let tables = value.as_array().into_iter().flatten().filter_map(Value::as_inline_table);
+    let in_list = tables.map(|table| consequence(table)).max();
+    match is_refusal(last, value.as_str()) {
+        true => Consequence::RefusesCreates,
+        false => in_list.unwrap_or(Consequence::KeepsLast),
+    }
+}
+
+/// Whether this was meant as `on_failure = "refuse"`.
+fn is_refusal(key: &str, value: Option<&str>) -> bool {
+    let is_known = INJECTION_KEYS.iter().any(|known| known.name == key);
+    let is_close =
+        key == "on_failure" || !is_known && distance_to_key(key, "on_failure") <= TYPO_LETTERS;
+    is_close && value != Some("skip")
+}
+
+/// Whether a word was meant as `inject`.
+pub(super) fn is_meant(word: &str) -> bool {
+    let lower = word.to_lowercase();
+    lower.starts_with("inject") || distance_to_key(&lower, "inject") <= 2
+}
+
+fn read_section(table: &dyn TableLike, at: usize) -> (Option<InjectionSection>, Vec<TableMistake>) {
+    let mut draft = Draft { index: "00".to_owned(), ..Draft::default() };
+    let mut mistakes = Vec::new();
+    for (name, item) in table.iter() {
+        let at_key = key_place(table, name).unwrap_or(at);
+        let Some(key) = INJECTION_KEYS.iter().find(|key| key.name == name) else {
+            let hint = nearest(name, INJECTION_KEYS.iter().map(|key| key.name));
+            let what = format!("unknown key inject.{name} (did you mean {hint}?)");
+            mistakes.push(TableMistake::new(at_key, what));
+            continue;
+        };
+        let path = format!("inject.{name}");
+        let set = match (&key.form, item) {
+            (Form::Values(shape), item) => {
+                let mut reader = ShapeReader { mistakes: &mut mistakes };
+                if let Some(value) = reader.read(shape, item, at_key, &path) {
+                    draft.values.insert(key.name, value);
+                }
+                continue;
+            }
+            (Form::Setting(set), Item::Value(value)) => set(&mut draft, value),
+            (Form::Setting(_), Item::Table(table)) if name == "labels" => {
+                draft.pods.set_labels(table)
+            }
+            (Form::Setting(_), _) => Err("expected a value, not a table".into()),
+        };
+        if let Err(what) = set {
+            let at = item.span().map_or(at_key, |span| span.start);
+            mistakes.push(TableMistake::new(at, format!("{path}: {what}")));
+        }
+    }
+    if !mistakes.is_empty() {
+        return (None, mistakes);
+    }
+    for (key, why) in draft.contradictions() {
+        let at = key_place(table, key).unwrap_or(at);
+        mistakes.push(TableMistake::new(at, format!("inject.{key}: {why}")));
+    }
+    if draft.values.is_empty() {
+        mistakes.push(TableMistake::new(at, "the injection sets nothing".to_owned()));
+    }
+    (mistakes.is_empty().then(|| draft.finish()), mistakes)
+}
+
+impl Draft {
+    /// The keys that do not go together with the others, and why.
+    fn contradictions(&self) -> Vec<(&'static str, &'static str)> {
+        let mut found = Vec::new();
+        for key in WITHOUT_ABSENCE {
+            if self.values.contains_key(key) && !self.is_always {
+                found.push((key, "it has no absence: write when = \"always\""));
+            }
+        }
+        if self.is_authors() {
+            let why = "pod and image authors write what selects here, labels and images: only env \
+                       and annotations can be injected; select by namespaces, engines or handlers \
+                       as well";
+            let keys = self.values.keys().filter(|key| !["env", "annotations"].contains(key));
+            found.extend(keys.map(|key| (*key, why)));
+            let annotations = self.values.get("annotations").and_then(Json::as_object);
+            if annotations.is_some_and(|all| all.keys().any(|key| is_acted_on(key))) {
+                let why = "a runtime or an engine acts on one of these, and pod and image authors \
+                           write what selects here; select by namespaces, engines or handlers as \
+                           well";
+                found.push(("annotations", why));
+            }
+        }
+        found
+    }
+
+    /// Whether only labels and images select.
+    fn is_authors(&self) -> bool {
+        let is_any =
+            |entry: &str| entry.chars().all(|c| matches!(c, '*' | '?')) && !entry.is_empty();
+        let selects =
+            |list: &[String]| list.iter().any(|entry| excluded(entry).is_none() && !is_any(entry));
+        let PodSelectors { namespaces, labels, without_labels, engines, handlers } = &self.pods;
+        let has_authors =
+            !labels.is_empty() || !without_labels.is_empty() || !self.images.is_empty();
+        has_authors && ![namespaces, engines, handlers].into_iter().any(|list| selects(list))
+    }
+
+    fn finish(mut self) -> InjectionSection {
+        let mut take = |key| self.values.remove(key);
+        let list = |value: Option<Json>| match value {
+            Some(Json::Array(list)) => list,
+            _ => Vec::new(),
+        };
+        let pairs = |value: Option<Json>| match value {
+            Some(Json::Object(map)) => map,
+            _ => Map::new(),
+        };
+        let texts = |list: Vec<Json>| -> Vec<String> {
+            list.iter().filter_map(Json::as_str).map(str::to_owned).collect()
+        };
+        let env = pairs(take("env"));
+        let env: Vec<String> = env
+            .iter()
+            .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()))
+            .collect();
+        let rlimits = pairs(take("rlimits")).into_iter().map(|(kind, limit)| {
+            let kind = nri_adaptation::keys::rlimit(&kind);
+            json!({"type": kind, "soft": limit["soft"], "hard": limit["hard"]})
+        });
+        let rlimits: Vec<Json> = rlimits.collect();
+        let seccomp = take("seccomp");
+        let cdi = texts(list(take("cdi")));
+        let document = json!({
+            "annotations": pairs(take("annotations")),
+            "process": {"env": env, "rlimits": rlimits, "oomScoreAdj": take("oom_score_adj")},
+            "mounts": list(take("mounts")),
+            "hooks": pairs(take("hooks")),
+            "linux": {
+                "sysctl": pairs(take("sysctl")),
+                "devices": list(take("devices")),
+                "resources": pairs(take("resources")),
+            },
+        });
+        InjectionSection {
+            name: self.name,
+            index: self.index,
+            pods: self.pods,
+            images: self.images,
+            mode: self.mode,
+            is_always: self.is_always,
+            on_failure: if self.refuses { OnFailure::Refuse } else { OnFailure::Skip },
+            document,
+            cdi,
+            seccomp: seccomp.as_ref().and_then(Json::as_str).map(PathBuf::from),
+        }
+    }
+}
+
+/// The table as `docs/config.md` shows it.
+pub(super) fn markdown() -> String {
+    let mut page = String::from(
+        "\n## Keys of an injection\n\nInjections are written as `[[inject]]`, as many as you like; \
+         [injections.md](injections.md) explains them.\n\n| key | default | meaning |\n|---|---|---|\n",
+    );
+    for InjectionKey { name, default, meaning, form: _ } in INJECTION_KEYS {
+        let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
+        page.push_str(&format!("| `inject.{name}` | {default} | {meaning} |\n"));
+    }
+    page
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A connection about a process that `exec` starts: what the audit log has of it (decision D60).
+
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::net::UnixStream;
+
+use crate::audit::{AuditAction, AuditEntry, ExecutedProcess};
+use crate::config::ExecArgs;
+use crate::daemon::request::VerbRequest;
+use crate::daemon::server::frames;
+use crate::daemon::shared::Daemon;
+use crate::daemon::watch::pidfd::{self, ProcessExit};
+use crate::engine::EngineKind;
+use crate::error::Result;
+use crate::link::{DaemonResponse, LaterProcess, Proceed};
+use crate::presence;
+use crate::state::ContainerKey;
+
+/// How long a process that is not detached may run before its line says that it was started: later
+/// the line might be lost with the daemon.
+const LINE_WAIT: Duration = Duration::from_secs(10);
+
+/// How long the daemon waits for the kernel's word on how the runtime exited, and how often it asks.
+const EXIT_CODE_WAIT: Duration = Duration::from_millis(50);
+const EXIT_CODE_CHECK: Duration = Duration::from_millis(5);
+
+/// Serves a wrapper that is about to start a process.
+pub(super) async fn serve(
+    daemon: &Rc<Daemon>,
+    stream: &mut UnixStream,
+    mut call: VerbRequest,
+) -> Result<()> {
+    let Some(process) = call.take_later() else { return Ok(()) };
+    daemon.report.count(call.verb());
+    daemon.report.metrics.count_request(call.verb(), "proceeded");
+    if process.waits {
+        frames::send(stream, &DaemonResponse::Proceed(Proceed::default())).await?;
+    }
+    if daemon.config().audits_execs() {
+        tokio::task::spawn_local(audit(Rc::clone(daemon), call, process));
+    }
+    Ok(())
+}
+
+/// Writes the line of a process once it is known what came of it.
+async fn audit(daemon: Rc<Daemon>, mut call: VerbRequest, process: LaterProcess) {
+    let at = crate::clock::now();
+    let (result, exit_code) = match call.process() {
+        Some(runtime) => outcome(&call, &runtime).await,
+        None => ("started", None),
+    };
+    write_line(&daemon, &call.key, at, &process, result, exit_code, "");
+}
+
+/// What came of an `exec`, by the process that became the runtime, and the exit code if it is known.
+async fn outcome(
+    call: &VerbRequest,
+    runtime: &std::os::fd::OwnedFd,
+) -> (&'static str, Option<i32>) {
+    if tokio::time::timeout(LINE_WAIT, pidfd::ended(runtime)).await.is_err() {
+        return ("started", None);
+    }
+    let deadline = tokio::time::Instant::now() + EXIT_CODE_WAIT;
+    let code = loop {
+        match pidfd::ending(runtime) {
+            ProcessExit::Code(code) => break Some(code),
+            ProcessExit::NotReaped if tokio::time::Instant::now() < deadline => {
+                tokio::time::sleep(EXIT_CODE_CHECK).await;
+            }
+            ProcessExit::NotReaped | ProcessExit::Unsaid => break None,
+        }
+    };
+    if !call.command_line.detach {
+        return ("exited", code);
+    }
+    let is_there = |file: &Path| presence::exists(file).unwrap_or(false);
+    let is_started = match (code, call.pid_file.as_deref()) {
+        (Some(code), _) => code == 0,
+        (None, Some(file)) => is_there(file),
+        (None, None) => true,
+    };
+    (if is_started { "started" } else { "failed" }, None)
+}
+
+/// Writes the line of a process.
+fn write_line(
+    daemon: &Daemon,
+    key: &ContainerKey,
+    at: i64,
+    process: &LaterProcess,
+    result: &'static str,
+    exit_code: Option<i32>,
+    rule: &str,
+) {
+    let config = daemon.config();
+    let args = process.args.clone().unwrap_or_default();
+    let args = match config.audit_exec_args {
+        ExecArgs::First => args.into_iter().take(1).collect(),
+        ExecArgs::All => args,
+        ExecArgs::Nothing => Vec::new(),
+    };
+    let engine = daemon.container(key).and_then(|record| EngineKind::named(&record.engine));
+    let has_login = matches!(engine, Some(EngineKind::Podman | EngineKind::Plain));
+    let user = process.uid.as_ref().map(|uid| match &process.gid {
+        Some(gid) => format!("{uid}:{gid}"),
+        None => uid.clone(),
+    });
+    let executed = ExecutedProcess {
+        user,
+        // Between a client of Docker or Kubernetes and its container there is no chain of processes.
+        login_uid: process.login_uid.filter(|_| has_login),
+        caller: process.caller.clone(),
+        args,
+        terminal: process.terminal,
+        result,
+        exit_code,
+    };
+    daemon.audit(key, || AuditEntry {
+        at,
+        rule: rule.to_owned(),
+        executed: Some(executed),
+        ..AuditEntry::new(AuditAction::Exec).at_event("exec")
+    });
+}

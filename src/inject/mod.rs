@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The operator's injections (decisions D49, D59): what each sets, and in which containers. They go
+//! through the chain like the answers of plugins. It asks no plugin and never writes; of files it
+//! reads seccomp profiles alone.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use nri_adaptation::{Creation, MergeError, Rights, as_adjustment};
+use serde_json::{Map, Value};
+
+use crate::config::{Config, InjectionSection, RuleMode};
+use crate::describe::{Spec, in_document};
+use crate::error::{Context, Error, Result, quoted};
+use crate::files;
+use crate::glob;
+use crate::limits;
+use crate::plugin::api;
+use crate::rules::{Entry, Fit, Reason, RuledPod, Rules, entry, fit_pod};
+use crate::spec::patch::{HostFacts, patch_on};
+
+/// One injection that is in force.
+#[derive(Debug)]
+pub struct Injection {
+    /// The section as it is written.
+    pub section: InjectionSection,
+    /// `inject:NAME`.
+    pub id: String,
+    /// What it sets, but for the seccomp profile in a file.
+    adjust: api::ContainerAdjustment,
+    /// Why no container can take it, whatever its document is like.
+    unfit: Option<String>,
+}
+
+/// An injection as far as it is known what it does for one container.
+#[derive(Debug, Clone)]
+pub struct Injected {
+    /// `inject:NAME`.
+    pub id: String,
+    /// Its place in the order of plugins.
+    pub index: String,
+    /// Whether it is merged like an answer; otherwise it gives way.
+    pub is_always: bool,
+    /// What it sets.
+    pub adjust: api::ContainerAdjustment,
+}
+
+impl Injected {
+    /// Merges it into a creation.
+    ///
+    /// # Errors
+    /// Fails where a plugin's answer would.
+    pub fn merge(
+        &self,
+        creation: Creation,
+        rights: &Rights,
+    ) -> std::result::Result<Creation, MergeError> {
+        let adjust = self.adjust.clone();
+        match self.is_always {
+            true => {
+                let adjust = Some(adjust).into();
+                let answer = api::CreateContainerResponse { adjust, ..Default::default() };
+                creation.answer(&self.id, rights, answer)
+            }
+            false => creation.offer(&self.id, rights, adjust),
+        }
+    }
+}
+
+/// All injections, in their order.
+#[derive(Debug, Default)]
+pub struct Injections(Vec<Arc<Injection>>);
+
+impl Injections {
+    /// The injections of a configuration, by index, and within one index as in the files.
+    pub fn new(config: &Config) -> Self {
+        let sections = config.injections.iter();
+        let mut all: Vec<_> = sections.map(|section| Arc::new(Injection::new(section))).collect();
+        all.sort_by(|a, b| a.section.index.cmp(&b.section.index));
+        Self(all)
+    }
+
+    /// Each of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Injection>> {
+        self.0.iter()
+    }
+
+    /// Those that are about this container, each with why that is not proven, if it is not. A rule
+    /// that hides a pod from an injection keeps it out.
+    pub fn for_container(
+        &self,
+        rules: &Rules,
+        pod: &RuledPod,
+        image: Option<&str>,
+    ) -> Vec<(Arc<Injection>, Option<String>)> {
+        let mut found = Vec::new();
+        for injection in &self.0 {
+            let doubt = match injection.fit(pod, image) {
+                (Fit::No, _) => continue,
+                (Fit::Yes, _) => None,
+                (Fit::Maybe, reason) => {
+                    Some(format!("it is not proven that this container is meant ({reason})"))
+                }
+            };
+            if rules.hidden_by(&injection.id, pod).is_none() {
+                found.push((Arc::clone(injection), doubt));
+            }
+        }
+        found
+    }
+
+    /// The index of the injection with this owner's name.
+    pub fn index_of(&self, id: &str) -> Option<&str> {
+        self.iter().find(|one| one.id == id).map(|one| one.section.index.as_str())
+    }
+}
+
+impl Injection {
+    fn new(section: &InjectionSection) -> Self {
+        let (adjust, mut unfit) = match adjustment_of(&section.document) {
+            Ok(adjust) => (adjust, None),
+            Err(error) => (api::ContainerAdjustment::default(), Some(error.why())),
+        };
+        let cdi_device =
+            |name: &String| api::CDIDevice { name: name.clone(), ..Default::default() };
+        // CDI's names mean nothing without the files of the node.
+        if unfit.is_none() {
+            let facts = HostFacts { is_cgroup_v2: true, ..HostFacts::default() };
+            unfit = patch_on(b"{}", &adjust, &facts).err().map(|error| error.to_string());
+        }
+        let cdi_devices = section.cdi.iter().map(cdi_device).collect();
+        Self {
+            section: section.clone(),
+            id: section.owner(),
+            adjust: api::ContainerAdjustment { CDI_devices: cdi_devices, ..adjust },
+            unfit,
+        }
+    }
+
+    /// Whether it is only noted.
+    pub fn is_audit(&self) -> bool {
+        self.section.mode == RuleMode::Audit
+    }
+
+    /// Whether it sets something of which only this node or this document can say that it can be
+    /// set.
+    pub fn may_fail(&self) -> bool {
+        let api::ContainerAdjustment { mounts, hooks, linux, CDI_devices, .. } = &self.adjust;
+        let is_plain = mounts.is_empty()
+            && hooks.is_none()
+            && CDI_devices.is_empty()
+            && self.section.seccomp.is_none()
+            && linux.as_ref().is_none_or(|linux| {
+                linux.devices.is_empty() && linux.sysctl.is_empty() && linux.resources.is_none()
+            });
+        !is_plain
+    }
+
+    /// Whether it is about this container. An image that is not known could be any.
+    pub(crate) fn fit(&self, pod: &RuledPod, image: Option<&str>) -> (Fit, Reason) {
+        let (fit, reason) = fit_pod(&self.section.pods, pod);
+        let Reason::Matches(mut by) = reason else { return (fit, reason) };
+        let images = &self.section.images;
+        let found = entry(images, |pattern| image.is_some_and(|name| glob::matches(pattern, name)));
+        match (found, image) {
+            (Entry::Any, _) => (fit, Reason::Matches(by)),
+            (Entry::Found("*"), _) if images.len() == 1 => {
+                by.push(("images", "*".to_owned()));
+                (fit, Reason::Matches(by))
+            }
+            (_, None) => {
+                by.push(("images", "(not known)".to_owned()));
+                (fit.min(Fit::Maybe), Reason::Matches(by))
+            }
+            (Entry::Found(pattern), Some(_)) => {
+                by.push(("images", pattern.to_owned()));
+                (fit, Reason::Matches(by))
+            }
+            (Entry::Excluded(_) | Entry::None, Some(name)) => {
+                (Fit::No, Reason::Differs("images", name.to_owned()))
+            }
+        }
+    }
+
+    /// What it sets. A seccomp profile is read here, so this may block.
+    ///
+    /// # Errors
+    /// Fails when a value of it cannot be set in any container, or its profile cannot be read.
+    pub fn prepare(&self) -> Result<Injected> {
+        if let Some(why) = &self.unfit {
+            return Err(Error::new(why.clone()));
+        }
+        let mut adjust = self.adjust.clone();
+        if let Some(file) = &self.section.seccomp {
+            let policy = seccomp(file)?;
+            adjust.linux.mut_or_insert_default().seccomp_policy = Some(policy).into();
+        }
+        Ok(Injected {
+            id: self.id.clone(),
+            index: self.section.index.clone(),
+            is_always: self.section.is_always,
+            adjust,
+        })
+    }
+}
+
+/// Warnings about injections that cannot be done on this node as it is, one line each: values that
+/// no container takes, and profiles that cannot be read.
+pub(crate) fn unfit(config: &Config) -> Vec<String> {
+    let all = Injections::new(config);
+    let lines = all.iter().filter_map(|one| {
+        let why = one.prepare().err()?;
+        let name = quoted(&one.section.name);
+        let effect = match one.section.refuses() {
+            true => "its containers are refused",
+            false => "its containers are created without it",
+        };
+        Some(format!("the injection \"{name}\" cannot be done, {effect}: {}", why.why()))
+    });
+    lines.collect()
+}
+
+/// What the part of a document sets.
+fn adjustment_of(document: &Value) -> Result<api::ContainerAdjustment> {
+    let spec = Spec::parse(document.to_string().as_bytes())?;
+    let annotations = document.get("annotations").and_then(Value::as_object);
+    let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
+    let annotations = annotations.into_iter().flatten().filter_map(text).collect();
+    let known = api::Container { annotations, ..Default::default() };
+    let mut adjust = as_adjustment(&in_document(known, &spec));
+    if let Some(linux) = adjust.linux.as_mut()
+        && linux.resources.as_ref() == Some(&api::LinuxResources::default())
+    {
+        linux.resources = None.into();
+    }
+    if adjust.linux.as_ref() == Some(&api::LinuxContainerAdjustment::default()) {
+        adjust.linux = None.into();
+    }
+    Ok(adjust)
+}
+
+/// The profile in a file, in the form of the OCI specification.
+fn seccomp(file: &Path) -> Result<api::LinuxSeccomp> {
+    let shown = file.display();
+    let doing = || format!("the seccomp profile {shown}");
+    let text = files::read_text(file, limits::SETTINGS_FILE).doing(doing)?;
+    let profile: Map<String, Value> = serde_json::from_str(&text)
+        .map_err(|error| Error::new(format!("{}: {}", doing(), quoted(&error.to_string()))))?;
+    if !profile.contains_key("defaultAction") {
+        let hint = "a profile of Docker or CRI needs its archMap and includes resolved first";
+        return Err(Error::new(format!("{}: it has no defaultAction", doing())).hint(hint));
+    }
+    let document = serde_json::json!({"linux": {"seccomp": profile}});
+    let adjust = adjustment_of(&document)
+        .map_err(|error| Error::new(format!("{}: {}", doing(), error.why())))?;
+    let policy = adjust.linux.into_option().and_then(|linux| linux.seccomp_policy.into_option());
+    policy.ok_or_else(|| Error::new(format!("{} is empty", doing())))
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An `exec` that the daemon has to know of (decision D51): for the audit log it is told one way, and
+//! nothing waits. Whether it has to is known from the configuration, and from a file that the daemon
+//! keeps while a configuration in force wants it.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use oci_document::odd_document;
+use serde_json::Value;
+
+use crate::argv::{self, CommandLine, Verb};
+use crate::config::Config;
+use crate::files;
+use crate::host::Host;
+use crate::limits;
+use crate::link::LaterProcess;
+use crate::mark::{ExecSubject, Mark};
+use crate::presence::IfThere;
+use crate::procfs;
+
+use super::invocation::Invocation;
+use super::pass_through::acts_on_container;
+use super::request::DaemonSession;
+
+/// Names of processes that stand between an engine and its runtime, as the kernel cuts them.
+const SHIMS: [&str; 5] = ["containerd-shim", "conmon", "conmonrs", "dockerd", "crio"];
+
+/// The most processes above the wrapper that are named.
+const CALLERS: usize = 16;
+
+/// Whether the daemon has to know of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ExecInterest {
+    /// It has not.
+    Nothing,
+    /// It is told, and nothing waits for it.
+    Told,
+}
+
+/// Whether the daemon has to know of this call: of an `exec` in a container, if anything wants it.
+pub(super) fn interest(config: &Config, call: &CommandLine) -> ExecInterest {
+    let has_id = call.id.as_deref().is_some_and(|id| !argv::is_never_an_id(id));
+    if call.verb != Verb::Exec || !has_id || !acts_on_container(call) {
+        return ExecInterest::Nothing;
+    }
+    let kept = files::read_own(&config.execs_file(), limits::OWN_FILE).if_there();
+    match kept {
+        Ok(None) if !config.audits_execs() => ExecInterest::Nothing,
+        Ok(_) | Err(_) => ExecInterest::Told,
+    }
+}
+
+impl Invocation<'_> {
+    /// Tells the daemon of the process of this `exec`, whatever comes of it.
+    pub(super) fn tell_of_process(&mut self, document: Option<&[u8]>, mark: Option<&Mark>) {
+        let subject = mark.and_then(|mark| mark.subject.as_ref());
+        let mut process = described(self.argv, self.call, document, subject);
+        (process.caller, process.login_uid) = callers(&self.host);
+        self.later = Some(process);
+        let _nothing_waits = DaemonSession::tell(self);
+    }
+}
+
+/// The process, by its document or by the command line.
+fn described(
+    argv: &[std::ffi::OsString],
+    call: &CommandLine,
+    document: Option<&[u8]>,
+    subject: Option<&ExecSubject>,
+) -> LaterProcess {
+    if argv::process_file(call).is_some() {
+        return document.and_then(read).map(|process| of_document(&process)).unwrap_or_default();
+    }
+    let words = call.id_index.and_then(|at| argv.get(at + 1..)).unwrap_or_default();
+    let args = bounded(words.iter().map(|word| word.to_string_lossy().into_owned()));
+    let named = call.user.as_deref().filter(|user| !user.is_empty());
+    let of_bundle = || {
+        let bundle = Path::new(&subject?.bundle);
+        // Of a document that cannot be read nothing is known, as of one that is gone.
+        let dir = files::open_dir(bundle).or_absent()?;
+        let document = read(&files::read_at(&dir, "config.json").or_absent()?.bytes)?;
+        Some(of_document(document.get("process")?))
+    };
+    let user = named.map_or_else(|| of_bundle().unwrap_or_default(), of_flag);
+    LaterProcess { args: Some(args), terminal: Some(call.tty), ..user }
+}
+
+/// The user of `--user UID[:GID]`, as far as it is a number.
+fn of_flag(user: &OsStr) -> LaterProcess {
+    let text = user.to_string_lossy();
+    let (uid, gid) = text.split_once(':').map_or((&*text, None), |(uid, gid)| (uid, Some(gid)));
+    let number = |text: &str| text.trim().parse::<i64>().ok().map(|number| number.to_string());
+    LaterProcess { uid: number(uid), gid: gid.and_then(number), ..LaterProcess::default() }
+}
+
+/// A document as the runtime reads it.
+fn read(bytes: &[u8]) -> Option<Value> {
+    odd_document(bytes).ok()?.or_else(|| serde_json::from_slice(bytes).ok())
+}
+
+fn of_document(process: &Value) -> LaterProcess {
+    let user = &process["user"];
+    let words = process["args"].as_array().into_iter().flatten();
+    let words = words.map(|word| word.as_str().unwrap_or_default().to_owned());
+    // An ID or a flag that is absent is zero to every runtime.
+    let id = |value: &Value| {
+        let number = if value.is_null() { Some(0) } else { value.as_u64() };
+        number.map(|id| id.to_string())
+    };
+    let terminal = &process["terminal"];
+    LaterProcess {
+        args: Some(bounded(words)),
+        uid: id(&user["uid"]),
+        gid: id(&user["gid"]),
+        username: user["username"].as_str().filter(|name| !name.is_empty()).map(str::to_owned),
+        terminal: if terminal.is_null() { Some(false) } else { terminal.as_bool() },
+        ..LaterProcess::default()
+    }
+}
+
+/// The program in full, as far as a path can be long, and the other arguments up to a limit.
+fn bounded(words: impl Iterator<Item = String>) -> Vec<String> {
+    let (mut kept, mut room) = (Vec::new(), limits::LATER_ARGS);
+    for word in words {
+        let word = limits::cut(&word, limits::LATER_ARG).into_owned();
+        let Some(left) = room.checked_sub(word.len() + 1) else { break };
+        room = left;
+        kept.push(word);
+    }
+    kept
+}
+
+/// The names of the processes above this one, up to the engine's shim, and the user of the login that
+/// they belong to, where there is one.
+fn callers(host: &Host) -> (Vec<String>, Option<u32>) {
+    let mut names: Vec<String> = Vec::new();
+    let mut pid = nix::unistd::getppid().as_raw().cast_unsigned();
+    while pid > 1 && names.len() < CALLERS {
+        let Some((name, parent)) = procfs::name_and_parent(host, pid).or_absent().flatten() else {
+            break;
+        };
+        let is_shim = SHIMS.contains(&name.as_str());
+        names.push(name);
+        if is_shim {
+            break;
+        }
+        pid = parent;
+    }
+    (names, procfs::login_uid(host, std::process::id()).or_absent().flatten())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsString;
+
+    fn by_flags(line: &str) -> LaterProcess {
+        let argv: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        described(&argv, &argv::read(&argv), None, None)
+    }
+
+    fn by_document(document: &str) -> LaterProcess {
+        let argv = ["x", "exec", "--process", "f", "c"].map(OsString::from);
+        described(&argv, &argv::read(&argv), Some(document.as_bytes()), None)
+    }
+
+    fn args(process: &LaterProcess) -> Vec<&str> {
+        process.args.iter().flatten().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn a_process_is_described_by_the_command_line() {
+        let process = by_flags("runc exec -t --user 7:8 c1 sh -c x --tty");
+        assert_eq!(args(&process), ["sh", "-c", "x", "--tty"]);
+        assert_eq!((process.uid.as_deref(), process.gid.as_deref()), (Some("7"), Some("8")));
+        assert_eq!(process.terminal, Some(true));
+        for (user, uid) in [("00", Some("0")), ("+0:1", Some("0")), ("root", None), (":1", None)] {
+            assert_eq!(by_flags(&format!("runc exec --user {user} c1 sh")).uid.as_deref(), uid);
+        }
+        let plain = by_flags("runc exec --tty=false c1 sh");
+        assert_eq!((plain.terminal, plain.uid), (Some(false), None), "its bundle is not known");
+    }
+
+    #[test]
+    fn a_process_is_described_by_its_document_as_the_runtime_reads_it() {
+        let process = by_document(
+            r#"{"Terminal":true,"user":{"uid":1},"user":{"UID":3,"username":"x"},"args":["a","b"]}"#,
+        );
+        assert_eq!(args(&process), ["a", "b"]);
+        assert_eq!((process.uid.as_deref(), process.gid.as_deref()), (Some("3"), Some("0")));
+        assert_eq!((process.terminal, process.username.as_deref()), (Some(true), Some("x")));
+        let least = by_document("{}");
+        assert_eq!((least.uid.as_deref(), least.terminal), (Some("0"), Some(false)));
+        assert_eq!(args(&least), [""; 0]);
+    }
+
+    #[test]
+    fn of_a_document_that_is_none_nothing_is_known() {
+        for text in ["", "[]", "{", "null", "7"] {
+            assert_eq!(by_document(text), LaterProcess::default(), "{text}");
+        }
+        let odd = by_document(r#"{"user":{"uid":1.5},"terminal":"yes","args":"sh"}"#);
+        assert_eq!((odd.uid, odd.terminal), (None, None));
+    }
+
+    #[test]
+    fn arguments_are_sent_up_to_a_limit_and_the_program_first() {
+        let long = "x".repeat(3 * limits::LATER_ARGS);
+        let process = by_flags(&format!("runc exec c1 /bin/sh {long} {long} {long} end"));
+        let args = process.args.unwrap_or_default();
+        assert_eq!(args[0], "/bin/sh");
+        assert!(args.iter().map(String::len).sum::<usize>() <= limits::LATER_ARGS);
+    }
+
+    #[test]
+    fn callers_end_with_the_first_shim_and_a_process_without_a_login_has_none() {
+        let temp = tempfile::tempdir().unwrap();
+        let parent = nix::unistd::getppid().as_raw().cast_unsigned();
+        let own = std::process::id();
+        for (pid, name, text) in [
+            (parent, "stat", "9 (runc x) S 70001 1 1".to_owned()),
+            (70001, "stat", "9 (conmon) S 70002 1 1".to_owned()),
+            (70002, "stat", "9 (bash) S 1 1 1".to_owned()),
+            (own, "loginuid", u32::MAX.to_string()),
+        ] {
+            let dir = temp.path().join(format!("proc/{pid}"));
+            std::fs::create_dir_all(&dir).unwrap();
+            files::replace(&dir.join(name), text.as_bytes()).unwrap();
+        }
+        let host = Host::new(&temp.path().display().to_string(), "");
+        assert_eq!(callers(&host), (vec!["runc x".to_owned(), "conmon".to_owned()], None));
+        files::replace(&temp.path().join(format!("proc/{own}/loginuid")), b"1000").unwrap();
+        assert_eq!(callers(&host).1, Some(1000));
+    }
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `[audit] exec`: what a line has, by both forms of `exec`, what it never has, and that no call waits
+//! for it.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use test_support::{Script, TestHost, succeeds, tracer, wait_until};
+
+use super::{document, host, last_words, lines, reconfigure};
+
+const EXEC: &str = "exec = true\n";
+
+/// `exec` with that document as containerd calls it.
+fn exec(host: &TestHost, id: &str, process: &Value) -> std::process::Output {
+    host.write("process", &document(process).to_string());
+    let file = host.path("process").display().to_string();
+    let pid_file = host.path("exec.pid").display().to_string();
+    host.verb(&["exec", "--process", &file, "--detach", "--pid-file", &pid_file, id])
+}
+
+#[test]
+fn a_process_is_a_line_with_user_program_terminal_caller_and_result() {
+    let host = host(EXEC, "");
+    succeeds(&host.create("c1"));
+    let process = json!({"args": ["/bin/sh", "-c", "TOKEN=s3cret run"], "terminal": true,
+        "user": {"uid": 1000, "gid": 7}, "env": ["PASSWORD=s3cret"]});
+    succeeds(&exec(&host, "c1", &process));
+    let [line] = &lines(&host, 1)[..] else { panic!() };
+    assert_eq!((&line["user"], &line["args"]), (&json!("1000:7"), &json!(["/bin/sh"])));
+    assert_eq!((&line["terminal"], &line["result"]), (&json!(true), &json!("started")));
+    assert_eq!((&line["container_id"], &line["engine"]), (&json!("c1"), &json!("plain")));
+    assert!(line["caller"].as_array().unwrap().len() > 1, "the test has a parent: {line}");
+    assert!(line.get("exit_code").is_none() && line.get("loginuid").is_some(), "{line}");
+    assert!(!host.read("log/audit.log").contains("s3cret"));
+    let file = host.path("process").display().to_string();
+    assert!(last_words(&host).contains(&file), "the engine's own file is used");
+    let page = host.call(&["nri", "audit", "--action", "exec"]);
+    let page = String::from_utf8(page.stdout).unwrap();
+    assert!(page.contains("  exec  ") && page.contains("/bin/sh  started"), "{page}");
+}
+
+#[test]
+fn the_other_form_of_exec_has_the_user_of_the_bundle_and_a_code() {
+    let host = host(EXEC, "");
+    succeeds(&host.create("c1"));
+    host.write("fake/exec-code", "3");
+    let output = host.verb(&["exec", "--tty", "c1", "ls", "-l"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(host.verb(&["exec", "--user", "5", "c1", "id"]).status.code(), Some(3));
+    let found = lines(&host, 2);
+    for (line, [user, program, terminal]) in found
+        .iter()
+        .zip([[json!("0:0"), json!("ls"), json!(true)], [json!("5"), json!("id"), json!(false)]])
+    {
+        assert_eq!((&line["user"], &line["args"][0]), (&user, &program), "{line}");
+        assert_eq!((&line["terminal"], &line["result"]), (&terminal, &json!("exited")));
+        assert!(line["exit_code"].is_null() || line["exit_code"] == 3, "{line}");
+    }
+}
+
+#[test]
+fn a_detached_process_that_did_not_start_is_a_failed_line() {
+    let host = host(EXEC, "");
+    succeeds(&host.create("c1"));
+    host.write("fake/exec-code", "255");
+    assert_eq!(exec(&host, "c1", &json!({})).status.code(), Some(255));
+    assert_eq!(lines(&host, 1)[0]["result"], "failed");
+}
+
+#[test]
+fn arguments_are_all_there_without_values_or_none_is() {
+    let host = host("exec = true\nexec_args = \"all\"\n", "");
+    succeeds(&host.create("c1"));
+    let args = json!(["env", "TOKEN=s3cret", "--password=s3cret", "sh"]);
+    succeeds(&exec(&host, "c1", &json!({"args": args})));
+    let wanted = json!(["env", "TOKEN=(hidden)", "--password=(hidden)", "sh"]);
+    assert_eq!(lines(&host, 1)[0]["args"], wanted);
+    let many: Vec<String> = (0..5000).map(|n| format!("\u{1b}argument {n}")).collect();
+    succeeds(&exec(&host, "c1", &json!({"args": many})));
+    let args = lines(&host, 2)[1]["args"].as_array().unwrap().clone();
+    assert!(args.len() < 1000 && args.last() == Some(&json!("\u{2026}")), "{}", args.len());
+    reconfigure(&host, "exec = true\nexec_args = \"none\"\n", "");
+    succeeds(&host.call(&["nri", "reload"]));
+    succeeds(&exec(&host, "c1", &json!({"args": ["sh"]})));
+    let found = lines(&host, 3);
+    assert!(found[2].get("args").is_none(), "{found:?}");
+}
+
+#[test]
+fn a_reload_begins_and_ends_the_lines_also_for_earlier_containers() {
+    let host = host("", "");
+    succeeds(&host.create("c1"));
+    succeeds(&host.verb(&["exec", "c1", "before"]));
+    assert!(!host.path("run/execs").exists());
+    reconfigure(&host, EXEC, "");
+    succeeds(&host.call(&["nri", "reload"]));
+    succeeds(&host.verb(&["exec", "c1", "one"]));
+    assert_eq!(lines(&host, 1)[0]["user"], "0:0", "the mark of an earlier container was written");
+    reconfigure(&host, "", "");
+    succeeds(&host.verb(&["exec", "c1", "two"]));
+    assert_eq!(lines(&host, 2)[1]["args"], json!(["two"]), "what is in force counts");
+    succeeds(&host.call(&["nri", "reload"]));
+    assert!(!host.path("run/execs").exists());
+    let marks = std::fs::read_dir(host.path("run/state/marks")).unwrap().count();
+    assert_eq!(marks, 0, "no mark is left");
+    succeeds(&host.verb(&["exec", "c1", "after"]));
+    assert_eq!(lines(&host, 2).len(), 2);
+}
+
+#[test]
+fn a_container_that_the_daemon_does_not_know_has_lines_too() {
+    let mut host = host(EXEC, "");
+    host.kill_daemon();
+    succeeds(&host.call(&["nri", "disable"]));
+    succeeds(&host.create("c1"));
+    succeeds(&host.call(&["nri", "enable"]));
+    host.start_daemon();
+    succeeds(&host.verb(&["exec", "c1", "sh"]));
+    succeeds(&host.verb(&["exec", "nobody", "sh"]));
+    let found = lines(&host, 2);
+    assert_eq!(
+        (&found[0]["container_id"], &found[1]["container_id"]),
+        (&json!("c1"), &json!("nobody"))
+    );
+}
+
+#[test]
+fn without_a_daemon_nothing_waits_and_none_is_started() {
+    let mut host = host(EXEC, "");
+    succeeds(&host.create("c1"));
+    host.kill_daemon();
+    let begun = Instant::now();
+    succeeds(&exec(&host, "c1", &json!({})));
+    assert!(begun.elapsed() < Duration::from_millis(900), "{:?}", begun.elapsed());
+    assert_eq!(host.admin(&["status"])["pid"], Value::Null);
+}
+
+#[test]
+fn a_daemon_that_hangs_delays_no_process() {
+    let host = host(EXEC, "");
+    succeeds(&host.create("c1"));
+    let daemon = nix::unistd::Pid::from_raw(host.daemon_pid());
+    nix::sys::signal::kill(daemon, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    let begun = Instant::now();
+    // More than its socket's queue takes.
+    for _ in 0..150 {
+        succeeds(&host.verb(&["exec", "c1", "sh"]));
+    }
+    let each = begun.elapsed() / 150;
+    nix::sys::signal::kill(daemon, nix::sys::signal::Signal::SIGCONT).unwrap();
+    assert!(each < Duration::from_millis(500), "{each:?}");
+    wait_until("the lines that it took are written", || {
+        host.admin(&["audit", "--action", "exec"]).as_array().is_some_and(|lines| !lines.is_empty())
+    });
+}
+
+/// The files that an `exec` looks for below the run directory, and whether each was there.
+fn looked_for(host: &TestHost, words: &[&str]) -> Option<Vec<String>> {
+    let tracer = tracer::around_wrapper(&tracer::find()?, &host.path("strace"), None);
+    let root = host.path("root").display().to_string();
+    succeeds(&host.call_by(&tracer, &[&["--root", &root][..], words].concat(), ""));
+    let run = host.path("run/").display().to_string();
+    let calls = host.read("strace");
+    Some(calls.lines().filter(|line| line.contains(&run)).map(str::to_owned).collect())
+}
+
+#[test]
+fn with_nobody_asking_an_exec_looks_for_one_file_and_contacts_nothing() {
+    let host = host("", "");
+    let _told = host.plugin("10", "a", Script::default());
+    succeeds(&host.create("c1"));
+    for (words, count) in
+        [(&["exec", "c1", "sh"][..], 1), (&["exec", "--process", "/dev/null", "c1"][..], 2)]
+    {
+        let Some(found) = looked_for(&host, words) else { return };
+        assert_eq!(found.len(), count, "{found:?}");
+        assert!(found[0].contains("/execs\"") && found.iter().all(|line| line.contains("ENOENT")));
+        assert!(!host.read("strace").contains("socket("), "{words:?}");
+    }
+}

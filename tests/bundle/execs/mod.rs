@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Processes that `exec` starts in a container: the audit log has a line for each, if that is wanted,
+//! and a call that nothing wants to know of is the runtime's as it came.
+
+mod audited;
+
+use serde_json::{Value, json};
+use test_support::{TestHost, wait_until};
+
+/// The document of a process that engines write.
+fn document(process: &Value) -> Value {
+    let mut whole = json!({"user": {"uid": 0, "gid": 0}, "args": ["/bin/sh"], "cwd": "/"});
+    for (name, value) in process.as_object().unwrap() {
+        whole[name] = value.clone();
+    }
+    whole
+}
+
+/// A host with an audit log below `[audit]`, to which `audit` is added, and `more` at the end.
+fn host(audit: &str, more: &str) -> TestHost {
+    let mut host = TestHost::new("");
+    reconfigure(&host, audit, more);
+    host.start_daemon();
+    host
+}
+
+fn reconfigure(host: &TestHost, audit: &str, more: &str) {
+    let path = host.path("log/audit.log").display().to_string();
+    let text = format!("---[audit]\ntarget = \"file\"\npath = \"{path}\"\n{audit}{more}");
+    host.configure(&host.path("fake/runc"), &text);
+}
+
+/// The lines of the audit log about execs, once there are `count` of them.
+#[track_caller]
+fn lines(host: &TestHost, count: usize) -> Vec<Value> {
+    let mut found = Vec::new();
+    wait_until(&format!("there are {count} lines"), || {
+        let lines = host.admin(&["audit", "--action", "exec"]);
+        found = lines.as_array().cloned().unwrap_or_default();
+        found.len() >= count
+    });
+    assert_eq!(found.len(), count, "{found:?}");
+    found
+}
+
+/// The words of the runtime's last call.
+fn last_words(host: &TestHost) -> Vec<String> {
+    let calls = host.read("fake/argv");
+    let last = calls.trim_end().trim_end_matches("--").trim_end().rsplit("\n--\n").next();
+    last.unwrap_or_default().lines().map(ToOwned::to_owned).collect()
+}

@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `[[inject]]` with the built binary: values that containers get without a plugin.
+
+mod first;

@@ -63,12 +63,24 @@ recorded() { [ -e "$manifest" ] && awk -v p="$1" '$1 != "dir" && $2 == p { print
 version_of() {
     : >"$work/why"
     # The shell itself says which signal ended it.
-    { said=$(timeout 10 "$1" nri --version </dev/null) || said=''; } 2>"$work/why"
+    {
+        said=$(timeout 10 "$1" nri --version </dev/null) || {
+            [ $? -ne 124 ] || echo "it did not answer within 10 seconds" >&2
+            said=''
+        }
+    } 2>"$work/why"
     case $said in "nri-runc "*) printf '%s\n' "$said" ;; esac
 }
 why() {
     reason=$(tr -cd '\n[:print:]' <"$work/why" | grep . | tail -n 1)
     printf '%s\n' "${reason:-it printed no version of nri-runc}"
+}
+
+# Puts a file in place in one step; a half of it does not stay.
+place() {
+    { cp "$1" "$3.new" && chmod "$2" "$3.new" && mv -f "$3.new" "$3"; } 2>"$work/why" && return
+    rm -f "$3.new" 2>/dev/null || true
+    fail "cannot write $3: $(why)"
 }
 
 # Directories that this script creates are recorded, so that --uninstall removes them.
@@ -97,8 +109,7 @@ put() {
     fi
     make_dir "$(dirname "$path")"
     if [ -n "$dry" ]; then echo "would write $path"; return; fi
-    cp "$1" "$destdir$path.new" && chmod "$3" "$destdir$path.new" && mv -f "$destdir$path.new" "$destdir$path" ||
-        fail "cannot write $path"
+    place "$1" "$3" "$destdir$path"
     printf '%s %s\n' "$(sum "$1")" "$path" >>"$work/new"
     echo "wrote       $path"
 }
@@ -107,7 +118,7 @@ put() {
 record() {
     [ -z "$dry" ] || return 0
     { cat "$work/new"; [ ! -e "$manifest" ] || cat "$manifest"; } | awk '!seen[$1 == "dir" ? $0 : $2]++' >"$work/all"
-    cp "$work/all" "$manifest.new" && mv -f "$manifest.new" "$manifest" || fail "cannot write $manifest"
+    place "$work/all" 644 "$manifest"
 }
 
 # The running daemon becomes the program in place: plugins stay connected, and no container waits. $1 is the
@@ -186,7 +197,7 @@ if [ -n "$uninstall" ]; then
         elif [ -n "$dry" ]; then
             echo "would remove $path"
         else
-            rm -f "$destdir$path"
+            rm -f "$destdir$path" 2>"$work/why" || fail "cannot remove $path: $(why)"
             echo "removed     $path"
         fi
     done

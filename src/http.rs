@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::io;
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -16,6 +17,8 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 
+use crate::accept;
+
 /// How long a connection may last: one request, one page.
 const CONNECTION: Duration = Duration::from_secs(10);
 
@@ -25,13 +28,29 @@ const MOST_CONNECTIONS: usize = 16;
 /// The largest request head, in bytes.
 const REQUEST_HEAD: usize = 16 << 10;
 
+/// Serves every connection of a listener: `answer` makes the page of a request. Never ends.
+pub(crate) async fn serve<S, A>(
+    mut accept: impl AsyncFnMut() -> io::Result<S>,
+    mut failed: impl FnMut(&io::Error),
+    answer: A,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+    A: Fn(&Request<Incoming>) -> Response<Full<Bytes>> + Clone + 'static,
+{
+    let connections = Connections::default();
+    loop {
+        let stream = accept::next(&mut accept, &mut failed).await;
+        connections.serve(stream, answer.clone()).await;
+    }
+}
+
 /// The connections that are served now, the oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Connections(RefCell<VecDeque<JoinHandle<()>>>);
+struct Connections(RefCell<VecDeque<JoinHandle<()>>>);
 
 impl Connections {
-    /// Serves a connection in a task of its own: `answer` makes the page of a request.
-    pub(crate) async fn serve<S, A>(&self, stream: S, answer: A)
+    /// Serves a connection in a task of its own.
+    async fn serve<S, A>(&self, stream: S, answer: A)
     where
         S: AsyncRead + AsyncWrite + Unpin + 'static,
         A: Fn(&Request<Incoming>) -> Response<Full<Bytes>> + 'static,

@@ -4,6 +4,7 @@
 //! The library exists for our own binary, sample plugins, tests and benches; nothing in it is
 //! promised to stay. Start reading at `ARCHITECTURE.md`.
 
+mod accept;
 /// `nri-runc nri VERB`, for operators.
 pub(crate) mod admin;
 /// runc's command line, read by a table.

@@ -8,6 +8,9 @@ pub(crate) use nri_api::text::{cut, split};
 /// The plugins that take part at once: each event waits for all of them. The reference's own benchmark
 /// has ten; one that is pre-installed or configured is never refused for the number of others.
 pub(crate) const PLUGINS: usize = 128;
+/// Annotations of one container. Each costs some 10 µs at its creation, and as much at its end: Kubernetes
+/// limits their length alone, to 256 KiB, which is room for 80,000.
+pub(crate) const ANNOTATIONS: usize = 10_000;
 /// Claims of one container that its engine contradicts: each is a line of the log and of the record.
 pub(crate) const CONTRADICTIONS: usize = 8;
 /// Foreign text inside one of our lines, in bytes: a refusal, a parser's complaint.
@@ -17,6 +20,8 @@ pub(crate) const QUOTED: usize = 4 << 10;
 pub(crate) const LINE: usize = 32 << 10;
 /// Part of an answer to an operator, in bytes; a longer answer is sent in parts. Below the frame.
 pub(crate) const ADMIN_PART: usize = 1 << 20;
+/// Pods and containers in one line of a recorded state, in bytes; a longer state has several lines.
+pub(crate) const RECORDED_STATE: usize = 1 << 20;
 /// Notes of commands that ran without the daemon, of some 4 KiB each: two for each container of a
 /// large node. Beyond it the oldest go, and the next daemon searches for their containers.
 pub(crate) const BYPASS_NOTES: usize = 2048;

@@ -40,8 +40,9 @@ pub(crate) const DROPPED_NOTES: &str = "dropped";
 pub(crate) const REFUSED_DIR: &str = "refused";
 
 /// What the daemon keeps in `Config::execs_file` while only the audit log wants to know of each
-/// `exec`; with any other content a wrapper asks.
+/// `exec`, and while there are exec rules. With any other content a wrapper asks.
 pub(crate) const EXECS_FOR_AUDIT: &[u8] = b"audit\n";
+pub(crate) const EXECS_FOR_RULES: &[u8] = b"rules\n";
 
 /// The largest frame, in bytes: Linux allows 6 MiB of argv and environment at most.
 pub(crate) const FRAME_LIMIT: u32 = 8 << 20;

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use super::policy::exec_rule;
 use super::show::{ago, name_of_pod, rows, table, text};
 use crate::text::short_id;
 
@@ -140,8 +141,15 @@ fn pod(document: &Value) -> String {
 fn traces(document: &Value, page: &mut String) {
     for hit in document["would_refuse"].as_array().into_iter().flatten() {
         let [plugin, field, rule] = ["plugin", "field", "rule"].map(|key| text(&hit[key]));
-        let _infallible =
-            writeln!(page, "audit: {plugin} set {field}, which rule \"{rule}\" would refuse");
+        let what = match hit["event"] == "exec" {
+            true => format!("audit: an exec that the exec rule \"{rule}\" would refuse"),
+            false => format!("audit: {plugin} set {field}, which rule \"{rule}\" would refuse"),
+        };
+        let _infallible = writeln!(page, "{what}");
+    }
+    let rules = document["exec_rules"].as_array().into_iter().flatten();
+    for rule in rules.filter(|rule| rule["decides"] == true) {
+        let _infallible = writeln!(page, "{}", exec_rule(rule));
     }
     for would in document["would_inject"].as_array().into_iter().flatten() {
         let (plugin, field) = (text(&would["plugin"]), text(&would["field"]));

@@ -87,6 +87,18 @@ pub(super) fn page(document: &Value) -> String {
     line("engine", &text(&pod["engine"]));
     line("handler", &text(&pod["handler"]));
     line("rules", &text(&document["rules"]));
+    exec_rules(document, &mut page);
+    for injection in document["injections"].as_array().into_iter().flatten() {
+        let [name, why] = ["injection", "why"].map(|key| text(&injection[key]));
+        let verdict = match (injection["hidden_by"].as_str(), injection["matches"].as_str()) {
+            (Some(_), _) => "is kept out by a rule",
+            (None, Some("yes")) if injection["mode"] == "audit" => "would hold",
+            (None, Some("yes")) => "holds",
+            (None, Some("maybe")) => "is not proven to be about it",
+            (None, _) => "does not match",
+        };
+        let _infallible = writeln!(page, "injection \"{name}\" {verdict}: {why}");
+    }
     let plugins = document["plugins"].as_array().map(Vec::as_slice).unwrap_or_default();
     if plugins.is_empty() {
         page.push_str("\nno plugin is known: name one with --plugin\n");
@@ -109,6 +121,41 @@ pub(super) fn page(document: &Value) -> String {
         }
     }
     page
+}
+
+/// What each exec rule does in the pod, a line each.
+fn exec_rules(document: &Value, page: &mut String) {
+    for rule in document["exec_rules"].as_array().into_iter().flatten() {
+        let verdict = match (rule["decides"] == true, rule["matches"].as_str()) {
+            (true, Some("maybe")) => " (may be about this pod)",
+            (true, _) => "",
+            (false, Some("no")) => " (not about this pod)",
+            (false, _) => " (never tried: an earlier rule decides)",
+        };
+        let _infallible = writeln!(page, "{}: {}{verdict}", exec_rule(rule), text(&rule["why"]));
+    }
+}
+
+/// What an exec rule does, as a clause.
+pub(super) fn exec_rule(rule: &Value) -> String {
+    let verb = match (rule["allow"] == true, rule["mode"] == "audit") {
+        (true, _) => "permits",
+        (false, true) => "would refuse",
+        (false, false) => "refuses",
+    };
+    let terminal = match rule["terminal"].as_bool() {
+        Some(true) => " with a terminal",
+        Some(false) => " without a terminal",
+        None => "",
+    };
+    let list = |key: &str, word: &str| {
+        let entries = rule[key].as_array().map(Vec::as_slice).unwrap_or_default();
+        let entries: Vec<String> = entries.iter().map(text).collect();
+        if entries.is_empty() { String::new() } else { format!(" {word} {}", entries.join(", ")) }
+    };
+    let name = text(&rule["rule"]);
+    let (users, commands) = (list("users", "of users"), list("commands", "that run"));
+    format!("exec rule \"{name}\" {verb} processes{terminal}{users}{commands}")
 }
 
 fn labels(labels: &Value) -> String {

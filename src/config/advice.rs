@@ -3,9 +3,9 @@
 //! not read, plugins that never connected. `check` and `reload` print them; they change nothing for
 //! containers. Nothing here reads a file.
 
+use super::exec_rules::ExecRuleSection;
 use super::plugins::bare_name;
-use super::rules::INJECTIONS;
-use super::rules::RuleSection;
+use super::rules::{INJECTIONS, RuleMode, RuleSection};
 use super::selectors::excluded;
 use super::settings::{ANY_PLUGIN, Config};
 use crate::glob;
@@ -18,6 +18,26 @@ pub(super) fn unreached(rules: &[RuleSection]) -> Vec<String> {
             "the rule \"{}\" never decides: the earlier rule \"{}\" matches all that it matches",
             rule.name, before.name
         ))
+    });
+    lines.collect()
+}
+
+/// The exec rules that refuse what nobody has in mind, one line each: kubelet starts probes and
+/// lifecycle hooks as a person's command is started.
+pub(super) fn bare_denials(rules: &[ExecRuleSection]) -> Vec<String> {
+    let is_for_any_command = |rule: &ExecRuleSection| {
+        let is_bare = rule.commands.is_empty() && rule.terminal != Some(true);
+        !rule.allow && rule.mode == RuleMode::Enforce && is_bare
+    };
+    let before = |at: usize| rules[..at].iter().any(|rule| rule.allow);
+    let bare =
+        rules.iter().enumerate().filter(|(at, rule)| is_for_any_command(rule) && !before(*at));
+    let lines = bare.map(|(_, rule)| {
+        format!(
+            "the exec rule \"{}\" refuses exec probes and lifecycle hooks of kubelet too: permit their \
+             commands by a rule before it, or set terminal = true",
+            rule.name
+        )
     });
     lines.collect()
 }
@@ -144,6 +164,21 @@ mod tests {
             ("plugins = [\"inject:*\"]", "plugins = [\"10-foo\"]"),
         ] {
             assert_eq!(rules(first, second), [""; 0], "{first} / {second}");
+        }
+    }
+
+    #[test]
+    fn a_denial_that_reaches_probes_is_named_unless_something_is_permitted() {
+        for (text, count) in [
+            ("[[exec_rule]]\n", 1),
+            ("[[exec_rule]]\nterminal = false\nusers = [0]\n", 1),
+            ("[[exec_rule]]\nnamespaces = [\"a\"]\n[[exec_rule]]\n", 2),
+            ("[[exec_rule]]\nterminal = true\n", 0),
+            ("[[exec_rule]]\ncommands = [\"sh\"]\n", 0),
+            ("[[exec_rule]]\nmode = \"audit\"\n", 0),
+            ("[[exec_rule]]\ncommands = [\"/x\"]\nallow = true\n[[exec_rule]]\n", 0),
+        ] {
+            assert_eq!(bare_denials(&read(text).exec_rules).len(), count, "{text}");
         }
     }
 

@@ -11,7 +11,7 @@ use proptest::sample::{Index, select};
 use super::*;
 
 /// A valid configuration, line by line, below the run directory.
-const VALID: [&str; 20] = [
+const VALID: [&str; 23] = [
     "runtime = [\"/bin/special\"]",
     "on_daemon_failure = \"fail\"",
     "exempt_namespaces = [\"ops\"]",
@@ -32,11 +32,16 @@ const VALID: [&str; 20] = [
     "[[rule]]",
     "engines = [\"cri-o\"]",
     "hide = true",
+    "[[exec_rule]]",
+    "terminal = true",
+    "commands = [\"/bin/*\"]",
 ];
 
 /// What an operator's slip or an earlier version may put into a file.
-const SLIPS: [&str; 33] = [
+const SLIPS: [&str; 35] = [
     "[[rules]]",
+    "[[exec_rules]]",
+    "[[exec_rule]]",
     "[[plugins]]",
     "[[audit]]",
     "[[foo]]",
@@ -216,6 +221,9 @@ proptest! {
             for (rule, other) in wanted.rules.iter_mut().zip(&started.config.rules) {
                 rule.name.clone_from(&other.name);
             }
+            for (rule, other) in wanted.exec_rules.iter_mut().zip(&started.config.exec_rules) {
+                rule.name.clone_from(&other.name);
+            }
             for (one, other) in wanted.injections.iter_mut().zip(&started.config.injections) {
                 one.name.clone_from(&other.name);
             }
@@ -235,7 +243,9 @@ fn the_valid_configuration_and_the_slips_are_what_they_are_meant_to_be() {
     let place = Place::new();
     assert_eq!(place.load(&valid()).problems, []);
     assert_eq!(place.file().parent(), Some(Path::new(place.0.path())));
-    let protects = |slip: &&&str| slip.starts_with('[') && !slip.contains("inject");
+    let protects = |slip: &&&str| {
+        slip.starts_with('[') && !slip.contains("inject") && **slip != "[[exec_rule]]"
+    };
     for slip in SLIPS.iter().filter(protects).filter(|slip| **slip != "[instance]") {
         let mut lines = valid();
         lines.push((*slip).to_owned());

@@ -2,11 +2,14 @@
 //! The lists of tables that a configuration file may have, such as `[[rule]]`: a row for each. The
 //! parser, what protects, the suggestions and `docs/config.md` are derived from it. It reads no file.
 
-use toml_edit::ArrayOfTables;
+use toml_edit::{ArrayOfTables, Value};
 
+use super::exec_rules::{self, ExecRuleSection};
+use super::injections;
+use super::rules::{self, RuleSection};
 use super::settings::{Config, Consequence};
 use super::spelling::nearest;
-use super::{injections, rules};
+use super::tables::ListedSection;
 
 /// Something wrong in a table, with the offset of its place.
 pub(super) struct TableMistake {
@@ -25,26 +28,50 @@ impl TableMistake {
 /// Takes over the tables of one file; `place` is `FILE:LINE` of an offset.
 type ReadTables = fn(&mut Config, &ArrayOfTables, &dyn Fn(usize) -> String) -> Vec<TableMistake>;
 
+/// Takes over a table of plain values; false where the parser has to read it.
+type AddPlain = fn(&mut Config, settings: &[(String, Value)], place: &str) -> bool;
+
 /// One list of tables, `[[NAME]]`.
 pub(super) struct TableList {
     pub(super) name: &'static str,
     /// Whether each table of it protects, so that a mistake in one refuses creates.
     pub(super) protects: bool,
     pub(super) read: ReadTables,
+    pub(super) add_plain: AddPlain,
+    /// What holds while the files that have such tables cannot be read: nothing is known of what they
+    /// permit.
+    pub(super) close: fn(&mut Config),
     /// Its keys, for `docs/config.md`.
     pub(super) markdown: fn() -> String,
 }
 
 /// Every list of tables there is.
 pub(super) static LISTS: &[TableList] = &[
-    TableList { name: "rule", protects: true, read: rules::read_list, markdown: rules::markdown },
+    protecting::<RuleSection>(rules::markdown),
+    protecting::<ExecRuleSection>(exec_rules::markdown),
     TableList {
         name: "inject",
         protects: false,
         read: injections::read_list,
+        add_plain: |_, _, _| false,
+        close: |_| {},
         markdown: injections::markdown,
     },
 ];
+
+const fn protecting<S: ListedSection>(markdown: fn() -> String) -> TableList {
+    TableList {
+        name: S::LIST,
+        protects: true,
+        read: S::read_list,
+        add_plain: S::add_plain,
+        close: |config| {
+            let closed = S::closed("the configuration cannot be read");
+            S::list(config).push(closed);
+        },
+        markdown,
+    }
+}
 
 /// The list of this name.
 pub(super) fn named(name: &str) -> Option<&'static TableList> {

@@ -12,6 +12,7 @@ mod advice;
 mod agreement;
 mod changes;
 mod duration;
+mod exec_rules;
 pub(crate) mod fields;
 mod injections;
 mod keys;
@@ -28,13 +29,17 @@ mod shape;
 mod size;
 mod snapshot;
 mod spelling;
+mod tables;
 
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 pub(crate) use changes::{ChangedKey, changes};
 pub(crate) use duration::{parse as parse_duration, show as show_duration};
+pub(crate) use exec_rules::ExecRuleSection;
 pub(crate) use injections::InjectionSection;
 pub(crate) use keys::Effect;
 pub use keys::markdown;
@@ -90,11 +95,43 @@ pub struct Loaded {
     unknown: Option<Error>,
 }
 
+/// The state of a file or a folder by which a change is noticed without opening it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FileStamp {
+    place: (u64, u64),
+    size: u64,
+    modified: (i64, i64),
+    /// When the kernel noted the last change.
+    pub(crate) changed: SystemTime,
+}
+
+impl FileStamp {
+    fn of(path: &Path) -> std::io::Result<Self> {
+        let meta = std::fs::metadata(path)?;
+        let nanos = u32::try_from(meta.ctime_nsec()).unwrap_or_default();
+        let since = Duration::new(u64::try_from(meta.ctime()).unwrap_or_default(), nanos);
+        Ok(Self {
+            place: (meta.dev(), meta.ino()),
+            size: meta.len(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: SystemTime::UNIX_EPOCH + since,
+        })
+    }
+}
+
 impl Loaded {
     /// The first error with which a reload changes nothing. With one, nobody uses these files as
     /// long as a daemon lives that has read valid ones.
     pub(crate) fn refusal(&self) -> Option<&Problem> {
         self.problems.iter().find(|problem| problem.consequence >= Consequence::KeepsLast)
+    }
+
+    /// Every path on which these settings depend, by its state now: equal ones need not be read again.
+    pub(crate) fn stamps(&self) -> Vec<Option<FileStamp>> {
+        let fixed = [Path::new(DEFAULT_FILE), Path::new(DEFAULT_DROP_INS)];
+        let fixed = fixed.into_iter().filter(|_| self.only.is_none());
+        let files = self.files.iter().map(|(path, _)| path.as_path());
+        fixed.chain(files).map(|path| FileStamp::of(path).ok()).collect()
     }
 
     /// The files whose values [`Loaded::config`] has.
@@ -119,7 +156,10 @@ impl Loaded {
             .unread
             .iter()
             .map(|path| format!("{} is not read: its name does not end in .toml", path.display()));
-        unread.chain(advice::unreached(&self.config.rules)).collect()
+        unread
+            .chain(advice::unreached(&self.config.rules))
+            .chain(advice::bare_denials(&self.config.exec_rules))
+            .collect()
     }
 
     /// `FILE:LINE:COLUMN` of the key with this path, where the files set it last.
@@ -325,19 +365,21 @@ fn unquoted(value: &str) -> &str {
     value
 }
 
-/// The defaults; no plugin has any right where the files have rules, of which none can be read.
+/// The defaults; where the files have rules, of which none can be read, nothing is permitted that one
+/// could forbid.
 fn defaults(files: &Files, run_dir: PathBuf) -> Config {
     let mut config = Config { run_dir, ..Config::default() };
-    if files.iter().any(|(_, text)| text.contains("[[rule")) {
-        rules::close(&mut config);
+    for list in lists::LISTS {
+        let header = format!("[[{}", list.name);
+        if files.iter().any(|(_, text)| text.contains(&header)) {
+            (list.close)(&mut config);
+        }
     }
     config
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn file(text: &str) -> (tempfile::TempDir, PathBuf) {

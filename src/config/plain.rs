@@ -3,7 +3,7 @@
 //!
 //! A wrapper reads the configuration on every command of every container, and the parser alone costs
 //! it more time and memory than everything else it does. A file of nothing but `[section]`,
-//! `[[rule]]`, `key = value` and comments, in which each key is known and occurs once, is therefore read here.
+//! `[[rule]]` or `[[exec_rule]]`, `key = value` and comments, in which each key is known and occurs once, is therefore read here.
 //! In any other case the answer is `false`, and the parser reads the file and reports its errors.
 //! This reader never accepts a file that the parser would refuse, and never reads a value
 //! differently (docs/decisions/0007-plain-configuration-files.md).
@@ -11,16 +11,18 @@
 use toml_edit::{Array, Value};
 
 use super::keys::{KEYS, Key};
+use super::lists::{self, TableList};
 use super::reader::is_section;
-use super::rules::{self, RULE_KEYS, RuleKey, RuleSection};
 use super::settings::{ANY_PLUGIN, Config};
 
 /// Takes over what `text` sets; `false` when the parser has to read it, whatever was taken over.
 pub(super) fn apply(config: &mut Config, file: &str, text: &str) -> bool {
-    read(text).is_some_and(|PlainFile { settings, rules }| {
+    read(text).is_some_and(|PlainFile { settings, tables }| {
         settings.iter().all(|(key, path, value)| {
             key.name_in(path).is_some_and(|name| (key.set)(config, name, value).is_ok())
-        }) && rules.iter().all(|rule| rule.apply(config, file))
+        }) && tables.iter().all(|table| {
+            (table.list.add_plain)(config, &table.settings, &format!("{file}:{}", table.line))
+        })
     })
 }
 
@@ -30,29 +32,23 @@ type Setting = (&'static Key, Vec<String>, Value);
 #[derive(Default)]
 struct PlainFile {
     settings: Vec<Setting>,
-    rules: Vec<PlainRule>,
+    tables: Vec<PlainTable>,
 }
 
-/// A rule, and the line of its header.
-struct PlainRule {
+/// A table of a list, and the line of its header.
+struct PlainTable {
+    list: &'static TableList,
     line: usize,
-    settings: Vec<(&'static RuleKey, Value)>,
+    settings: Vec<(String, Value)>,
 }
 
-impl PlainRule {
+impl PlainTable {
     fn set(&mut self, key: &str, value: Value) -> Option<()> {
-        let known = RULE_KEYS.iter().find(|known| known.name == key)?;
-        if self.settings.iter().any(|(other, _)| other.name == key) {
+        if !is_bare(key) || self.settings.iter().any(|(other, _)| other == key) {
             return None;
         }
-        self.settings.push((known, value));
+        self.settings.push((key.to_owned(), value));
         Some(())
-    }
-
-    fn apply(&self, config: &mut Config, file: &str) -> bool {
-        let mut rule = RuleSection::default();
-        self.settings.iter().all(|(key, value)| (key.set)(&mut rule, value).is_ok())
-            && rules::add(config, rule, &format!("{file}:{}", self.line)).is_ok()
     }
 }
 
@@ -62,24 +58,23 @@ fn read(text: &str) -> Option<PlainFile> {
     if text.bytes().any(is_odd) {
         return None;
     }
-    let PlainFile { mut settings, mut rules } = PlainFile::default();
+    let PlainFile { mut settings, mut tables } = PlainFile::default();
     let mut sections: Vec<Vec<String>> = Vec::new();
-    let mut is_in_rule = false;
+    let mut is_in_table = false;
     for (line, number) in text.split('\n').zip(1..) {
         let line = blank(line);
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        if let Some(rest) = line.strip_prefix("[[rule]]") {
-            if !is_end(rest) {
-                return None;
-            }
-            rules.push(PlainRule { line: number, settings: Vec::new() });
-            is_in_rule = true;
+        if let Some(header) = line.strip_prefix("[[") {
+            let (name, rest) = header.split_once("]]")?;
+            let list = lists::named(name).filter(|_| is_end(rest))?;
+            tables.push(PlainTable { list, line: number, settings: Vec::new() });
+            is_in_table = true;
             continue;
         }
         if let Some(header) = line.strip_prefix('[') {
-            is_in_rule = false;
+            is_in_table = false;
             let (name, rest) = header.split_once(']')?;
             let section = section(name).filter(|_| is_end(rest))?;
             if sections.contains(&section) {
@@ -90,9 +85,9 @@ fn read(text: &str) -> Option<PlainFile> {
         }
         let (key, value) = line.split_once('=')?;
         let key = key.trim_matches([' ', '\t']);
-        if let Some(rule) = rules.last_mut().filter(|_| is_in_rule) {
+        if let Some(table) = tables.last_mut().filter(|_| is_in_table) {
             let (value, rest) = value_of(blank(value))?;
-            rule.set(key, value).filter(|()| is_end(rest))?;
+            table.set(key, value).filter(|()| is_end(rest))?;
             continue;
         }
         let section = sections.last().into_iter().flatten().map(String::as_str);
@@ -107,7 +102,7 @@ fn read(text: &str) -> Option<PlainFile> {
         }
         settings.push((known, path, value));
     }
-    Some(PlainFile { settings, rules })
+    Some(PlainFile { settings, tables })
 }
 
 /// Without the blanks in front.
@@ -206,7 +201,8 @@ mod tests {
                     [nri.default_validator]\nenable = true\n[plugin.10-a]\nstrikes = 3\n\
                     [plugin.\"*\"]\ndeny = [\"OciHooks\"]\n  [[rule]]  # first\n\
                     name = 'a'\nnamespaces = [\"prod-*\"]\ndeny = [\"*\"]\n[log]\nlevel = \"info\"\n\
-                    [[rule]]\nlabels=[\"a=b\"]\nhide = true\n";
+                    [[rule]]\nlabels=[\"a=b\"]\nhide = true\n[[exec_rule]]\nterminal = true\n\
+                    users = [0, \"!7\"]\n[[exec_rule]] # second\ncommands = [\"/bin/*\"]\n";
         let config = plain(text);
         assert!(config.is_some());
         assert_eq!(config, parsed(text));
@@ -247,6 +243,9 @@ mod tests {
             "[plugin.\"*\"]\nrequired = true\n",
             "[plugin.a]\ndeny = [\"Enw\"]\n",
             "[[nri]]\n",
+            "[[exec_rule]] x\n",
+            "[[exec_rule]]\nhide = true\n",
+            "[[exec_rule]]\n\"terminal\" = true\n",
             "[[rule]] x\n",
             "[[ rule ]]\n",
             "[[rule]\n",
@@ -269,7 +268,7 @@ mod tests {
         }
     }
 
-    const NAMES: [&str; 21] = [
+    const NAMES: [&str; 23] = [
         "runtime",
         "autostart",
         "run_dir",
@@ -289,6 +288,8 @@ mod tests {
         "namespaces",
         "labels",
         "hide",
+        "terminal",
+        "users",
         "mode",
         "nri.disable",
     ];
@@ -310,7 +311,7 @@ mod tests {
         "[[",
         "0x1",
     ];
-    const HEADERS: [&str; 18] = [
+    const HEADERS: [&str; 19] = [
         "[nri]",
         "[log]",
         "[runtime.a]",
@@ -326,6 +327,7 @@ mod tests {
         "",
         "[plugin.a.strikes]",
         "[[rule]]",
+        "[[exec_rule]]",
         "[[rule]] # x",
         "[rule.labels]",
         "[[rules]]",

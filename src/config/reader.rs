@@ -15,9 +15,10 @@ use crate::error::quoted;
 /// Takes over what the TOML `text` of `file` sets; what is wrong with it goes to `problems`.
 pub(super) fn apply(config: &mut Config, file: &str, text: &str, problems: &mut Vec<Problem>) {
     // What was taken over before it gave up is taken over again, or the file is not used at all.
-    let known = config.rules.len();
+    let known = (config.rules.len(), config.exec_rules.len());
     if !plain::apply(config, file, text) {
-        config.rules.truncate(known);
+        config.rules.truncate(known.0);
+        config.exec_rules.truncate(known.1);
         parse(config, file, text, problems);
     }
 }

@@ -6,14 +6,12 @@
 //! its place in the list leaves to it, from every plugin (D43). Nothing here reads a file, and no
 //! rule is applied here.
 
-use toml_edit::{ArrayOfTables, Item, TableLike, Value};
+use toml_edit::Value;
 
 use super::fields::check_field;
-use super::lists::TableMistake;
 use super::selectors::{Mistake, PodSelectors, read_name, read_patterns, read_text, read_texts};
 use super::settings::Config;
-use super::spelling::nearest;
-use crate::error::quoted;
+use super::tables::{ListKey, ListedSection, list_keys};
 
 /// Every field, in `allow` and `deny` of a rule.
 pub(crate) const EVERY_FIELD: &str = "*";
@@ -51,34 +49,37 @@ pub struct RuleSection {
     pub hide: bool,
 }
 
-impl RuleSection {
-    /// What stands in for a rule that has a mistake: nothing is known of what it permits.
+impl ListedSection for RuleSection {
+    const LIST: &'static str = "rule";
+    const KEYS: &'static [ListKey<Self>] = RULE_KEYS;
+
+    fn list(config: &mut Config) -> &mut Vec<Self> {
+        &mut config.rules
+    }
+
+    fn pods(&mut self) -> &mut PodSelectors {
+        &mut self.pods
+    }
+
+    fn name(&mut self) -> &mut String {
+        &mut self.name
+    }
+
+    /// Nothing is known of what it permits.
     fn closed(name: &str) -> Self {
         Self { name: name.to_owned(), hide: true, ..Self::default() }
     }
+
+    fn check(&self) -> Result<(), Mistake> {
+        match self.hide && (self.allow.is_some() || !self.deny.is_empty()) {
+            true => Err("a rule with hide = true leaves nothing to allow or deny".into()),
+            false => Ok(()),
+        }
+    }
 }
 
-/// One key of a rule.
-pub(super) struct RuleKey {
-    pub(super) name: &'static str,
-    default: &'static str,
-    meaning: &'static str,
-    pub(super) set: fn(&mut RuleSection, &Value) -> Result<(), Mistake>,
-}
-
-macro_rules! rule_keys {
-    ($($name:literal = $default:literal, $meaning:literal, |$rule:ident, $value:ident| $set:expr;)*) => {
-        /// Every key that a rule can have.
-        pub(super) static RULE_KEYS: &[RuleKey] = &[$(RuleKey {
-            name: $name,
-            default: $default,
-            meaning: $meaning,
-            set: |$rule, $value| { $set; Ok(()) },
-        }),*];
-    };
-}
-
-rule_keys! {
+list_keys! {
+    RULE_KEYS: RuleSection;
     "name" = "", "Name of the rule in messages, `explain`, the audit log and metrics. No two rules share one. Without it: `FILE:LINE`.", |r, v| r.name = read_name(v)?;
     "namespaces" = "[]", "Pods in one of these namespaces. `\"!NAME\"` excludes. Empty = any.", |r, v| r.pods.set("namespaces", v)?;
     "labels" = "[]", "Pods that have all of these labels, each as `\"KEY=VALUE\"`, or as a table `{ KEY = \"VALUE\" }`. `\"KEY=*\"` = any value, `\"!KEY=VALUE\"` excludes. Pod authors write labels (on Docker image authors too): use them to restrict, not to permit.", |r, v| r.pods.set("labels", v)?;
@@ -117,87 +118,12 @@ pub(super) fn read_mode(value: &Value) -> Result<RuleMode, Mistake> {
     }
 }
 
-/// Reads the rules of one file into the configuration; `place` is `FILE:LINE` of an offset.
-pub(super) fn read_list(
-    config: &mut Config,
-    tables: &ArrayOfTables,
-    place: &dyn Fn(usize) -> String,
-) -> Vec<TableMistake> {
-    let mut mistakes = Vec::new();
-    for table in tables {
-        let at = table.span().map_or(0, |span| span.start);
-        let (rule, mut wrong) = read_rule(table, at);
-        let name = place(at);
-        if wrong.is_empty() {
-            let added = add(config, rule, &name);
-            wrong.extend(added.err().map(|what| TableMistake::new(at, what.into_owned())));
-        }
-        if !wrong.is_empty() {
-            config.rules.push(RuleSection::closed(&name));
-        }
-        mistakes.extend(wrong);
-    }
-    mistakes
-}
-
-fn read_rule(table: &dyn TableLike, at: usize) -> (RuleSection, Vec<TableMistake>) {
-    let (mut rule, mut mistakes) = (RuleSection::default(), Vec::new());
-    for (name, item) in table.iter() {
-        let key = table.get_key_value(name).and_then(|(key, _)| key.span());
-        let at_key = key.map_or(at, |span| span.start);
-        let Some(key) = RULE_KEYS.iter().find(|key| key.name == name) else {
-            let hint = nearest(name, RULE_KEYS.iter().map(|key| key.name));
-            let what = format!("unknown key rule.{name} (did you mean {hint}?)");
-            mistakes.push(TableMistake::new(at_key, what));
-            continue;
-        };
-        let set = match item {
-            Item::Value(value) => (key.set)(&mut rule, value),
-            Item::Table(table) if name == "labels" => rule.pods.set_labels(table),
-            Item::None | Item::Table(_) | Item::ArrayOfTables(_) => {
-                Err("expected a value, not a table".into())
-            }
-        };
-        if let Err(what) = set {
-            let at = item.span().map_or(at_key, |span| span.start);
-            mistakes.push(TableMistake::new(at, format!("rule.{name}: {what}")));
-        }
-    }
-    (rule, mistakes)
-}
-
-/// Adds a rule whose values are sound; an error if they do not go together.
-pub(super) fn add(config: &mut Config, mut rule: RuleSection, place: &str) -> Result<(), Mistake> {
-    if rule.hide && (rule.allow.is_some() || !rule.deny.is_empty()) {
-        return Err("a rule with hide = true leaves nothing to allow or deny".into());
-    }
-    if rule.name.is_empty() {
-        place.clone_into(&mut rule.name);
-    }
-    if config.rules.iter().any(|other| other.name == rule.name) {
-        return Err(format!("another rule has the name \"{}\"", quoted(&rule.name)).into());
-    }
-    config.rules.push(rule);
-    Ok(())
-}
-
-/// What holds while the files that have rules cannot be read: nothing is known of what they permit.
-pub(super) fn close(config: &mut Config) {
-    config.rules.push(RuleSection::closed("the configuration cannot be read"));
-}
-
 /// The table as `docs/config.md` shows it.
 pub(super) fn markdown() -> String {
-    let mut page = String::from(
-        "\n## Keys of a rule\n\nRules are written as `[[rule]]`, as many as you like; [rules.md](rules.md) \
-         explains them. A name in a list may have `*`, `?` and `[a-z]`.\n\n| key | default | meaning \
-         |\n|---|---|---|\n",
-    );
-    for RuleKey { name, default, meaning, set: _ } in RULE_KEYS {
-        let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
-        page.push_str(&format!("| `rule.{name}` | {default} | {meaning} |\n"));
-    }
-    page
+    RuleSection::markdown(
+        "## Keys of a rule\n\nRules are written as `[[rule]]`, as many as you like; [rules.md](rules.md) \
+         explains them. A name in a list may have `*`, `?` and `[a-z]`.",
+    )
 }
 
 #[cfg(test)]

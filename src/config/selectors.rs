@@ -111,13 +111,19 @@ fn check_pattern(pattern: &str) -> Result<(), Mistake> {
 /// Reads patterns; a list of which nothing is left would make a section hold nowhere.
 pub(super) fn read_patterns(value: &Value) -> Result<Vec<String>, Mistake> {
     let entries = read_texts(value)?;
-    for entry in &entries {
+    check_patterns(entries.iter().copied())?;
+    Ok(entries.into_iter().map(ToOwned::to_owned).collect())
+}
+
+/// Refuses entries of such a list.
+pub(super) fn check_patterns<'e>(entries: impl Iterator<Item = &'e str>) -> Result<(), Mistake> {
+    for entry in entries {
         check_pattern(excluded(entry).unwrap_or(entry))?;
         if matches!(excluded(entry), Some("*")) {
             return Err("\"!*\" excludes everything".into());
         }
     }
-    Ok(entries.into_iter().map(ToOwned::to_owned).collect())
+    Ok(())
 }
 
 /// Patterns of engines' names: one that matches none of them would make a section hold nowhere.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nri_adaptation::DefaultValidator;
 
+use super::exec_rules::ExecRuleSection;
 use super::injections::InjectionSection;
 use super::rules::RuleSection;
 use crate::engine::identity::Exemptions;
@@ -124,6 +125,8 @@ pub struct Config {
     pub plugins: BTreeMap<String, PluginSection>,
     /// In the order in which they are tried.
     pub rules: Vec<RuleSection>,
+    /// Likewise.
+    pub exec_rules: Vec<ExecRuleSection>,
     pub injections: Vec<InjectionSection>,
     pub cdi_spec_dirs: Vec<PathBuf>,
     pub blockio_config_file: Option<PathBuf>,
@@ -199,6 +202,7 @@ impl Default for Config {
             default_validator: DefaultValidator::default(),
             plugins: BTreeMap::new(),
             rules: Vec::new(),
+            exec_rules: Vec::new(),
             injections: Vec::new(),
             cdi_spec_dirs: vec![PathBuf::from("/etc/cdi"), PathBuf::from("/var/run/cdi")],
             blockio_config_file: None,
@@ -280,7 +284,7 @@ impl Config {
 
     /// Whether the daemon has to know of each `exec`.
     pub fn wants_execs(&self) -> bool {
-        self.audits_execs()
+        self.audits_execs() || !self.exec_rules.is_empty()
     }
 
     /// There while the daemon has to know of each `exec`: a wrapper finds it before it goes straight to

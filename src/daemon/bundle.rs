@@ -6,7 +6,9 @@
 //! It never decides about the contents of a document. It imports `shared`.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tracing::warn;
 
@@ -20,10 +22,10 @@ use crate::state::{Container, ContainerKey, Lifecycle, Patched};
 
 /// The engine's document, as plugins see it and as it is patched.
 pub(crate) struct Bundle {
-    dir: OwnedFd,
+    dir: Arc<OwnedFd>,
     /// The document's name in the directory.
     document: String,
-    pub(crate) original: Original,
+    pub(crate) original: Arc<Original>,
     /// The file on disk was patched for another container: it must not be run as it is.
     is_patched: bool,
 }
@@ -34,13 +36,20 @@ impl Bundle {
     ///
     /// # Errors
     /// Fails when the document cannot be read.
-    pub(crate) fn open(
+    pub(crate) async fn open(
         daemon: &Daemon,
         dir: OwnedFd,
         bundle: &Path,
         document: &str,
     ) -> Result<Self> {
-        let mut original = files::read_through_link_at(&dir, document)
+        let dir = Arc::new(dir);
+        let read = {
+            let (dir, document) = (Arc::clone(&dir), document.to_owned());
+            move || files::read_through_link_at(&dir, &document)
+        };
+        let mut original = daemon
+            .off_loop(&bundle.to_string_lossy(), read)
+            .await
             .doing(|| format!("{}", bundle.display()))
             .map_err(|error| error.hint("nothing was changed or started"))?;
         let store = daemon.records.read();
@@ -64,6 +73,7 @@ impl Bundle {
                 Err(_lost) => {}
             }
         }
+        let original = Arc::new(original);
         Ok(Self { dir, document: document.to_owned(), original, is_patched })
     }
 
@@ -89,7 +99,7 @@ impl Bundle {
     ///
     /// # Errors
     /// Fails when the disk refuses.
-    pub(crate) fn write_engines(
+    pub(crate) async fn write_engines(
         &self,
         daemon: &Daemon,
         key: &ContainerKey,
@@ -97,35 +107,41 @@ impl Bundle {
         if !self.is_patched {
             return Ok(None);
         }
-        self.write_beside(daemon, key, &self.original.bytes).map(Some)
+        self.write_beside(daemon, key, None).await.map(Some)
     }
 
-    /// Writes the patched document beside the engine's, which is kept (D1, D16); returns its name.
+    /// Writes the patched document, or with `None` the engine's, beside the engine's, which is kept (D1,
+    /// D16); returns its name.
     ///
     /// # Errors
     /// Fails when the disk refuses.
-    pub(crate) fn write_beside(
+    pub(crate) async fn write_beside(
         &self,
         daemon: &Daemon,
         key: &ContainerKey,
-        bytes: &[u8],
+        bytes: Option<Vec<u8>>,
     ) -> Result<String> {
-        self.lay_beside(daemon, key, bytes).map_err(|error| error.hint("the bundle is unchanged"))
+        let laid = self.lay_beside(daemon, key, bytes).await;
+        laid.map_err(|error| error.hint("the bundle is unchanged"))
     }
 
-    fn lay_beside(&self, daemon: &Daemon, key: &ContainerKey, bytes: &[u8]) -> Result<String> {
+    async fn lay_beside(
+        &self,
+        daemon: &Daemon,
+        key: &ContainerKey,
+        bytes: Option<Vec<u8>>,
+    ) -> Result<String> {
         let incarnation = daemon.records.read().container(key).map(|record| record.incarnation);
         let Some(incarnation) = incarnation else {
             return Err(Error::new("the container was removed while its plugins were asked"));
         };
         let document = self.document.clone();
         let temporary = format!(".{document}{}", temporary_suffix(incarnation));
-        files::remove_at(&self.dir, &temporary);
         let pristine = daemon.records.read().keep_pristine(incarnation, &self.original.bytes)?;
         daemon.host.point(Point::DaemonKept)?;
         let kept = pristine.clone();
-        let written = files::create_at(&self.dir, &temporary, bytes, &self.original);
-        let written = written.and_then(|inode| {
+        let written = self.create(daemon, temporary.clone(), bytes).await;
+        let written = written.and_then(|(inode, fingerprint)| {
             daemon.host.point(Point::DaemonWritten)?;
             let patched = Patched {
                 document,
@@ -133,7 +149,7 @@ impl Bundle {
                 inode,
                 pristine,
                 folder: files::path_of(&self.dir).unwrap_or_default(),
-                fingerprint: files::fingerprint(bytes),
+                fingerprint,
             };
             daemon.records.change(key, |record| record.patched = Some(patched))
         });
@@ -141,6 +157,32 @@ impl Bundle {
             daemon.records.read().drop_pristine(&kept);
         }
         written.map(|()| temporary)
+    }
+
+    /// Creates a file in the bundle; its inode and fingerprint.
+    async fn create(
+        &self,
+        daemon: &Daemon,
+        name: String,
+        bytes: Option<Vec<u8>>,
+    ) -> Result<(u64, String)> {
+        let (dir, like) = (Arc::clone(&self.dir), Arc::clone(&self.original));
+        let is_unwanted = Arc::new(AtomicBool::new(true));
+        let is_late = Arc::clone(&is_unwanted);
+        let folder = files::path_of(&self.dir).unwrap_or_default();
+        let created = daemon.off_loop(&folder, move || {
+            let bytes = bytes.as_ref().unwrap_or(&like.bytes);
+            files::remove_at(&dir, &name);
+            let inode = files::create_at(&dir, &name, bytes, &like)?;
+            if !is_late.load(Ordering::SeqCst) {
+                // The creation was refused meanwhile.
+                files::remove_at(&dir, &name);
+            }
+            Ok((inode, files::fingerprint(bytes)))
+        });
+        let created = created.await;
+        is_unwanted.store(false, Ordering::SeqCst);
+        created
     }
 }
 
@@ -158,9 +200,16 @@ fn temporary_suffix(incarnation: u64) -> String {
 /// and with it the engine's document, may be gone.
 pub(crate) async fn restore(daemon: &Daemon, record: &Container) {
     log_failure("restoring a bundle", daemon.host.point(Point::DaemonRestore));
+    if record.patched.is_none() && record.state != Lifecycle::Creating {
+        return;
+    }
     let mut backoff = Backoff::default();
     for attempt in 1..=ATTEMPTS {
-        let Err(error) = restore_now(daemon, record) else { return };
+        let pristine = record.patched.as_ref();
+        let pristine = pristine.map(|patched| daemon.records.read().pristine(&patched.pristine));
+        let of = record.clone();
+        let restore = move || restore_now(&of, pristine);
+        let Err(error) = daemon.off_loop(record.folder(), restore).await else { return };
         if !error.may_pass() || attempt == ATTEMPTS {
             let folder = record.folder();
             return warn!("{folder}: the engine's document could not be restored: {error}");
@@ -169,13 +218,16 @@ pub(crate) async fn restore(daemon: &Daemon, record: &Container) {
     }
 }
 
-fn restore_now(daemon: &Daemon, record: &Container) -> Result<()> {
+/// `pristine` is what the engine wrote, where another document is in its place.
+fn restore_now(record: &Container, pristine: Option<Result<Vec<u8>>>) -> Result<()> {
     let dir = match files::open_dir(Path::new(record.folder())) {
         Ok(dir) => dir,
         Err(error) if error.may_pass() => return Err(error),
         Err(_gone) => return Ok(()),
     };
-    let Some(patched) = &record.patched else { return sweep(record, &dir) };
+    let (Some(patched), Some(pristine)) = (&record.patched, pristine) else {
+        return sweep(record, &dir);
+    };
     let is_ours = |name: &str| match files::read_at(&dir, name) {
         Ok(there) => Ok(record.is_patched_document(&there)),
         Err(error) if error.may_pass() => Err(error),
@@ -183,7 +235,7 @@ fn restore_now(daemon: &Daemon, record: &Container) -> Result<()> {
     };
     files::remove_at(&dir, &files::kept_name(&patched.temporary));
     if is_ours(&patched.document)? {
-        write_pristine(daemon, &dir, patched)?;
+        write_pristine(&dir, patched, pristine)?;
         files::exchange_at(&dir, &patched.temporary, &patched.document)?;
         if !is_ours(&patched.temporary)? {
             // It was edited right before the exchange: the edit wins.
@@ -196,9 +248,9 @@ fn restore_now(daemon: &Daemon, record: &Container) -> Result<()> {
 
 /// Writes the engine's document beside the patched one. After an exchange the temporary name may
 /// hold the document of another container in the same bundle.
-fn write_pristine(daemon: &Daemon, dir: &OwnedFd, patched: &Patched) -> Result<()> {
+fn write_pristine(dir: &OwnedFd, patched: &Patched, pristine: Result<Vec<u8>>) -> Result<()> {
     let there = files::read_at(dir, &patched.temporary);
-    let pristine = match daemon.records.read().pristine(&patched.pristine) {
+    let pristine = match pristine {
         Ok(pristine) => pristine,
         Err(error) if error.may_pass() => return Err(error),
         // Lost with a run directory that was wiped.
@@ -229,9 +281,14 @@ fn sweep(record: &Container, dir: &OwnedFd) -> Result<()> {
 }
 
 /// The patched document is in use: its temporary name, now the engine's bytes, is not needed.
-pub(crate) fn drop_temporary(record: &Container) {
+pub(crate) async fn drop_temporary(daemon: &Daemon, record: &Container) {
     let Some(patched) = &record.patched else { return };
-    let Ok(dir) = files::open_dir(Path::new(record.folder())) else { return };
-    files::remove_at(&dir, &files::kept_name(&patched.temporary));
-    files::remove_at(&dir, &patched.temporary);
+    let folder = PathBuf::from(record.folder());
+    let names = [files::kept_name(&patched.temporary), patched.temporary.clone()];
+    let removed = daemon.off_loop(record.folder(), move || {
+        let dir = files::open_dir(&folder)?;
+        names.iter().for_each(|name| files::remove_at(&dir, name));
+        Ok(())
+    });
+    let _gone_with_the_bundle = removed.await;
 }

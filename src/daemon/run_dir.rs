@@ -19,7 +19,7 @@ use tracing::{info, warn};
 use crate::config::{self, Loaded, SNAPSHOT};
 use crate::error::{Error, Result};
 use crate::files;
-use crate::link::{BYPASSED_DIR, EXECS_FOR_AUDIT, REFUSED_DIR};
+use crate::link::{BYPASSED_DIR, EXECS_FOR_AUDIT, EXECS_FOR_RULES, REFUSED_DIR};
 use crate::plugin::socket::SocketFile;
 use crate::presence::{self, IfThere};
 
@@ -90,10 +90,10 @@ impl RunDir {
     fn keep_execs_file(&self) {
         let config = self.daemon.config();
         let path = config.execs_file();
-        let kept = if config.wants_execs() {
-            files::replace(&path, EXECS_FOR_AUDIT)
-        } else {
-            std::fs::remove_file(&path).if_there().map(drop).map_err(Error::from)
+        let kept = match (config.exec_rules.is_empty(), config.audits_execs()) {
+            (false, _) => files::replace(&path, EXECS_FOR_RULES),
+            (true, true) => files::replace(&path, EXECS_FOR_AUDIT),
+            (true, false) => std::fs::remove_file(&path).if_there().map(drop).map_err(Error::from),
         };
         log_failure("keeping the file that says who wants to know of each exec", kept);
         self.daemon.mark_execs();
@@ -127,7 +127,7 @@ impl RunDir {
         self.socket.set(wrappers.file);
         self.listener.set(listener.as_raw_fd());
         // A connection to an earlier socket is served by its own task.
-        tokio::task::spawn_local(session::accept(
+        tokio::task::spawn_local(session::serve_all(
             Rc::clone(&self.daemon),
             Rc::clone(&self.drain),
             listener,

@@ -11,6 +11,7 @@ use nri_adaptation::{DefaultValidator, unknown_fields};
 use tokio::net::UnixListener;
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use crate::accept;
 use crate::chain::{Cause, ChainedPlugin, PluginFailure, RuleScope};
 use crate::config::Config;
 use crate::error::{Error, Result, quoted};
@@ -26,9 +27,6 @@ use super::line::ScriptState;
 
 /// How long a disconnected plugin may take to end.
 const DISCONNECT_WAIT: Duration = Duration::from_secs(10);
-
-/// The pause after a connection could not be accepted.
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// A value that an observer has now or later, or why there is none.
 pub(super) type Later<T> = oneshot::Receiver<std::result::Result<T, String>>;
@@ -124,7 +122,7 @@ impl DryRun {
             Ok(socket::Bound { listener, .. }) => {
                 listener.set_nonblocking(true)?;
                 let listener = UnixListener::from_std(listener)?;
-                tokio::task::spawn_local(accept(Rc::clone(self), listener));
+                tokio::task::spawn_local(serve_all(Rc::clone(self), listener));
             }
             Err(NoPlugins::SwitchedOff) => {}
             Err(why) => {
@@ -371,12 +369,9 @@ impl DryRun {
 
 const ENDED: &str = "the dry run has ended";
 
-async fn accept(dry_run: Rc<DryRun>, listener: UnixListener) {
+async fn serve_all(dry_run: Rc<DryRun>, listener: UnixListener) {
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(ACCEPT_RETRY).await;
-            continue;
-        };
+        let (stream, _) = accept::next(async || listener.accept().await, |_error| ()).await;
         let dry_run = Rc::clone(&dry_run);
         tokio::task::spawn_local(async move {
             let handshaken =

@@ -23,6 +23,9 @@ pub(super) struct ScriptLine {
 pub(super) enum Command {
     State {
         snapshot: ScriptState,
+        /// It adds to the state before, in place of replacing it: a recorded state has several lines
+        /// where one would be long.
+        adds: bool,
         /// The plugins that were connected where this was recorded; none for a line written by
         /// hand.
         recorded_with: Option<Vec<String>>,
@@ -43,6 +46,17 @@ pub(super) enum Command {
 pub(super) struct ScriptState {
     pub(super) pods: Vec<api::PodSandbox>,
     pub(super) containers: Vec<api::Container>,
+}
+
+impl ScriptState {
+    /// Puts the state of another line in force.
+    pub(super) fn apply(&mut self, next: Self, adds: bool) {
+        if !adds {
+            *self = Self::default();
+        }
+        self.pods.extend(next.pods);
+        self.containers.extend(next.containers);
+    }
 }
 
 /// An answer to a request of a plugin, or to `--ask-sync`.
@@ -104,7 +118,7 @@ fn command(object: &Map<String, Value>) -> Result<Command, String> {
     let may = |key: &str| match kind {
         "answer" => matches!(key, "reply" | "error" | "state"),
         "call" => key == "request",
-        "state" => key == "plugins" && is_recorded,
+        "state" => key == "adds" || key == "plugins" && is_recorded,
         _ => false,
     };
     let odd = object.keys().find(|key| *key != kind && !may(key) && *key != "id" && *key != "at");
@@ -118,7 +132,11 @@ fn command(object: &Map<String, Value>) -> Result<Command, String> {
         "state" => {
             let plugins = names(object.get("plugins"), "plugins")?;
             let recorded_with = is_recorded.then_some(plugins);
-            Ok(Command::State { snapshot: snapshot(value)?, recorded_with })
+            let adds = match object.get("adds") {
+                None => false,
+                Some(adds) => adds.as_bool().ok_or("adds must be true or false")?,
+            };
+            Ok(Command::State { snapshot: snapshot(value)?, adds, recorded_with })
         }
         "cancel" => Ok(Command::Cancel(value.clone())),
         "wait" => wait(value),
@@ -253,6 +271,8 @@ mod tests {
             json!({"at": 1, "plugins": "10-a", "state": {}}),
             json!({"at": 1, "plugins": [1], "state": {}}),
             json!({"at": 1, "plugins": [], "call": "StopContainer"}),
+            json!({"adds": 1, "state": {}}),
+            json!({"adds": true, "call": "StopContainer"}),
         ] {
             assert!(parse(&line.to_string()).is_err(), "{line}");
         }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::config::Config;
 use crate::error::Result;
 use crate::host::Host;
+use crate::inject::{self, Injections};
 use crate::plugin;
 use crate::rules::{RuledPod, Rules, report};
 
@@ -28,17 +29,15 @@ pub(crate) fn policy(
     let bundle = DryRunBundle::open(bundle)?;
     let host = Host::new(&config.debug_host_root, "");
     let id = id.map_or_else(|| bundle.id(), ToOwned::to_owned);
-    let DescribedBundle { pod, origin, .. } = bundle.describe(&id, &host, config)?;
+    let DescribedBundle { pod, container, origin, .. } = bundle.describe(&id, &host, config)?;
     let (engine, is_doubtful) = origin;
     let ruled = RuledPod::of(&pod, &engine, is_doubtful);
     let (installed, _) = plugin::discover(&config.plugin_path, &config.plugin_config_path);
     let installed = installed.iter().map(plugin::PluginFile::id);
-    let mut document = report(
-        config,
-        &Rules::new(&config.rules),
-        &ruled,
-        installed.chain(plugins.iter().cloned()),
-    );
+    let rules = Rules::new(&config.rules);
+    let mut document = report(config, &rules, &ruled, installed.chain(plugins.iter().cloned()));
+    let image = container.image.as_ref().map(|image| image.name.as_str());
+    document["injections"] = inject::report(&Injections::new(config), &rules, &ruled, image);
     document["pod"]["id"] = pod.id.into();
     document["pod"]["name"] = pod.name.into();
     Ok(document)

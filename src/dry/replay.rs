@@ -7,7 +7,7 @@
 //! It passes requests on as they are: no ordering rule, no undo, no deduplication.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -81,12 +81,13 @@ async fn play(
     // on standard input is not waited for: a person may still have to type it.
     let is_at_hand = file
         .is_some_and(|path| std::fs::metadata(path).or_absent().is_some_and(|meta| meta.is_file()));
-    let first = if is_at_hand { lines.recv().await } else { None };
-    if let Some(Ok(bytes)) = &first
-        && let Ok(ScriptLine { command: Command::State { snapshot, .. }, .. }) =
-            line::parse(String::from_utf8_lossy(bytes).trim())
-    {
-        *observer.state.borrow_mut() = snapshot;
+    let (mut first, mut states) = (VecDeque::new(), 0);
+    while is_at_hand && states == first.len() {
+        let Some(next) = lines.recv().await else { break };
+        if observer.begins_with(&next, states > 0) {
+            states += 1;
+        }
+        first.push_back(next);
     }
     let replay = Rc::new(ReplaySession {
         dry_run: Rc::clone(&dry_run),
@@ -104,7 +105,7 @@ async fn play(
     };
     opened?;
     tokio::select! {
-        () = Rc::clone(&replay).follow(commands) => {}
+        () = Rc::clone(&replay).follow(commands, states) => {}
         () = wait_for_signal() => {}
     }
     sorting.abort();
@@ -169,13 +170,13 @@ impl ReplaySession {
     /// Handles the lines that must not wait, and passes the rest on in order.
     async fn sort(
         self: Rc<Self>,
-        mut first: Option<RawLine>,
+        mut first: VecDeque<RawLine>,
         mut lines: mpsc::Receiver<RawLine>,
         held_back: mpsc::UnboundedSender<Read>,
     ) {
         let mut number = 0_u64;
         loop {
-            let next = match first.take() {
+            let next = match first.pop_front() {
                 Some(first) => first,
                 None => match lines.recv().await {
                     Some(next) => next,
@@ -220,7 +221,12 @@ impl ReplaySession {
     }
 
     /// Follows the script, then waits for what is pending.
-    async fn follow(self: Rc<Self>, mut commands: mpsc::UnboundedReceiver<Read>) {
+    /// The state of the first `states` lines is in force already.
+    async fn follow(
+        self: Rc<Self>,
+        mut commands: mpsc::UnboundedReceiver<Read>,
+        mut states: usize,
+    ) {
         let mut pending = Vec::new();
         while let Some(read) = commands.recv().await {
             let ScriptLine { id, command } = match read {
@@ -231,9 +237,15 @@ impl ReplaySession {
                 }
             };
             match command {
-                Command::State { snapshot, recorded_with } => {
-                    *self.observer.state.borrow_mut() = snapshot;
-                    self.expected.expect(recorded_with);
+                Command::State { snapshot, adds, recorded_with } => {
+                    if states > 0 {
+                        states -= 1;
+                    } else {
+                        self.observer.state.borrow_mut().apply(snapshot, adds);
+                    }
+                    if !adds {
+                        self.expected.expect(recorded_with);
+                    }
                     answer_result(id.as_ref(), Ok(()));
                 }
                 Command::Call(request) => {
@@ -337,6 +349,20 @@ impl ScriptObserver {
             (None, _) => return Err(format!("answer {number} was not asked for")),
         }
         Ok(())
+    }
+
+    /// Puts the state of one of the first lines in force. False if it is another kind of line.
+    fn begins_with(&self, line: &RawLine, may_add: bool) -> bool {
+        let Ok(bytes) = line else { return false };
+        match line::parse(String::from_utf8_lossy(bytes).trim()) {
+            Ok(ScriptLine { command: Command::State { snapshot, adds, .. }, .. })
+                if adds == may_add =>
+            {
+                self.state.borrow_mut().apply(snapshot, adds);
+                true
+            }
+            _ => false,
+        }
     }
 
     fn end_answers(&self) {

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nri_adaptation::{Creation, MergeError, Rights, as_adjustment};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use crate::config::{Config, InjectionSection, RuleMode};
+use crate::config::{Config, InjectionSection, OnFailure, RuleMode};
 use crate::describe::{Spec, in_document};
 use crate::error::{Context, Error, Result, quoted};
 use crate::files;
@@ -204,6 +204,30 @@ impl Injection {
     }
 }
 
+/// Which injections are about a container of this pod, and why: for `policy test`.
+pub(crate) fn report(
+    injections: &Injections,
+    rules: &Rules,
+    pod: &RuledPod,
+    image: Option<&str>,
+) -> Value {
+    let row = |injection: &Arc<Injection>| {
+        let (fit, reason) = injection.fit(pod, image);
+        let section = &injection.section;
+        json!({
+            "injection": section.name,
+            "index": section.index,
+            "matches": fit.name(),
+            "why": reason.to_string(),
+            "mode": if injection.is_audit() { "audit" } else { "enforce" },
+            "when": if section.is_always { "always" } else { "absent" },
+            "on_failure": if section.on_failure == OnFailure::Refuse { "refuse" } else { "skip" },
+            "hidden_by": rules.hidden_by(&injection.id, pod).map(|ruling| ruling.rule.clone()),
+        })
+    };
+    injections.iter().map(row).collect()
+}
+
 /// Warnings about injections that cannot be done on this node as it is, one line each: values that
 /// no container takes, and profiles that cannot be read.
 pub(crate) fn unfit(config: &Config) -> Vec<String> {
@@ -250,7 +274,7 @@ fn seccomp(file: &Path) -> Result<api::LinuxSeccomp> {
         let hint = "a profile of Docker or CRI needs its archMap and includes resolved first";
         return Err(Error::new(format!("{}: it has no defaultAction", doing())).hint(hint));
     }
-    let document = serde_json::json!({"linux": {"seccomp": profile}});
+    let document = json!({"linux": {"seccomp": profile}});
     let adjust = adjustment_of(&document)
         .map_err(|error| Error::new(format!("{}: {}", doing(), error.why())))?;
     let policy = adjust.linux.into_option().and_then(|linux| linux.seccomp_policy.into_option());

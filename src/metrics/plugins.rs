@@ -60,7 +60,7 @@ impl PluginMetrics {
         registry.register("nri_runc_plugin_evictions", help, self.evictions.clone());
         let help = "Plugins that were synchronized, and that disconnected";
         registry.register("nri_runc_plugin_connections", help, self.connections.clone());
-        let help = "What plugins asked for against the operator's rules, by result";
+        let help = "What was asked for against the operator's rules, by result";
         registry.register("nri_runc_rule_hits", help, self.rules.clone());
         let help = "Containers that injections were about, by result";
         registry.register("nri_runc_injections", help, self.injections.clone());

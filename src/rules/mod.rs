@@ -6,6 +6,7 @@
 //! in any namespace: then every rule that may match counts, and only what all of them permit is
 //! permitted. Everything here is pure: no file, no clock, no plugin is asked.
 
+mod execs;
 mod matching;
 mod report;
 
@@ -17,6 +18,7 @@ use nri_adaptation::{FieldSet, NriField, Rights, RuleDecision, Ruling};
 use crate::config::{EVERY_FIELD, EVICTION, INJECTIONS, RuleMode, RuleSection};
 use crate::plugin::api;
 
+pub(crate) use execs::{exec_refusal, exec_rows, judge};
 pub(crate) use matching::{Entry, Fit, Reason, entry, fit_pod};
 pub(crate) use report::report;
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use nri_adaptation::{FieldSet, NriField, RuleDecision};
 use serde_json::{Value, json};
 
-use super::{Fit, RuledPod, Rules};
+use super::{Fit, RuledPod, Rules, exec_rows};
 use crate::config::{Config, EVERY_FIELD, EVICTION};
 
 /// What the rules say about this pod, for each of these plugins (`NN-name`, or a name), and for
@@ -34,6 +34,7 @@ pub(crate) fn report(
         },
         "rules": rules.rules.len(),
         "plugins": rows,
+        "exec_rules": exec_rows(&config.exec_rules, pod),
     })
 }
 

@@ -50,18 +50,20 @@ impl Invocation<'_> {
     ) -> Result<Infallible> {
         let flag = argv::process_file(self.call);
         let document = flag.map(ProcessDocument::read).transpose()?.flatten();
-        if interest == ExecInterest::Told {
-            self.tell_of_process(document.as_ref().map(ProcessDocument::bytes), mark);
+        if interest != ExecInterest::Nothing {
+            let bytes = document.as_ref().map(ProcessDocument::bytes);
+            self.report_process(interest, bytes, mark)?;
         }
         let (Some(flag), Some(document)) = (flag, document) else { return self.exec_unchanged() };
         let values = mark.map(|mark| mark.values.as_slice()).unwrap_or_default();
         let patched = patch_later_process(document.bytes(), values).ok().flatten();
         let copy = match (&patched, &document) {
-            (Some(bytes), _) | (None, ProcessDocument::Stream(bytes)) => {
-                presence::insist(|| keep_open(bytes))?
-            }
+            (Some(bytes), _) | (None, ProcessDocument::Stream(bytes)) => bytes,
+            // What was judged is what the runtime reads.
+            (None, ProcessDocument::File(bytes)) if interest == ExecInterest::Asked => bytes,
             (None, ProcessDocument::File(_)) => return self.exec_unchanged(),
         };
+        let copy = presence::insist(|| keep_open(copy))?;
         let name = OsString::from(format!("/proc/self/fd/{}", copy.as_raw_fd()));
         let argv = argv::with_process_file(self.argv, flag, &name);
         runtime::replace_process(&self.runtime, &argv)

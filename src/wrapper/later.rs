@@ -1,30 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An `exec` that the daemon has to know of (decision D51): for the audit log it is told one way, and
-//! nothing waits. Whether it has to is known from the configuration, and from a file that the daemon
-//! keeps while a configuration in force wants it.
+//! nothing waits; where there are exec rules it is asked. Which of them is known from the configuration,
+//! and from a file that the daemon keeps while a configuration in force wants it. Without an answer the
+//! rules that this process reads decide, by what the container's mark says of it.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use oci_document::odd_document;
 use serde_json::Value;
 
 use crate::argv::{self, CommandLine, Verb};
-use crate::config::Config;
+use crate::config::{Config, ExecRuleSection};
+use crate::error::{Error, Result};
 use crate::files;
 use crate::host::Host;
 use crate::limits;
-use crate::link::LaterProcess;
+use crate::link::{EXECS_FOR_AUDIT, LaterProcess};
 use crate::mark::{ExecSubject, Mark};
 use crate::presence::IfThere;
 use crate::procfs;
+use crate::rules::{RuledPod, exec_refusal, judge};
 
 use super::invocation::Invocation;
 use super::pass_through::acts_on_container;
-use super::request::DaemonSession;
+use super::request::{DaemonSession, DaemonVerdict};
+use super::{refusal, request};
 
 /// Names of processes that stand between an engine and its runtime, as the kernel cuts them.
 const SHIMS: [&str; 5] = ["containerd-shim", "conmon", "conmonrs", "dockerd", "crio"];
+
+/// How long an `exec` waits for the daemon: a probe has little time.
+const EXEC_CAP: Duration = Duration::from_secs(1);
 
 /// The most processes above the wrapper that are named.
 const CALLERS: usize = 16;
@@ -36,6 +44,8 @@ pub(super) enum ExecInterest {
     Nothing,
     /// It is told, and nothing waits for it.
     Told,
+    /// It is asked whether the process is permitted.
+    Asked,
 }
 
 /// Whether the daemon has to know of this call: of an `exec` in a container, if anything wants it.
@@ -44,27 +54,79 @@ pub(super) fn interest(config: &Config, call: &CommandLine) -> ExecInterest {
     if call.verb != Verb::Exec || !has_id || !acts_on_container(call) {
         return ExecInterest::Nothing;
     }
+    if !config.exec_rules.is_empty() {
+        return ExecInterest::Asked;
+    }
     let kept = files::read_own(&config.execs_file(), limits::OWN_FILE).if_there();
     match kept {
         Ok(None) if !config.audits_execs() => ExecInterest::Nothing,
-        Ok(_) | Err(_) => ExecInterest::Told,
+        Ok(None) => ExecInterest::Told,
+        Ok(Some(text)) if text == EXECS_FOR_AUDIT => ExecInterest::Told,
+        Ok(Some(_)) | Err(_) => ExecInterest::Asked,
     }
 }
 
 impl Invocation<'_> {
-    /// Tells the daemon of the process of this `exec`, whatever comes of it.
-    pub(super) fn tell_of_process(&mut self, document: Option<&[u8]>, mark: Option<&Mark>) {
+    /// Tells the daemon of the process of this `exec`, or asks whether it is permitted.
+    ///
+    /// # Errors
+    /// Fails where an exec rule refuses the process.
+    pub(super) fn report_process(
+        &mut self,
+        interest: ExecInterest,
+        document: Option<&[u8]>,
+        mark: Option<&Mark>,
+    ) -> Result<()> {
         let subject = mark.and_then(|mark| mark.subject.as_ref());
         let mut process = described(self.argv, self.call, document, subject);
         (process.caller, process.login_uid) = callers(&self.host);
+        process.waits = interest == ExecInterest::Asked;
         self.later = Some(process);
-        let _nothing_waits = DaemonSession::tell(self);
+        if interest == ExecInterest::Told {
+            let _nothing_waits = DaemonSession::tell(self);
+            return Ok(());
+        }
+        match DaemonSession::notify(self, Instant::now() + EXEC_CAP)? {
+            DaemonVerdict::Proceed(..) => Ok(()),
+            DaemonVerdict::Away(why) => self.judge_alone(subject, &why),
+        }
     }
+
+    /// Refuses a process that the rules of this process's own reading do not permit, and writes a
+    /// record of it; pods in exempt namespaces are not refused without the daemon.
+    fn judge_alone(&self, subject: Option<&ExecSubject>, why: &str) -> Result<()> {
+        let process = self.later.as_ref();
+        let refused = process.and_then(|process| refused_alone(self.config, subject, process));
+        let Some(rule) = refused else { return Ok(()) };
+        let error =
+            Error::new(format!("{why}, and {}; no process was started", exec_refusal(&rule.name)));
+        let error = error.hint("the rules of the files decide then; see: nri-runc nri check");
+        let question = request::build_question(self, "", &[]);
+        refusal::write_record(self.config, self.call, &question, None, &error);
+        Err(error)
+    }
+}
+
+/// The rule that refuses a process without the daemon.
+fn refused_alone<'c>(
+    config: &'c Config,
+    subject: Option<&ExecSubject>,
+    process: &LaterProcess,
+) -> Option<&'c ExecRuleSection> {
+    let pod = subject.map(|subject| RuledPod {
+        namespace: subject.namespace.clone(),
+        labels: subject.labels.clone(),
+        engine: subject.engine.clone(),
+        handler: subject.handler.clone(),
+        is_doubtful: subject.is_doubtful,
+    });
+    let is_exempt = subject.is_some_and(|subject| subject.is_exempt);
+    judge(&config.exec_rules, pod.as_ref(), process).refused.filter(|_| !is_exempt)
 }
 
 /// The process, by its document or by the command line.
 fn described(
-    argv: &[std::ffi::OsString],
+    argv: &[OsString],
     call: &CommandLine,
     document: Option<&[u8]>,
     subject: Option<&ExecSubject>,
@@ -153,7 +215,6 @@ fn callers(host: &Host) -> (Vec<String>, Option<u32>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ffi::OsString;
 
     fn by_flags(line: &str) -> LaterProcess {
         let argv: Vec<OsString> = line.split(' ').map(OsString::from).collect();
@@ -211,6 +272,39 @@ mod tests {
         let args = process.args.unwrap_or_default();
         assert_eq!(args[0], "/bin/sh");
         assert!(args.iter().map(String::len).sum::<usize>() <= limits::LATER_ARGS);
+    }
+
+    #[test]
+    fn without_the_daemon_only_exempt_pods_and_permitted_processes_go_on() {
+        let rule = |namespaces: &[&str]| ExecRuleSection {
+            pods: crate::config::PodSelectors {
+                namespaces: namespaces.iter().map(|name| (*name).to_owned()).collect(),
+                ..Default::default()
+            },
+            terminal: Some(true),
+            ..ExecRuleSection::default()
+        };
+        let config = |rule| Config { exec_rules: vec![rule], ..Config::default() };
+        let subject = ExecSubject { namespace: "a".to_owned(), ..ExecSubject::default() };
+        let exempt = ExecSubject { is_exempt: true, ..subject.clone() };
+        let doubtful = ExecSubject { is_doubtful: true, ..subject.clone() };
+        let shell = LaterProcess { terminal: Some(true), ..LaterProcess::default() };
+        let probe = LaterProcess { terminal: Some(false), ..LaterProcess::default() };
+        let unread = LaterProcess::default();
+        for (namespaces, subject, process, is_refused) in [
+            (&["a"][..], Some(&subject), &shell, true),
+            (&["a"], Some(&subject), &unread, true),
+            (&["a"], Some(&subject), &probe, false),
+            (&["b"], Some(&subject), &shell, false),
+            (&["b"], Some(&doubtful), &shell, true),
+            (&["b"], None, &shell, true),
+            (&["b"], None, &probe, false),
+            (&["a"], Some(&exempt), &shell, false),
+        ] {
+            let config = config(rule(namespaces));
+            let refused = refused_alone(&config, subject, process);
+            assert_eq!(refused.is_some(), is_refused, "{namespaces:?} {subject:?} {process:?}");
+        }
     }
 
     #[test]

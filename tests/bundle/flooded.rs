@@ -10,14 +10,22 @@ use std::time::Instant;
 use async_trait::async_trait;
 use nri_plugin::{Handler, Stub};
 use nri_runc::plugin::Event;
-use serde_json::Value;
+use serde_json::{Value, json};
+use test_support::adjustments::{sets, update_of};
 use test_support::example::example;
-use test_support::{Script, Started, TestHost, connect, is_synchronized, started, wait_until};
+use test_support::{
+    Script, Started, TestHost, connect, is_synchronized, started, succeeds, wait_until,
+};
+
+use super::rules::host::{Asker, pod_container};
 
 /// The most lines of one reason since then, however slow the machine is: ten in each minute.
 pub(super) fn ten_a_minute(since: Instant) -> usize {
-    let minutes = usize::try_from(since.elapsed().as_secs() / 60).unwrap();
-    10 * (minutes + 1)
+    10 * minutes_begun(since)
+}
+
+fn minutes_begun(since: Instant) -> usize {
+    usize::try_from(since.elapsed().as_secs() / 60).unwrap() + 1
 }
 
 #[test]
@@ -152,4 +160,55 @@ fn beside_128_plugins_only_one_that_is_configured_may_take_part() {
     assert!(!is_synchronized(&host.admin(&["plugins"]), "10-late"));
     let _told = host.plugin("10", "named", Script::default());
     assert_eq!(taking_part(), MOST + 1);
+}
+
+#[test]
+fn failed_requests_of_one_plugin_have_few_lines_of_each_kind() {
+    const REQUESTS: usize = 30;
+    let mut host = TestHost::new("");
+    let audit = host.path("audit.log").display().to_string();
+    let more = format!("---[audit]\ntarget = \"file\"\npath = \"{audit}\"\n");
+    host.configure(&host.path("fake/runc"), &more);
+    host.start_daemon();
+    let since = Instant::now();
+    succeeds(&host.create("c1"));
+    let (asker, script) = Asker::new();
+    let _told = host.plugin("10", "asks", script);
+    for number in 0..REQUESTS {
+        let unknown = format!("unknown-{number}");
+        asker.ask(vec![update_of(&unknown, &json!({"cpu": {"shares": 7}}))], &[&unknown, "c1"]);
+    }
+    let most = 20 * minutes_begun(since);
+    for (words, name) in [
+        (["unknown-", "an update requested"], "updates"),
+        (["unknown-", "eviction"], "evictions of unknown containers"),
+        (["c1", "its eviction failed"], "evictions"),
+    ] {
+        let lines = host.logged(&words);
+        assert!((1..=most).contains(&lines), "{name}: {lines}");
+    }
+    let noted = host.read("audit.log");
+    let noted = noted.lines().filter(|line| line.contains("unknown-")).count();
+    assert!((1..=most).contains(&noted), "{noted}");
+    // Another plugin has lines still.
+    let (asker, script) = Asker::new();
+    let _told = host.plugin("20", "other", script);
+    asker.ask(Vec::new(), &["c1"]);
+    host.logs(&["20-other", "its eviction failed"], 1);
+}
+
+#[test]
+fn rules_in_audit_mode_have_few_lines_and_explain_has_all() {
+    const CONTAINERS: usize = 25;
+    let rule = "---[[rule]]\nname = \"no env\"\ndeny = [\"Env\"]\nmode = \"audit\"\n";
+    let (host, since) = (started(rule), Instant::now());
+    let _told = host.plugin("10", "a", sets("HELLO", "there"));
+    let ids: Vec<String> = (0..CONTAINERS).map(|number| format!("c{number}")).collect();
+    for id in &ids {
+        succeeds(&host.create_from(&pod_container(&host, "prod", id), id));
+    }
+    let lines = host.logged(&["a rule in audit mode would refuse it"]);
+    assert!((20..=20 * minutes_begun(since)).contains(&lines), "{lines}");
+    let last = host.admin(&["explain", ids.last().unwrap()]);
+    assert_eq!(last["would_refuse"][0]["rule"], "no env", "{last}");
 }

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 
 use nri_runc::plugin::{Event, api};
 use protobuf::Message as _;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use test_support::{BUNDLE, Script, TestHost, kilobytes, started, wait_until};
 
 use super::{refused, succeeds};
@@ -156,7 +156,7 @@ fn a_tenants_annotations_of_any_shape_cost_few_lines_and_little_room() {
     let length = 250_000;
     let shapes = ["a,", "\"", "[", "{\"a\":", "\\", "is a directory ", "é\n", "- a\n", "/../"];
     let long = |shape: &str| shape.repeat(length / shape.len());
-    let many: serde_json::Map<String, Value> =
+    let many: Map<String, Value> =
         (0..5_000).map(|n| (format!("nri-runc.dev/label/k{n}"), json!(format!("v{n}")))).collect();
     let mut cases: Vec<Value> = shapes
         .iter()
@@ -179,6 +179,23 @@ fn a_tenants_annotations_of_any_shape_cost_few_lines_and_little_room() {
         .map(|entry| entry.unwrap().metadata().unwrap().len())
         .sum();
     assert!(records < 40 * u64::try_from(length).unwrap() * 3, "{records} bytes of records");
+}
+
+#[test]
+fn a_container_of_too_many_annotations_is_refused() {
+    let host = started("");
+    let many = |count: usize| -> Value {
+        let annotations = (0..count).map(|number| (format!("k{number}"), json!("")));
+        annotations.collect::<Map<_, _>>().into()
+    };
+    annotated(&host, "many", many(10_000));
+    succeeds(&host.create_from("many", "c1"));
+    annotated(&host, "more", many(10_001));
+    let output = host.create_from("more", "c2");
+    let wanted = "config.json has 10001 annotations, and at most 10000 are allowed";
+    refused(&host, &output, &["cannot create c2", wanted, "nothing was changed or started"]);
+    let pods = host.admin(&["pods"]);
+    assert_eq!(pods.as_array().map(Vec::len), Some(1), "{pods}");
 }
 
 #[test]

@@ -354,6 +354,28 @@ fn a_missing_binary_changes_nothing() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the script under test")]
+fn a_program_that_does_not_fit_leaves_no_half_and_one_line() {
+    let place = Place::new();
+    place.install(&[]);
+    let before = place.tree();
+    let large =
+        place.stub("large", &format!("echo nri-runc nri 2.0\nexit\n{}", "#".repeat(1 << 20)));
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh");
+    let mut command = std::process::Command::new("sh");
+    // As on a full disk: no file becomes larger than 50 KiB.
+    command.args(["-c", "trap '' XFSZ; ulimit -f 100; exec sh \"$@\"", "sh"]).arg(script);
+    command.arg("--destdir").arg(place.root()).args(["--binary", &large, "--no-units"]);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    assert!(said.contains("cannot write") && said.contains("File too large"), "{said}");
+    let half = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "new");
+    assert_eq!(place.tree().keys().filter(|path| half(path)).count(), 0);
+    assert_eq!(place.tree().get(&place.program()), before.get(&place.program()));
+}
+
+#[test]
 fn an_engine_is_told_by_the_installed_program_and_forgets_it_before_that_goes() {
     let place = Place::new();
     let before = place.tree();

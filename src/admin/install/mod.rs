@@ -257,11 +257,12 @@ impl Situation {
         install: &Install,
         config: &Config,
     ) -> Result<Option<String>> {
-        let built_in = || match self.engine {
-            Engine::Podman => podman::built_in_runtime(|path| self.root.has_program(path)),
-            Engine::Containerd | Engine::Crio | Engine::Docker | Engine::Nerdctl => None,
+        let takes_crun = || {
+            self.engine == Engine::Podman
+                && podman::prefers_crun(|path| self.root.has_program(path))
         };
-        let Some(theirs) = &plan.runtime.clone().or_else(built_in) else { return Ok(None) };
+        let built_in = || takes_crun().then_some("crun");
+        let Some(theirs) = plan.runtime.as_deref().or_else(built_in) else { return Ok(None) };
         // `install.sh` gives a root on the host itself, too.
         let root = install.common.root.as_deref();
         let is_here = root.is_none_or(|root| root == Path::new("/"));

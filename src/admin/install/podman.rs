@@ -29,11 +29,11 @@ pub(super) fn sources() -> Vec<EngineFile> {
     ]
 }
 
-/// The runtime that Podman takes where no file names one, and nri-runc would not: crun before runc.
-pub(super) fn built_in_runtime(has_program: impl Fn(&str) -> bool) -> Option<String> {
+/// Whether Podman, where no file names a runtime, takes another one than nri-runc would: crun before runc.
+pub(super) fn prefers_crun(has_program: impl Fn(&str) -> bool) -> bool {
     let has =
         |name: &str| BUILT_IN_FOLDERS.iter().any(|folder| has_program(&format!("{folder}/{name}")));
-    (has("crun") && has("runc")).then(|| "crun".to_owned())
+    has("crun") && has("runc")
 }
 
 /// What would have to be written.

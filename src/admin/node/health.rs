@@ -4,19 +4,15 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use http_body_util::Full;
-use hyper::body::Bytes;
-use hyper::{Response, StatusCode};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Request, Response, StatusCode};
 use tokio::task::LocalSet;
 
 use super::log;
 use crate::error::{Context, Result};
-use crate::http::Connections;
-
-/// The pause after a connection that could not be accepted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+use crate::http;
 
 /// Why the node is not ready; `None` once it is.
 type Unready = Arc<Mutex<Option<String>>>;
@@ -42,7 +38,7 @@ impl Health {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             std::thread::Builder::new()
                 .name("probes".to_owned())
-                .spawn(move || LocalSet::new().block_on(&runtime, accept(listener, &shown)))?;
+                .spawn(move || LocalSet::new().block_on(&runtime, serve(listener, shown)))?;
         }
         Ok(Self { unready })
     }
@@ -58,17 +54,10 @@ impl Health {
     }
 }
 
-async fn accept(listener: TcpListener, unready: &Unready) {
+async fn serve(listener: TcpListener, unready: Unready) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
-    let connections = Connections::default();
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-            continue;
-        };
-        let unready = Arc::clone(unready);
-        connections.serve(stream, move |request| respond(request.uri().path(), &unready)).await;
-    }
+    let answer = move |request: &Request<Incoming>| respond(request.uri().path(), &unready);
+    http::serve(async || Ok(listener.accept().await?.0), |_error| (), answer).await;
 }
 
 /// An address with a port. Of IPv6, the brackets may be missing: a pod's own address has none where

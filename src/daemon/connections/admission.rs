@@ -7,12 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::net::{UnixListener, UnixStream};
 use tracing::{debug, warn};
 
+use crate::accept;
 use crate::chain::ChainedPlugin;
 use crate::config::{Config, Displace};
 use crate::daemon::connections::slots::{self, Slots, Taken};
@@ -36,35 +36,28 @@ use crate::presence::{self, IfThere};
 use crate::state::{Container, HiddenFrom};
 use crate::text::counted;
 
-/// The pause after a connection that could not be accepted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
 /// Connections that are accepted before other tasks get a turn.
 const ACCEPTED_AT_ONCE: usize = 256;
 
 /// Containers of a snapshot that are encoded before other tasks get a turn.
 const AT_ONCE: usize = 100;
 
-/// Accepts connections of plugins. Never ends.
-pub(crate) async fn accept(daemon: Rc<Daemon>, listener: UnixListener) {
+/// Serves every connection of a plugin. Never ends.
+pub(crate) async fn serve_all(daemon: Rc<Daemon>, listener: UnixListener) {
     let slots = Slots::default();
     loop {
-        let mut next = Some(listener.accept().await);
+        let failed = |error: &std::io::Error| {
+            let line = format!("the plugin socket: {}", in_our_words(error));
+            refusals::report(&daemon, ConnectionLine::Unaccepted, "", (&line, &line));
+        };
+        let (first, _) = accept::next(async || listener.accept().await, failed).await;
         // While the kernel's queue is full, other plugins cannot connect at all: it is emptied before any
         // of these connections is looked at.
         let mut cgroups = BTreeMap::new();
-        for _at_once in 0..ACCEPTED_AT_ONCE {
-            match next {
-                None => break,
-                Some(Ok((stream, _))) => assign_slot(&daemon, &slots, &mut cgroups, stream),
-                Some(Err(error)) => {
-                    let line = format!("the plugin socket: {}", in_our_words(&error));
-                    refusals::report(&daemon, ConnectionLine::Unaccepted, "", &line);
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    break;
-                }
-            }
-            next = listener.accept().now_or_never();
+        assign_slot(&daemon, &slots, &mut cgroups, first);
+        for _at_once in 1..ACCEPTED_AT_ONCE {
+            let Some(Ok((stream, _))) = listener.accept().now_or_never() else { break };
+            assign_slot(&daemon, &slots, &mut cgroups, stream);
         }
         // A flood of connections holds up no other task.
         tokio::task::yield_now().await;
@@ -82,7 +75,7 @@ fn assign_slot(
     // A user that is not known is none that may connect.
     let uid = peer.as_ref().map_or(u32::MAX, tokio::net::unix::UCred::uid);
     if let Err(why) = allow_user(&daemon.config(), uid) {
-        return refusals::report(daemon, ConnectionLine::User, "", &why);
+        return refusals::report(daemon, ConnectionLine::User, "", (&why, &why));
     }
     let pid = peer.ok().and_then(|peer| peer.pid()).unwrap_or_default();
     let cgroup = cgroups.entry(pid).or_insert_with(|| {
@@ -129,7 +122,7 @@ async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
         }
         Some(Err(error)) => {
             let line = format!("a plugin connection of process {pid} ended: {error}");
-            refusals::report(&daemon, ConnectionLine::Unfinished, "", &line);
+            refusals::report(&daemon, ConnectionLine::Unfinished, "", (&line, &line));
         }
         None => report_crowded(&daemon, pid),
     }
@@ -140,7 +133,7 @@ fn report_crowded(daemon: &Rc<Daemon>, pid: i32) {
         "{} connections have not registered yet: one of process {pid}, which is among those with the most, was closed",
         slots::MOST
     );
-    refusals::report(daemon, ConnectionLine::Crowded, "", &line);
+    refusals::report(daemon, ConnectionLine::Crowded, "", (&line, &line));
 }
 
 /// Whether this process may be that plugin. A refusal is reported.
@@ -221,7 +214,7 @@ pub(super) async fn admit(
         Ok(None) if !launched && !config.names_plugin(&id) && is_full(daemon) => {
             let most = limits::PLUGINS;
             let why = format!(
-                "{id} was refused: {most} plugins take part already; end some of them, or give this one a section [plugin.NAME]"
+                "{most} plugins take part already; end some of them, or give this one a section [plugin.NAME]"
             );
             Err((ConnectionLine::Full, why))
         }
@@ -230,7 +223,7 @@ pub(super) async fn admit(
     let takeover = match takeover {
         Ok(takeover) => takeover,
         Err((kind, why)) => {
-            refusals::report(daemon, kind, &id, &why);
+            refusals::report(daemon, kind, &id, (&format!("{id} was refused: {why}"), &why));
             plugin.disconnect(&why);
             return daemon.registry.note_failed(&id);
         }
@@ -373,8 +366,9 @@ fn report_unsynchronized(daemon: &Rc<Daemon>, connected: &ConnectedPlugin, why: 
         format!("; {name} keeps its place")
     });
     let stays = stays.unwrap_or_default();
-    let line = format!("{id} could not be synchronized: {why}{stays}");
-    refusals::report(daemon, ConnectionLine::Unsynchronized, &id, &line);
+    let reason = format!("could not be synchronized: {why}{stays}");
+    let line = format!("{id} {reason}");
+    refusals::report(daemon, ConnectionLine::Unsynchronized, &id, (&line, &reason));
 }
 
 /// Records the connected plugins: creates wait for them after a restart (D14).

@@ -11,7 +11,8 @@ use crate::audit::AuditAction;
 use crate::clock::now;
 use crate::daemon::registry::peer::NotAdmitted;
 use crate::daemon::shared::Daemon;
-use crate::daemon::shared::refused::{ConnectionLine, Room, WINDOW};
+use crate::daemon::shared::few_lines::{Room, WINDOW};
+use crate::daemon::shared::refused::ConnectionLine;
 use crate::plugin::Plugin;
 
 /// How operators see refusals of one kind as one failure, whichever names were tried.
@@ -33,15 +34,21 @@ pub(super) fn report_refused(
     daemon.report.count_failure(&line, REFUSED, "", now());
     // One that connects again and again has one line.
     if daemon.registry.roster.note_refused(plugin, reason) {
-        report(daemon, kind, &id, &line);
+        report(daemon, kind, &id, (&line, reason));
     } else {
         daemon.report.metrics.plugins().count_refused_connection();
         daemon.report.connections.count(kind, &line);
     }
 }
 
-/// Reports a connection that became no plugin; `id` is what it called itself, if it did.
-pub(super) fn report(daemon: &Rc<Daemon>, kind: ConnectionLine, id: &str, line: &str) {
+/// Reports a connection that became no plugin; `id` is what it called itself, if it did. The audit log
+/// has the reason beside the name.
+pub(super) fn report(
+    daemon: &Rc<Daemon>,
+    kind: ConnectionLine,
+    id: &str,
+    (line, reason): (&str, &str),
+) {
     let metrics = daemon.report.metrics.plugins();
     if kind == ConnectionLine::Unsynchronized {
         metrics.count_unsynchronized(id);
@@ -50,11 +57,11 @@ pub(super) fn report(daemon: &Rc<Daemon>, kind: ConnectionLine, id: &str, line: 
         metrics.count_refused_connection();
     }
     if has_line(daemon, kind, line) {
-        log_refusal(daemon, kind, id, line);
+        log_refusal(daemon, kind, id, (line, reason));
     }
 }
 
-fn log_refusal(daemon: &Daemon, kind: ConnectionLine, id: &str, line: &str) {
+fn log_refusal(daemon: &Daemon, kind: ConnectionLine, id: &str, (line, reason): (&str, &str)) {
     match kind {
         ConnectionLine::Origin | ConnectionLine::File => error!(plugin = id, "{line}"),
         ConnectionLine::Unsynchronized => daemon.report.note_failure(line, id),
@@ -68,8 +75,6 @@ fn log_refusal(daemon: &Daemon, kind: ConnectionLine, id: &str, line: &str) {
         | ConnectionLine::Disconnected => warn!("{line}"),
     }
     if kind != ConnectionLine::Unfinished {
-        let reason = line.strip_prefix(id).unwrap_or(line);
-        let reason = reason.strip_prefix(" was refused: ").unwrap_or(reason).trim_start();
         daemon.audit_plugin(AuditAction::Rejected, id, reason);
     }
 }
@@ -121,7 +126,9 @@ fn has_line(daemon: &Rc<Daemon>, kind: ConnectionLine, line: &str) -> bool {
                     | ConnectionLine::Full
                     | ConnectionLine::Unfinished
                     | ConnectionLine::Crowded
-                    | ConnectionLine::Unsynchronized => log_refusal(&daemon, kind, "", &line),
+                    | ConnectionLine::Unsynchronized => {
+                        log_refusal(&daemon, kind, "", (&line, &line));
+                    }
                 }
             });
             false

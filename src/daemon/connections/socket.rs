@@ -225,7 +225,7 @@ fn accept(daemon: &Rc<Daemon>, Bound { listener, file }: Bound) {
     match asynchronous(listener) {
         Ok(listener) => {
             slot.listener.set(Some(listener.as_raw_fd()));
-            let task = tokio::task::spawn_local(admission::accept(Rc::clone(daemon), listener));
+            let task = tokio::task::spawn_local(admission::serve_all(Rc::clone(daemon), listener));
             if let Some(old) = slot.accepting.borrow_mut().replace(task) {
                 old.abort();
             }

@@ -85,18 +85,18 @@ impl Takeover {
         } else {
             return Ok(());
         };
-        let line = format!(
-            "{}: {} was refused, since {} has its place and {why}; only one of them may run, stop the other",
-            self.id,
+        let reason = format!(
+            "{} was refused, since {} has its place and {why}; only one of them may run, stop the other",
             process_name(self.pid),
             process_name(old_pid)
         );
+        let line = format!("{}: {reason}", self.id);
         self.outcome.set("refused");
         if takeovers.note_refusal(&self.id, at) {
             error!("{line}");
         }
         daemon.report.count_failure(&line, CONTESTED, &self.id, now());
-        Err(line)
+        Err(reason)
     }
 
     /// Whether it is the restarted container of a pod that another pod's process took over from: a

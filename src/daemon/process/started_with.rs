@@ -6,13 +6,19 @@
 use std::cell::RefCell;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use crate::config::{self, ChangedKey, Config, Effect, Files, Loaded};
+use crate::config::{self, ChangedKey, Config, Effect, FileStamp, Files, Loaded};
 use crate::daemon::process::handover::STATE_VERSION;
 use crate::presence::IfThere;
 use crate::runtime;
+
+/// A file that was changed less than this before it was read may change again without another time of
+/// change: clocks of file systems are coarse.
+const SETTLED: Duration = Duration::from_secs(2);
 
 /// The files and the program with which this daemon runs.
 pub(crate) struct StartedWith {
@@ -20,9 +26,17 @@ pub(crate) struct StartedWith {
     /// The files of the last reload.
     in_force: RefCell<Files>,
     only: Option<PathBuf>,
+    /// The files as they were read last, and their state then.
+    known: RefCell<Option<KnownFiles>>,
     program: Value,
     state_version: u32,
     is_supervised: bool,
+}
+
+/// The files as they were read, and each one's state then.
+struct KnownFiles {
+    loaded: Rc<Loaded>,
+    stamps: Vec<Option<FileStamp>>,
 }
 
 impl StartedWith {
@@ -31,6 +45,7 @@ impl StartedWith {
             at_start: loaded.in_force().clone(),
             in_force: RefCell::new(loaded.in_force().clone()),
             only: loaded.only.clone(),
+            known: RefCell::default(),
             program: program(),
             state_version: loaded.config.debug_state_version.unwrap_or(STATE_VERSION),
             is_supervised: std::env::var_os("NOTIFY_SOCKET").is_some(),
@@ -50,6 +65,22 @@ impl StartedWith {
     /// Reads the files again.
     pub(crate) fn read(&self) -> Loaded {
         runtime::verify(config::load(self.only.as_deref()))
+    }
+
+    /// The files as they are, for what is asked often: they are opened only where they may have changed
+    /// since the last time, or have an error.
+    pub(crate) fn present(&self) -> Rc<Loaded> {
+        let mut known = self.known.borrow_mut();
+        if let Some(known) = known.as_ref().filter(|known| known.loaded.stamps() == known.stamps) {
+            return Rc::clone(&known.loaded);
+        }
+        let begun = SystemTime::now();
+        let loaded = Rc::new(self.read());
+        let stamps = loaded.stamps();
+        let is_settled = |stamp: &FileStamp| stamp.changed + SETTLED <= begun;
+        let is_final = loaded.refusal().is_none() && stamps.iter().flatten().all(is_settled);
+        *known = is_final.then(|| KnownFiles { loaded: Rc::clone(&loaded), stamps });
+        loaded
     }
 
     /// What `loaded` has that is not in force.
@@ -74,7 +105,7 @@ impl StartedWith {
 
     /// The configuration as `status` shows it; `check` compares it with the files.
     pub(crate) fn to_json(&self, config: &Config) -> Value {
-        let loaded = self.read();
+        let loaded = self.present();
         let mut changed = match loaded.refusal() {
             Some(_) => Vec::new(),
             None => self.changes(&loaded),
@@ -116,5 +147,28 @@ fn program() -> Value {
             "modified": [meta.mtime(), meta.mtime_nsec()],
         }),
         Err(_unreadable) => json!({"path": path}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_read_again_only_where_they_may_have_changed() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("config.toml");
+        let write = |text: &str| crate::files::replace(&path, text.as_bytes()).unwrap();
+        write("autostart = false\n");
+        let started_with = StartedWith::new(&config::load(Some(&path)));
+        let first = started_with.present();
+        assert!(!Rc::ptr_eq(&first, &started_with.present()), "it may change within one tick");
+        std::thread::sleep(SETTLED);
+        let settled = started_with.present();
+        assert!(Rc::ptr_eq(&settled, &started_with.present()), "it is not read again");
+        write("disable = true\n");
+        assert_eq!(started_with.present().files[0].1, "disable = true\n");
+        std::fs::remove_file(&path).unwrap();
+        assert!(!started_with.present().problems.is_empty());
     }
 }

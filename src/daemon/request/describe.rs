@@ -11,7 +11,8 @@ use crate::daemon::request::{VerbRequest, identity};
 use crate::daemon::shared::Daemon;
 use crate::describe;
 use crate::engine::{self, DetectedEngine, Role};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::limits;
 use crate::plugin::api;
 
 /// The engine, pod and container of a call.
@@ -34,6 +35,17 @@ pub(crate) struct Description {
     pub(crate) contradictions: Vec<String>,
 }
 
+/// Reads a document, which may have as many annotations as the daemon can handle between two events.
+fn parse(document: &[u8]) -> Result<describe::Spec> {
+    let spec = describe::Spec::parse(document)?;
+    let (count, most) = (spec.for_engine().annotations.len(), limits::ANNOTATIONS);
+    if count > most {
+        let why = format!("config.json has {count} annotations, and at most {most} are allowed");
+        return Err(Error::new(why).hint("nothing was changed or started"));
+    }
+    Ok(spec)
+}
+
 /// Rebuilds pod and container from the call, the document, and the engine's own files. A missing or
 /// slow source only leaves the description less complete.
 pub(crate) async fn describe(
@@ -41,7 +53,7 @@ pub(crate) async fn describe(
     call: &VerbRequest,
     document: &[u8],
 ) -> Result<Description> {
-    let spec = describe::Spec::parse(document)?;
+    let spec = parse(document)?;
     let bundle = call.bundle.to_string_lossy();
     let [parent, grandparent] = call.callers(&daemon.host)?;
     let engine_call = engine::CallerInfo {
@@ -81,7 +93,7 @@ pub(crate) async fn describe_folder(
     id: &str,
     document: &[u8],
 ) -> Result<Option<Description>> {
-    let spec = describe::Spec::parse(document)?;
+    let spec = parse(document)?;
     let bundle = folder.to_string_lossy();
     let no_caller =
         engine::CallerInfo { id, bundle: &bundle, parent: &[], grandparent: &[], variables: &[] };

@@ -24,6 +24,7 @@ use crate::state::{Change, Container, ContainerKey, EVICTION, Lifecycle, Pod, Sk
 use crate::clock::now;
 use crate::daemon::resources::{own_pod, target};
 use crate::daemon::runtime::{command, exit_status};
+use crate::daemon::shared::few_lines::FewOf;
 use crate::daemon::shared::{Daemon, log_failure};
 
 /// Carries out the allowed evictions; the others are logged and shown by `explain`.
@@ -33,19 +34,16 @@ pub(crate) async fn carry_out(
     by: &BTreeMap<String, Vec<String>>,
     subject: Option<&ContainerKey>,
 ) {
-    let mut unknown = 0_usize;
     for api::ContainerEviction { container_id, reason, special_fields: _ } in evictions {
         tokio::task::yield_now().await;
         let askers = by.get(&container_id).map(Vec::as_slice).unwrap_or_default();
         let key = match target::find(daemon, &container_id, subject) {
             Ok(key) => key,
-            Err(_) if unknown >= limits::LISTED => {
-                unknown += 1;
-                continue;
-            }
             Err(update_error) => {
-                unknown += 1;
-                warn!("{}: {}: eviction: {update_error}", quoted(&container_id), askers.join(","));
+                let plugin = askers.join(",");
+                if daemon.report.few_lines.has_room(FewOf::Eviction, &plugin) {
+                    warn!("{}: {plugin}: eviction: {update_error}", quoted(&container_id));
+                }
                 continue;
             }
         };
@@ -56,7 +54,9 @@ pub(crate) async fn carry_out(
         }
         if let Err(why) = evicted {
             let (plugin, reason) = (askers.join(","), format!("its eviction failed: {why}"));
-            warn!(plugin, container_id = key.id, "{}: {plugin}: {reason}", key.id);
+            if daemon.report.few_lines.has_room(FewOf::Eviction, &plugin) {
+                warn!(plugin, container_id = key.id, "{}: {plugin}: {reason}", key.id);
+            }
             let refused = || AuditEntry::new(AuditAction::Refused).at_event(EVICTION);
             daemon.audit(&key, || refused().by(&plugin).because(&reason));
             let skipped = Skipped { plugin, reason };
@@ -66,9 +66,6 @@ pub(crate) async fn carry_out(
                 }
             });
         }
-    }
-    if unknown > limits::LISTED {
-        warn!("{} more evictions of the same request failed", unknown - limits::LISTED);
     }
 }
 

@@ -9,6 +9,7 @@ use crate::audit::{AuditAction, AuditEntry};
 use crate::clock::now;
 use crate::daemon::resources::{target, updates};
 use crate::daemon::shared::Daemon;
+use crate::daemon::shared::few_lines::FewOf;
 use crate::error::quoted;
 use crate::state::{ContainerKey, RuleHit, Skipped};
 
@@ -33,7 +34,9 @@ pub(super) fn note_hits(
         if record.is_none() || hits.len() >= HITS || hits.iter().any(is_known) {
             continue;
         }
-        warn!("{}: a rule in audit mode would refuse it: {note}", quoted(&key.id));
+        if daemon.report.few_lines.has_room(FewOf::WouldRefuse, &note.plugin) {
+            warn!("{}: a rule in audit mode would refuse it: {note}", quoted(&key.id));
+        }
         daemon.audit(&key, || {
             let entry = AuditEntry::new(AuditAction::WouldRefuse).at_event(event);
             AuditEntry { rule: note.rule.clone(), ..entry.by(&note.plugin).of_field(note.field()) }
@@ -66,7 +69,10 @@ pub(super) fn note_dropped(
         }
         let what = if *is_eviction { "its eviction" } else { "an update" };
         let reason = format!("{what} requested at {event} failed: {note}");
-        warn!("{}: {}: {reason}", quoted(&note.container), note.plugin);
+        let of = if *is_eviction { FewOf::Eviction } else { FewOf::Update };
+        if daemon.report.few_lines.has_room(of, &note.plugin) {
+            warn!("{}: {}: {reason}", quoted(&note.container), note.plugin);
+        }
         if let Ok(key) = target::find(daemon, &note.container, subject) {
             let skipped = Skipped { plugin: note.plugin.clone(), reason };
             updates::note_skipped(daemon, &key, "", vec![skipped]);

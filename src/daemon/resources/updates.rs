@@ -27,6 +27,7 @@ use crate::daemon::resources::apply::{self, CheckedUpdate};
 use crate::daemon::resources::error::UpdateError;
 use crate::daemon::resources::{classes, evict, ruled, target};
 use crate::daemon::shared::Daemon;
+use crate::daemon::shared::few_lines::FewOf;
 use crate::daemon::shared::messages::Classes;
 use crate::limits;
 
@@ -224,7 +225,7 @@ fn check_target(
 
 /// Carries out the updates that can be; returns the indexes of those that failed and may not.
 async fn carry_out_all(daemon: &Rc<Daemon>, update_requests: Vec<UpdateRequest>) -> Vec<usize> {
-    let (mut failed, mut unmet) = (Vec::new(), 0_usize);
+    let mut failed = Vec::new();
     for (place, mut update_request) in update_requests.into_iter().enumerate() {
         let found = std::mem::replace(&mut update_request.found, Ok(None));
         let result = match (found, &update_request.key) {
@@ -246,17 +247,10 @@ async fn carry_out_all(daemon: &Rc<Daemon>, update_requests: Vec<UpdateRequest>)
         };
         daemon.report.metrics.plugins().count_update(&plugin, outcome);
         let Err(update_error) = result else { continue };
-        unmet += 1;
-        if unmet <= limits::LISTED {
-            log_unmet(&update_request, &update_error);
-        }
         note_unmet(daemon, &update_request, &update_error);
         if !update_request.ignores_failure {
             failed.push(place);
         }
-    }
-    if unmet > limits::LISTED {
-        warn!("{} more updates of the same request failed", unmet - limits::LISTED);
     }
     failed
 }
@@ -312,7 +306,6 @@ pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) 
             let (id, key) = (key.id.clone(), Some(key.clone()));
             let update_request =
                 UpdateRequest { id, key, requested, ignores_failure: false, found: Ok(None) };
-            log_unmet(&update_request, &update_error);
             note_unmet(daemon, &update_request, &update_error);
         }
         // Not before: a daemon that dies meanwhile has to repeat it.
@@ -327,7 +320,6 @@ pub(crate) fn not_created(daemon: &Daemon, key: &ContainerKey) {
         let (id, key) = (key.id.clone(), Some(key.clone()));
         let update_request =
             UpdateRequest { id, key, requested, ignores_failure: false, found: Ok(None) };
-        log_unmet(&update_request, &UpdateError::NotCreated);
         note_unmet(daemon, &update_request, &UpdateError::NotCreated);
     }
 }
@@ -342,19 +334,21 @@ fn unmet(update_request: &UpdateRequest, update_error: &UpdateError) -> Skipped 
     Skipped { plugin: plugins.join(","), reason }
 }
 
-fn log_unmet(update_request: &UpdateRequest, update_error: &UpdateError) {
-    let Skipped { plugin, reason } = unmet(update_request, update_error);
-    let container_id = &update_request.id;
-    warn!(plugin, container_id, "{}: {plugin}: {reason}", quoted(container_id));
-}
-
-/// Notes for `explain` and the audit log that an update was not carried out.
+/// Notes for the log, `explain` and the audit log that an update was not carried out.
 fn note_unmet(daemon: &Daemon, update_request: &UpdateRequest, update_error: &UpdateError) {
     let skipped = unmet(update_request, update_error);
+    let (plugin, id) = (&skipped.plugin, &update_request.id);
+    let has_line = daemon.report.few_lines.has_room(FewOf::Update, plugin);
+    if has_line {
+        warn!(plugin, container_id = id, "{}: {plugin}: {}", quoted(id), skipped.reason);
+    }
     let Some(key) = &update_request.key else {
-        // No container has this ID.
-        let key = ContainerKey { root: String::new(), id: update_request.id.clone() };
-        return daemon.audit_skipped(&key, &update_request.requested.event, &[skipped]);
+        // No container has this ID: a plugin can request as many of these as it likes.
+        if has_line {
+            let key = ContainerKey { root: String::new(), id: id.clone() };
+            daemon.audit_skipped(&key, &update_request.requested.event, &[skipped]);
+        }
+        return;
     };
     note_skipped(daemon, key, "", vec![skipped]);
 }

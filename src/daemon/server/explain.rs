@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use crate::daemon::server::{explain_pod, rows};
-use crate::daemon::shared::Daemon;
+use crate::daemon::shared::{Daemon, events};
+use crate::rules::exec_rows;
 use crate::spec::owned;
 use crate::state::{Container, Lifecycle};
 use crate::text::{first_of, rfc3339_nanos, short_id};
@@ -164,6 +165,10 @@ fn explained(daemon: &Daemon, container: &Container) -> Value {
         "refused": container.refused,
         "skipped": skipped,
         "would_refuse": would_refuse(container),
+        "exec_rules": exec_rows(
+            &daemon.config().exec_rules,
+            &events::ruled_pod_of(&store, container),
+        ),
         "would_inject": would_inject(container),
         "gave_way": gave_way(container),
         "repeated": repeated(container),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the daemon holds at this moment, for metrics, `/readyz` and `status`.
 
+use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::shared::Daemon;
 use crate::metrics::Holdings;
 use crate::presence::{self, IfThere};
@@ -67,8 +68,8 @@ pub(super) fn required_plugins(daemon: &Daemon) -> Vec<String> {
 /// The setting that disables plugins for every container, if there is one.
 pub(super) fn switched_off(daemon: &Daemon) -> Option<&'static str> {
     // Wrapper processes obey the file at every call, whether it was reloaded or not.
-    let on_disk = daemon.process.started_with.get().map(|started_with| started_with.read().config);
-    if on_disk.map_or_else(|| daemon.config().disable, |config| config.disable) {
+    let on_disk = daemon.process.started_with.get().map(StartedWith::present);
+    if on_disk.map_or_else(|| daemon.config().disable, |loaded| loaded.config.disable) {
         return Some("nri.disable in the configuration");
     }
     let file = presence::exists(&daemon.config().disabled_file());

@@ -7,8 +7,6 @@ use tokio::net::UnixStream;
 
 use crate::daemon::lifecycle::settle;
 use crate::daemon::request::VerbRequest;
-use crate::daemon::runtime::error_log::RuntimeLog;
-use crate::daemon::runtime::state_dir;
 use crate::daemon::server::{frames, verb};
 use crate::daemon::shared::Daemon;
 use crate::daemon::shared::lane::PendingVerb;
@@ -56,10 +54,11 @@ pub(super) async fn serve(
     };
     if let Some(verb) = verb {
         let incarnation = daemon.container(&key).map_or(0, |record| record.incarnation);
+        let (pid_file_before, log) = verb::files_before(daemon, &call).await;
         let pending = PendingVerb {
             pid_file: call.pid_file.clone(),
-            pid_file_before: state_dir::pid_file_stamp(call.pid_file.as_deref()),
-            log: RuntimeLog::open(call.command_line.log.as_deref(), &call.question().cwd),
+            pid_file_before,
+            log,
             ..PendingVerb::new(
                 &daemon.host,
                 &key,

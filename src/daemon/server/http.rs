@@ -18,15 +18,14 @@ use hyper::{Method, Request, Response, StatusCode};
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::task::JoinHandle;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::config::MetricsListener;
 use crate::daemon::process::handover;
 use crate::daemon::process::sockets::asynchronous;
-use crate::daemon::server::holdings;
+use crate::daemon::server::{holdings, unaccepted};
 use crate::daemon::shared::Daemon;
 use crate::error::{Context, Error, Result};
-use crate::http::Connections;
 use crate::plugin::socket::{self, SocketFile};
 
 /// Mode of the socket: what it shows is root's.
@@ -34,9 +33,6 @@ const SOCKET_MODE: u32 = 0o600;
 
 /// How old a page of metrics may be: however often it is asked for, the loop makes few.
 const PAGE_AGE: Duration = Duration::from_millis(100);
-
-/// The pause after a connection that could not be accepted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
@@ -161,31 +157,21 @@ pub(crate) async fn open(at: Option<&MetricsListener>) -> Result<Option<OpenList
 
 /// Serves connections. Never ends.
 async fn accept(daemon: &Rc<Daemon>, listener: OpenListener) {
-    let connections = Connections::default();
     let metrics = Rc::new(RefCell::new(None));
-    let answer = || {
-        let (daemon, metrics) = (Rc::clone(daemon), Rc::clone(&metrics));
+    let answer = {
+        let daemon = Rc::clone(daemon);
         move |request: &Request<Incoming>| respond(&daemon, &metrics, request)
     };
+    let failed = |error: &std::io::Error| unaccepted(daemon, "the metrics listener", error);
     match listener {
         OpenListener::Tcp(listener) => {
             let address = listener.local_addr().map(|address| address.to_string());
             info!("metrics are served at http://{}/metrics", address.unwrap_or_default());
-            loop {
-                match listener.accept().await {
-                    Ok((stream, _)) => connections.serve(stream, answer()).await,
-                    Err(error) => pause(&error).await,
-                }
-            }
+            crate::http::serve(async || Ok(listener.accept().await?.0), failed, answer).await;
         }
         OpenListener::Unix(listener, path) => {
             info!("metrics are served at {}", path.display());
-            loop {
-                match listener.accept().await {
-                    Ok((stream, _)) => connections.serve(stream, answer()).await,
-                    Err(error) => pause(&error).await,
-                }
-            }
+            crate::http::serve(async || Ok(listener.accept().await?.0), failed, answer).await;
         }
     }
 }
@@ -206,11 +192,6 @@ async fn bind(path: &Path) -> Result<UnixListener> {
         }
     }
     asynchronous(socket::bind(path, SOCKET_MODE, None)?.listener)
-}
-
-async fn pause(error: &std::io::Error) {
-    warn!("the metrics listener: {}", crate::error::in_our_words(error));
-    tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
 /// The page of metrics that was made last, and when.

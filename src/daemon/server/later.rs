@@ -1,23 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A connection about a process that `exec` starts: what the audit log has of it (decision D60).
+//! A connection about a process that `exec` starts: whether an exec rule refuses it, and what the audit
+//! log has of it (decision D60).
 
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::net::UnixStream;
+use tracing::warn;
 
 use crate::audit::{AuditAction, AuditEntry, ExecutedProcess};
 use crate::config::ExecArgs;
 use crate::daemon::request::VerbRequest;
-use crate::daemon::server::frames;
-use crate::daemon::shared::Daemon;
+use crate::daemon::server::{frames, verb};
+use crate::daemon::shared::{Daemon, events};
 use crate::daemon::watch::pidfd::{self, ProcessExit};
 use crate::engine::EngineKind;
-use crate::error::Result;
+use crate::error::{Error, Result, quoted};
 use crate::link::{DaemonResponse, LaterProcess, Proceed};
 use crate::presence;
-use crate::state::ContainerKey;
+use crate::rules;
+use crate::state::{ContainerKey, RuleHit};
+
+/// The event of these lines.
+const EXEC: &str = "exec";
 
 /// How long a process that is not detached may run before its line says that it was started: later
 /// the line might be lost with the daemon.
@@ -35,6 +41,13 @@ pub(super) async fn serve(
 ) -> Result<()> {
     let Some(process) = call.take_later() else { return Ok(()) };
     daemon.report.count(call.verb());
+    if let Err(error) = judge(daemon, &call.key, &process) {
+        if daemon.config().audits_execs() {
+            let (at, rule) = (crate::clock::now(), error.rule());
+            write_line(daemon, &call.key, at, &process, "refused", None, rule);
+        }
+        return verb::refuse(daemon, stream, call.verb(), &call.key, &error).await;
+    }
     daemon.report.metrics.count_request(call.verb(), "proceeded");
     if process.waits {
         frames::send(stream, &DaemonResponse::Proceed(Proceed::default())).await?;
@@ -43,6 +56,50 @@ pub(super) async fn serve(
         tokio::task::spawn_local(audit(Rc::clone(daemon), call, process));
     }
     Ok(())
+}
+
+/// Refuses a process that an exec rule refuses, and notes what one in audit mode would refuse.
+fn judge(daemon: &Daemon, key: &ContainerKey, process: &LaterProcess) -> Result<()> {
+    let config = daemon.config();
+    let pod = {
+        let store = daemon.records.read();
+        store.container(key).map(|record| events::ruled_pod_of(&store, record))
+    };
+    let verdict = rules::judge(&config.exec_rules, pod.as_ref(), process);
+    for rule in verdict.would_refuse {
+        note_hit(daemon, key, &rule.name);
+    }
+    let Some(rule) = verdict.refused else { return Ok(()) };
+    let error = Error::new(rules::exec_refusal(&rule.name)).against(&rule.name);
+    daemon.report.metrics.plugins().count_rule(&rule.name, "refused");
+    // Not written: an engine may repeat a probe for ever.
+    daemon.records.change_in_memory(key, |record| {
+        record.refuse(format!("exec: {}", error.why()), crate::clock::now());
+    });
+    Err(error)
+}
+
+/// Notes a process that a rule in audit mode would refuse, for a container once.
+fn note_hit(daemon: &Daemon, key: &ContainerKey, rule: &str) {
+    daemon.report.metrics.plugins().count_rule(rule, "would_refuse");
+    let hit = RuleHit {
+        at: crate::clock::now(),
+        event: EXEC.to_owned(),
+        plugin: String::new(),
+        field: String::new(),
+        rule: rule.to_owned(),
+    };
+    let is_it = |known: &RuleHit| known.event == EXEC && known.rule == rule;
+    let record = daemon.container(key);
+    if record.is_some_and(|record| record.would_refuse.iter().any(is_it)) {
+        return;
+    }
+    warn!("{}: the exec rule \"{}\" would refuse it", quoted(&key.id), quoted(rule));
+    daemon.audit(key, || {
+        let entry = AuditEntry::new(AuditAction::WouldRefuse).at_event(EXEC);
+        AuditEntry { rule: rule.to_owned(), ..entry }
+    });
+    daemon.change(key, |record| record.would_refuse.push(hit));
 }
 
 /// Writes the line of a process once it is known what came of it.
@@ -122,6 +179,6 @@ fn write_line(
         at,
         rule: rule.to_owned(),
         executed: Some(executed),
-        ..AuditEntry::new(AuditAction::Exec).at_event("exec")
+        ..AuditEntry::new(AuditAction::Exec).at_event(EXEC)
     });
 }

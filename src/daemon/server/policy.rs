@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::daemon::server::rows;
 use crate::daemon::shared::{Daemon, events};
+use crate::inject;
 use crate::rules::report;
 use crate::state::Pod;
 
@@ -35,8 +36,10 @@ pub(super) fn policy(daemon: &Daemon, wanted: &str, plugins: &Value) -> Result<V
     let connected = daemon.registry.connected();
     let ids = connected.iter().map(|plugin| plugin.chained.id());
     let ids = ids.chain(asked.map(ToOwned::to_owned));
-    let mut document =
-        report(&daemon.config(), &daemon.registry.rules(), &events::ruled_pod(pod), ids);
+    let (rules, ruled) = (daemon.registry.rules(), events::ruled_pod(pod));
+    let mut document = report(&daemon.config(), &rules, &ruled, ids);
+    let injections = daemon.registry.injections();
+    document["injections"] = inject::report(&injections, &rules, &ruled, None);
     document["pod"]["id"] = pod.id.clone().into();
     document["pod"]["name"] = pod.name.clone().into();
     Ok(document)

@@ -3,34 +3,47 @@
 
 use std::rc::Rc;
 
+use serde::Serialize;
 use serde_json::json;
+use serde_json::value::{RawValue, to_raw_value};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::Receiver;
 
 use crate::clock::now;
 use crate::daemon::server::frames;
-use crate::daemon::shared::{Daemon, events};
+use crate::daemon::shared::{Daemon, events, messages};
 use crate::error::Result;
+use crate::limits;
 use crate::link::DaemonResponse;
-use crate::plugin::json::show_list;
+use crate::plugin::json::show;
 
 /// Sends the state, then every request, until the reader closes its end.
 pub(crate) async fn serve(daemon: &Rc<Daemon>, stream: &mut UnixStream) -> Result<()> {
     // State and recording begin in one step: between them no event is missing, and none is there
     // twice.
-    let (pods, containers) =
-        events::snapshot(&daemon.records.read(), |record| daemon.is_paused(record));
+    let (pods, containers) = events::snapshot(&daemon.records.read());
     let plugins: Vec<String> =
         daemon.registry.synchronized().iter().map(|chained| chained.id()).collect();
     let mut lines = daemon.registry.recorders.listen();
     frames::send(stream, &DaemonResponse::Admin("{}".to_owned())).await?;
-    let state = json!({"pods": show_list(&pods), "containers": show_list(&containers)});
-    let state = json!({"at": now(), "plugins": plugins, "state": state});
-    drop((pods, containers));
+    let mut state = StateLine { plugins: Some(plugins), ..StateLine::default() };
+    for pod in pods {
+        if let Some(line) = state.add(|parts| &mut parts.pods, &show(&pod)) {
+            stream.write_all(line.as_bytes()).await?;
+        }
+    }
+    // The records are of one moment, so showing them may take its time.
+    for container in containers {
+        let message = messages::container_as_it_is(&container, daemon.is_paused(&container));
+        match state.add(|parts| &mut parts.containers, &show(&message)) {
+            Some(line) => stream.write_all(line.as_bytes()).await?,
+            None => tokio::task::yield_now().await,
+        }
+    }
+    stream.write_all(state.line().as_bytes()).await?;
     let (mut reader, mut writer) = stream.split();
     let mut nothing = [0_u8; 1];
-    writer.write_all(format!("{state}\n").as_bytes()).await?;
     loop {
         tokio::select! {
             line = lines.recv() => match line {
@@ -60,4 +73,90 @@ async fn send_rest(
         }
     }
     Ok(())
+}
+
+/// One line of the state; a long state has several, each of which adds to those before.
+#[derive(Debug, Serialize)]
+struct StateLine {
+    at: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plugins: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    adds: bool,
+    state: Parts,
+    #[serde(skip)]
+    bytes: usize,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Parts {
+    pods: Vec<Box<RawValue>>,
+    containers: Vec<Box<RawValue>>,
+}
+
+impl Default for StateLine {
+    fn default() -> Self {
+        Self { at: now(), plugins: None, adds: false, state: Parts::default(), bytes: 0 }
+    }
+}
+
+impl StateLine {
+    /// Adds to one of its lists. Returns the line so far where there was no room in it.
+    fn add(
+        &mut self,
+        list: impl FnOnce(&mut Parts) -> &mut Vec<Box<RawValue>>,
+        message: &impl Serialize,
+    ) -> Option<String> {
+        let shown = to_raw_value(message).ok()?;
+        let (bytes, length) = (self.bytes, shown.get().len());
+        let is_full = bytes > 0 && bytes + length > limits::RECORDED_STATE;
+        let full =
+            is_full.then(|| std::mem::replace(self, Self { adds: true, ..Self::default() }).line());
+        self.bytes += length;
+        list(&mut self.state).push(shown);
+        full
+    }
+
+    fn line(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default() + "\n"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn a_long_state_has_several_lines_and_each_but_the_first_adds() {
+        let mut state = StateLine { plugins: Some(vec!["10-a".to_owned()]), ..Default::default() };
+        let long = json!({"id": "p".repeat(limits::RECORDED_STATE / 4)});
+        let mut lines = Vec::new();
+        lines.extend((0..3).filter_map(|_| state.add(|parts| &mut parts.pods, &long)));
+        lines.extend((0..2).filter_map(|_| state.add(|parts| &mut parts.containers, &long)));
+        lines.push(state.line());
+        let longest = lines.iter().map(String::len).max().unwrap();
+        assert!(longest < limits::RECORDED_STATE + 200, "{longest}");
+        let lines: Vec<Value> =
+            lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let counts = |line: &Value| {
+            let count = |what: &str| line["state"][what].as_array().unwrap().len();
+            (count("pods"), count("containers"))
+        };
+        assert_eq!(lines.iter().map(counts).collect::<Vec<_>>(), [(3, 0), (0, 2)]);
+        assert_eq!((&lines[0]["plugins"], &lines[0]["adds"]), (&json!(["10-a"]), &Value::Null));
+        assert_eq!((&lines[1]["plugins"], &lines[1]["adds"]), (&Value::Null, &json!(true)));
+    }
+
+    #[test]
+    fn a_container_longer_than_a_line_has_one_and_so_has_an_empty_state() {
+        let mut state = StateLine::default();
+        let long = json!({"id": "p".repeat(limits::RECORDED_STATE * 2)});
+        assert_eq!(state.add(|parts| &mut parts.containers, &long), None);
+        let first = state.add(|parts| &mut parts.containers, &json!({"id": "c2"})).unwrap();
+        assert!(first.len() > limits::RECORDED_STATE * 2);
+        assert!(state.line().contains("\"adds\":true"));
+        assert!(StateLine::default().line().contains(r#""state":{"pods":[]"#));
+    }
 }

@@ -3,40 +3,30 @@
 
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
-use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
 use tracing::{debug, warn};
 
+use crate::accept;
 use crate::argv::Verb;
 use crate::daemon::process::requests::ReexecRequest;
 use crate::daemon::request::{ReceivedQuestion, VerbRequest};
 use crate::daemon::server::drain::{Drain, OpenConnection};
-use crate::daemon::server::{admin, frames, hook, later, recording, verb};
+use crate::daemon::server::{admin, frames, hook, later, recording, unaccepted, verb};
 use crate::daemon::shared::Daemon;
 use crate::error::{Error, Result};
 use crate::link::{DaemonResponse, PROTOCOL, Proceed, is_understood};
 
-/// The pause after a connection that could not be accepted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Accepts connections. Never ends.
-pub(crate) async fn accept(daemon: Rc<Daemon>, drain: Rc<Drain>, listener: UnixListener) {
+/// Serves every connection. Never ends.
+pub(crate) async fn serve_all(daemon: Rc<Daemon>, drain: Rc<Drain>, listener: UnixListener) {
     loop {
         drain.until_accepting().await;
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let failed = |error: &std::io::Error| unaccepted(&daemon, "the daemon socket", error);
+        let (stream, _) = tokio::select! {
+            accepted = accept::next(async || listener.accept().await, failed) => accepted,
             () = drain.until_paused() => continue,
         };
-        match accepted {
-            Ok((stream, _)) => {
-                tokio::task::spawn_local(serve(Rc::clone(&daemon), Rc::clone(&drain), stream));
-            }
-            Err(error) => {
-                warn!("the daemon socket: {}", crate::error::in_our_words(&error));
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
+        tokio::task::spawn_local(serve(Rc::clone(&daemon), Rc::clone(&drain), stream));
     }
 }
 

@@ -3,6 +3,7 @@
 //! it (decisions D1, D3, D8).
 
 use std::cell::RefCell;
+use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use crate::daemon::lifecycle::{rollback, settle};
 use crate::daemon::recovery::bypassed;
 use crate::daemon::request::VerbRequest;
 use crate::daemon::runtime::error_log::RuntimeLog;
-use crate::daemon::runtime::state_dir;
+use crate::daemon::runtime::state_dir::{self, Stamp};
 use crate::daemon::server::frames;
 use crate::daemon::shared::bundle_turns::BundleTurn;
 use crate::daemon::shared::lane::{Lane, PendingVerb, ProposedUpdate};
@@ -60,7 +61,6 @@ pub(super) async fn serve(
         call.process().ok_or_else(|| Error::new("the request has no process descriptor"))?;
     let lane = daemon.lane(&key);
     let until = daemon.caller_waits_until();
-    let pid_file_before = state_dir::pid_file_stamp(call.pid_file.as_deref());
     let verb = call.command_line.verb;
     let is_delete = verb == Verb::Delete;
     if frames::is_closed(stream) && !is_delete {
@@ -75,20 +75,21 @@ pub(super) async fn serve(
             Some(wait) => tokio::time::timeout(wait, turn).await.ok(),
             None => Some(turn.await),
         };
+        let before = files_before(daemon, &call).await;
         daemon.host.point(Point::DaemonAsked)?;
         if turn.is_none() {
             let decided = Decided { is_watched: is_delete, ..Decided::watched(Proceed::default()) };
-            return Ok((decided, turn, bundle));
+            return Ok((decided, turn, bundle, before));
         }
         settle::settle_before(daemon, &key, &lane).await;
         let caller = TraceContext::of_variables(&call.question().variables);
         let decided = trace::within(caller, decide(daemon, &mut call));
         let decided = plugin::with_caller_deadline(until, decided).await;
-        decided.map(|decided| (decided, turn, bundle))
+        decided.map(|decided| (decided, turn, bundle, before))
     })
     .await?;
     daemon.report.metrics.observe_request(call.verb(), begun.elapsed());
-    let (decided, _turn, bundle) = match decided {
+    let (decided, _turn, bundle, (pid_file_before, log)) = match decided {
         Ok(decided) => decided,
         Err(error) => return refuse(daemon, stream, call.verb(), &key, &error).await,
     };
@@ -98,7 +99,7 @@ pub(super) async fn serve(
         pid_file: call.pid_file.clone(),
         pid_file_before,
         bundle: RefCell::new(bundle),
-        log: RuntimeLog::open(call.command_line.log.as_deref(), &call.question().cwd),
+        log,
         proposed: RefCell::new(decided.proposed),
         ..PendingVerb::new(&daemon.host, &key, (verb, incarnation), (call.question().pid, process))
     };
@@ -165,6 +166,24 @@ fn turn_wait(verb: Verb) -> Option<Duration> {
 async fn bundle_turn(daemon: &Daemon, call: &VerbRequest) -> Result<Option<BundleTurn>> {
     let Some(dir) = call.received.descriptor(Attached::Bundle) else { return Ok(None) };
     daemon.lanes.bundles.turn(dir, &call.key.id).await.map(Some)
+}
+
+/// The call's PID file and log as they are before the runtime runs. Engines keep them in the bundle.
+pub(super) async fn files_before(
+    daemon: &Daemon,
+    call: &VerbRequest,
+) -> (io::Result<Option<Stamp>>, Option<RuntimeLog>) {
+    let (pid_file, log) = (call.pid_file.clone(), call.command_line.log.clone());
+    if pid_file.is_none() && log.is_none() {
+        return (Ok(None), None);
+    }
+    let (folder, cwd) = (call.bundle.to_string_lossy(), call.question().cwd.clone());
+    let look = move || {
+        let stamp = state_dir::pid_file_stamp(pid_file.as_deref());
+        Ok((stamp, RuntimeLog::open(log.as_deref(), &cwd)))
+    };
+    let no_answer = |error: Error| (Err(io::Error::other(error.to_string())), None);
+    daemon.off_loop(&folder, look).await.unwrap_or_else(no_answer)
 }
 
 /// Sends the wrapper a refusal, and notes it.

@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::sys::stat::fstat;
+use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::error::{Context, Error, Result, quoted};
@@ -76,8 +76,11 @@ impl Bundles {
 }
 
 fn directory(dir: impl AsFd) -> Result<Directory> {
-    let stat = fstat(dir).doing(|| "looking at the bundle")?;
-    Ok((stat.st_dev, stat.st_ino))
+    // What the kernel knows of it: a file server is not asked.
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = statx(dir, "", flags, StatxFlags::INO).map_err(std::io::Error::from);
+    let stat = stat.doing(|| "looking at the bundle")?;
+    Ok((makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino))
 }
 
 #[cfg(test)]

@@ -39,19 +39,10 @@ pub(crate) fn of_pod(store: &Store, event: Event, id: &str) -> Option<Notificati
 
 /// Everything a plugin is synchronized with: announced pods, and containers, including those that
 /// have exited but are not removed. NRI: engines leave these out.
-pub(crate) fn snapshot(
-    store: &Store,
-    is_paused: impl Fn(&Container) -> bool,
-) -> (Vec<api::PodSandbox>, Vec<api::Container>) {
-    let (pods, containers) = shown(store);
-    let containers = containers.map(|record| {
-        let mut message = messages::container(record);
-        if is_paused(record) {
-            message.state = api::ContainerState::CONTAINER_PAUSED.into();
-        }
-        message
-    });
-    (pods.map(messages::pod).collect(), containers.collect())
+pub(crate) fn snapshot(store: &Store) -> (Vec<api::PodSandbox>, Vec<Rc<Container>>) {
+    let mut containers = store.all_shared();
+    containers.retain(|container| is_shown(container));
+    (pods_shown(store).map(messages::pod).collect(), containers)
 }
 
 /// What a plugin is synchronized with, at one moment.
@@ -109,8 +100,7 @@ pub(crate) fn snapshot_shared(
     plugin: &str,
     is_ending: impl Fn(&Subject) -> bool,
 ) -> Moment {
-    let (pods, _) = shown(store);
-    let pods = pods.filter(|pod| !is_ending(&Subject::Pod(pod.id.clone())));
+    let pods = pods_shown(store).filter(|pod| !is_ending(&Subject::Pod(pod.id.clone())));
     let mut containers = store.all_shared();
     containers.retain(|container| {
         is_shown(container) && !is_ending(&Subject::Container(container.key.clone()))
@@ -143,10 +133,9 @@ pub(crate) fn snapshot_shared(
     Moment { pods, containers, about, hidden }
 }
 
-/// Pods and containers that plugins see.
-fn shown(store: &Store) -> (impl Iterator<Item = &Pod>, impl Iterator<Item = &Container>) {
-    let pods = store.pods().filter(|pod| pod.state != PodState::Created);
-    (pods, store.containers().filter(|container| is_shown(container)))
+/// Pods that plugins see.
+fn pods_shown(store: &Store) -> impl Iterator<Item = &Pod> {
+    store.pods().filter(|pod| pod.state != PodState::Created)
 }
 
 fn is_shown(container: &Container) -> bool {

@@ -82,13 +82,24 @@ pub(crate) fn container(record: &Container) -> api::Container {
     message
 }
 
-/// The same as bytes; its record does not know whether it is paused.
+/// The same with what its record does not know: whether it is paused.
+pub(crate) fn container_as_it_is(record: &Container, is_paused: bool) -> api::Container {
+    let mut message = container(record);
+    set_paused(&mut message, is_paused);
+    message
+}
+
+fn set_paused(message: &mut api::Container, is_paused: bool) {
+    if is_paused {
+        message.state = api::ContainerState::CONTAINER_PAUSED.into();
+    }
+}
+
+/// The same as bytes.
 pub(crate) fn container_encoded(record: &Container, is_paused: bool) -> Encoded {
     let mut now = api::Container::default();
     fill_in(&mut now, record);
-    if is_paused {
-        now.state = api::ContainerState::CONTAINER_PAUSED.into();
-    }
+    set_paused(&mut now, is_paused);
     let now = now.write_to_bytes().unwrap_or_default();
     Encoded { kept: kept(&record.message, &OF_RECORD), now }
 }

@@ -10,8 +10,10 @@ pub(crate) mod bundle_turns;
 pub(crate) mod caches;
 pub(crate) mod events;
 pub(crate) mod eviction_rate;
+pub(crate) mod few_lines;
 pub(crate) mod lane;
 pub(crate) mod messages;
+mod off_loop;
 mod paused;
 pub(crate) mod queues;
 pub(crate) mod records;
@@ -37,6 +39,7 @@ use crate::state::{Container, ContainerKey, Pod, Store};
 use caches::Caches;
 use eviction_rate::EvictionRate;
 use lane::{Lane, Lanes};
+use off_loop::Unanswered;
 use queues::{InitProcess, PodNews, Watches};
 use records::Records;
 use report::Report;
@@ -58,6 +61,8 @@ pub(crate) struct Daemon {
     pub(crate) report: Report,
     pub(crate) process: OwnProcess,
     pub(crate) evictions: EvictionRate,
+    /// File systems that do not answer.
+    unanswered: Unanswered,
 }
 
 impl Daemon {
@@ -75,6 +80,7 @@ impl Daemon {
             report,
             process: OwnProcess::default(),
             evictions: EvictionRate::default(),
+            unanswered: Unanswered::default(),
         })
     }
 

@@ -4,21 +4,18 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::few_lines::{LineLimit, Room};
 use crate::clock::now;
 
-/// The time in which lines are counted.
-pub(crate) const WINDOW: Duration = Duration::from_secs(60);
-
 /// The most lines of one reason in that time: enough for the plugins of a node that is set up wrong.
-const REFUSALS: u32 = 10;
+const REFUSALS: usize = 10;
 
 /// The most lines about plugins that connect, and as many about those that disconnect.
-const PLUGINS: u32 = 100;
+const PLUGINS: usize = 100;
 
 /// What the lines are about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,20 +85,12 @@ impl ConnectionLine {
     }
 }
 
-/// Whether there is room for a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Room {
-    Line,
-    /// It is one of those that a later line counts.
-    HeldBack {
-        /// The first one: that later line is to be written once [`WINDOW`] is over.
-        is_first: bool,
-    },
-}
-
 /// How many there were of each kind.
 #[derive(Debug, Default)]
-pub(crate) struct ConnectionLines(RefCell<BTreeMap<ConnectionLine, Counted>>);
+pub(crate) struct ConnectionLines {
+    counted: RefCell<BTreeMap<ConnectionLine, Counted>>,
+    limit: LineLimit<ConnectionLine>,
+}
 
 #[derive(Debug, Default)]
 struct Counted {
@@ -109,15 +98,12 @@ struct Counted {
     /// The last one: Unix time in nanoseconds, and the line.
     at: i64,
     last: String,
-    since: Option<Instant>,
-    lines: u32,
-    held_back: u64,
 }
 
 impl ConnectionLines {
     /// Counts one without a line.
     pub(crate) fn count(&self, kind: ConnectionLine, line: &str) {
-        let mut all = self.0.borrow_mut();
+        let mut all = self.counted.borrow_mut();
         let counted = all.entry(kind).or_default();
         counted.total += 1;
         counted.at = now();
@@ -127,33 +113,17 @@ impl ConnectionLines {
     /// Counts one; whether it has a line.
     pub(crate) fn room(&self, kind: ConnectionLine, line: &str, at: Instant) -> Room {
         self.count(kind, line);
-        let mut all = self.0.borrow_mut();
-        let counted = all.entry(kind).or_default();
-        let is_over = |since: Instant| at.saturating_duration_since(since) >= WINDOW;
-        if counted.since.is_none_or(is_over) && counted.held_back == 0 {
-            (counted.since, counted.lines) = (Some(at), 0);
-        }
-        let most = if kind.is_refusal() { REFUSALS } else { PLUGINS };
-        if counted.lines < most {
-            counted.lines += 1;
-            return Room::Line;
-        }
-        counted.held_back += 1;
-        Room::HeldBack { is_first: counted.held_back == 1 }
+        self.limit.room(kind, if kind.is_refusal() { REFUSALS } else { PLUGINS }, at)
     }
 
     /// The line about those that had none, once it is time.
     pub(crate) fn take_held_back(&self, kind: ConnectionLine) -> Option<String> {
-        let mut all = self.0.borrow_mut();
-        let counted = all.get_mut(&kind)?;
-        counted.since = None;
-        let count = std::mem::take(&mut counted.held_back);
-        (count > 0).then(|| kind.more(count))
+        self.limit.take_held_back(&kind).map(|count| kind.more(count))
     }
 
     /// Connections that were refused, for `status`.
     pub(crate) fn rows(&self) -> Value {
-        let all = self.0.borrow();
+        let all = self.counted.borrow();
         let refused = all.iter().filter(|(kind, _)| kind.is_refusal());
         let rows = refused.map(|(kind, counted)| {
             json!({"why": kind.name(), "count": counted.total, "at": counted.at, "last": counted.last})
@@ -164,27 +134,23 @@ impl ConnectionLines {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn a_flood_has_few_lines_and_one_that_counts_the_rest() {
         let (lines, begun) = (ConnectionLines::default(), Instant::now());
         let kind = ConnectionLine::Origin;
-        let rooms: Vec<Room> =
-            (0..100_000).map(|_| lines.room(kind, "10-a was refused", begun)).collect();
-        assert_eq!(rooms.iter().filter(|room| **room == Room::Line).count(), 10);
-        let firsts = rooms.iter().filter(|room| **room == Room::HeldBack { is_first: true });
-        assert_eq!(firsts.count(), 1, "one task tells of the rest");
-        // It may run late: until then none has a line.
-        assert_ne!(lines.room(kind, "", begun + WINDOW * 2), Room::Line);
+        let rooms = (0..100_000).map(|_| lines.room(kind, "10-a was refused", begun));
+        assert_eq!(rooms.filter(|room| *room == Room::Line).count(), 10);
         let told = lines.take_held_back(kind).unwrap();
         assert!(
-            told.starts_with("99991 more connections were refused (plugin.NAME.from)"),
+            told.starts_with("99990 more connections were refused (plugin.NAME.from)"),
             "{told}"
         );
-        assert_eq!(lines.take_held_back(kind), None);
-        assert_eq!(lines.room(kind, "last", begun + WINDOW * 2), Room::Line);
-        assert_eq!(lines.rows()[0]["count"], 100_002);
+        assert_eq!(lines.room(kind, "last", begun), Room::Line);
+        assert_eq!(lines.rows()[0]["count"], 100_001);
         assert_eq!(lines.rows()[0]["last"], "last");
     }
 

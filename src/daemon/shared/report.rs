@@ -13,6 +13,7 @@ use crate::clock::now;
 use crate::error::{Error, quoted};
 use crate::metrics::Metrics;
 
+use super::few_lines::FewLines;
 use super::refused::ConnectionLines;
 
 /// How many failures `status` shows.
@@ -83,6 +84,8 @@ pub(crate) struct Report {
     pub(crate) contradictions: RefCell<VecDeque<Contradiction>>,
     /// Connections of plugins, by what became of them.
     pub(crate) connections: ConnectionLines,
+    /// Lines about requests of plugins, and about listeners.
+    pub(crate) few_lines: FewLines,
 }
 
 impl Default for Report {
@@ -96,6 +99,7 @@ impl Default for Report {
             missing: RefCell::default(),
             contradictions: RefCell::default(),
             connections: ConnectionLines::default(),
+            few_lines: FewLines::default(),
         }
     }
 }

@@ -78,7 +78,7 @@ async fn describe_and_record(
 ) -> Result<(Bundle, Description)> {
     let dir = call.received.take(Attached::Bundle);
     let dir = dir.ok_or_else(|| Error::new("the request has no bundle descriptor"))?;
-    let bundle = Bundle::open(daemon, dir, &call.bundle, &call.question().document)?;
+    let bundle = Bundle::open(daemon, dir, &call.bundle, &call.question().document).await?;
     let description = describe::describe(daemon, call, &bundle.original.bytes).await?;
     record::fill_in(daemon, record, &description);
     if description.role == Role::Sandbox {

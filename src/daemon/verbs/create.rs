@@ -39,7 +39,7 @@ pub(crate) async fn create(daemon: &Rc<Daemon>, call: &mut VerbRequest) -> Resul
     let record = record::blank_record(daemon, call);
     let admitted = admit(daemon, call, record).await?;
     if admitted.is_sandbox() {
-        let document = admitted.bundle.write_engines(daemon, &admitted.key)?;
+        let document = admitted.bundle.write_engines(daemon, &admitted.key).await?;
         return Ok(Some(Proceed { document, ..Proceed::default() }));
     }
     let decided = match decide(&admitted).await {
@@ -89,10 +89,10 @@ async fn decide(admitted: &Admitted) -> Result<Option<String>> {
         if daemon.container(key).is_some_and(|record| has_news(&record)) {
             daemon.records.change(key, |_| ())?;
         }
-        return bundle.write_engines(daemon, key);
+        return bundle.write_engines(daemon, key).await;
     };
     daemon.host.point(Point::DaemonDocument)?;
-    bundle.write_beside(daemon, key, &bytes).map(Some)
+    bundle.write_beside(daemon, key, Some(bytes)).await.map(Some)
 }
 
 /// Whether the record of a container with an unchanged document has data to write.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Processes that `exec` starts in a container: the audit log has a line for each, if that is wanted,
-//! and a call that nothing wants to know of is the runtime's as it came.
+//! rules refuse some, and a call that nothing wants to know of is the runtime's as it came.
 
 mod audited;
+mod ruled;
 
 use serde_json::{Value, json};
 use test_support::{TestHost, wait_until};

@@ -6,15 +6,15 @@ use test_support::adjustments::sets;
 use test_support::{BUNDLE, TestHost, fails, started, succeeds};
 
 /// A host of which the configuration ends with these lines.
-fn host(more: &str) -> TestHost {
+pub(super) fn host(more: &str) -> TestHost {
     started(&format!("---\n{more}"))
 }
 
-fn seen(host: &TestHost) -> Value {
+pub(super) fn seen(host: &TestHost) -> Value {
     serde_json::from_str(&host.read("fake/seen.json")).unwrap()
 }
 
-fn env(host: &TestHost) -> Value {
+pub(super) fn env(host: &TestHost) -> Value {
     seen(host)["process"]["env"].clone()
 }
 

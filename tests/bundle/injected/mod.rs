@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `[[inject]]` with the built binary: values that containers get without a plugin.
 
+mod failures;
 mod first;
+mod table;

@@ -9,12 +9,12 @@ use test_support::scripted_plugin::{Ask, heard};
 use test_support::{BUNDLE, Script, TestHost, fails, started, succeeds, wait_until};
 
 /// A container as containerd's CRI plugin lays it down, in a namespace; its bundle.
-pub(super) fn pod_container(host: &TestHost, namespace: &str, id: &str) -> String {
+pub(crate) fn pod_container(host: &TestHost, namespace: &str, id: &str) -> String {
     lay_down(host, namespace, id, &format!("io.containerd.runtime.v2.task/k8s.io/{id}"))
 }
 
 /// The same anywhere: whoever writes a bundle writes its annotations.
-pub(super) fn lay_down(host: &TestHost, namespace: &str, id: &str, bundle: &str) -> String {
+pub(crate) fn lay_down(host: &TestHost, namespace: &str, id: &str, bundle: &str) -> String {
     let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
     document["annotations"] = json!({
         "io.kubernetes.cri.container-type": "container",
@@ -30,17 +30,17 @@ pub(super) fn lay_down(host: &TestHost, namespace: &str, id: &str, bundle: &str)
 }
 
 /// A plugin that asks for updates and evictions on its own.
-pub(super) struct Asker(tokio::sync::mpsc::UnboundedSender<Ask>);
+pub(crate) struct Asker(tokio::sync::mpsc::UnboundedSender<Ask>);
 
 impl Asker {
-    pub(super) fn new() -> (Self, Script) {
+    pub(crate) fn new() -> (Self, Script) {
         let (sender, asks) = tokio::sync::mpsc::unbounded_channel();
         let asks = std::sync::Arc::new(tokio::sync::Mutex::new(asks));
         (Self(sender), Script { asks: Some(asks), ..Script::default() })
     }
 
     /// The containers whose updates failed.
-    pub(super) fn ask(&self, update: Vec<api::ContainerUpdate>, evict: &[&str]) -> Vec<String> {
+    pub(crate) fn ask(&self, update: Vec<api::ContainerUpdate>, evict: &[&str]) -> Vec<String> {
         let evict = evict.iter().map(|id| api::ContainerEviction {
             container_id: (*id).to_owned(),
             ..Default::default()

@@ -11,6 +11,7 @@ mod files;
 mod listeners;
 mod plugins;
 mod readers;
+mod server;
 mod trace;
 
 use std::any::Any;
@@ -35,8 +36,8 @@ const ANSWER_WAIT: Duration = Duration::from_secs(60);
 type Row = (&'static str, fn(PathBuf) -> Option<Place>);
 
 fn cases() -> Vec<Row> {
-    let all = [listeners::CASES, files::CASES, plugins::CASES, readers::CASES, engine::CASES];
-    all.concat()
+    let (by_files, by_peers) = ([files::CASES, server::CASES], [plugins::CASES, readers::CASES]);
+    [&[listeners::CASES][..], &by_files, &by_peers, &[engine::CASES]].concat().concat()
 }
 
 /// A daemon whose calls are traced, and its peers.
@@ -110,6 +111,28 @@ impl Place {
             );
             self.beat();
         }
+    }
+
+    /// Operators are answered while something is done that takes its time.
+    #[track_caller]
+    fn during<T: Send>(&mut self, work: impl FnOnce(&TestHost) -> T + Send) -> T {
+        let (done, is_done) = std::sync::mpsc::channel();
+        let host = &self.host;
+        let (outcome, beats) = std::thread::scope(|scope| {
+            let working = scope.spawn(move || {
+                let outcome = work(host);
+                let _nobody_waits = done.send(());
+                outcome
+            });
+            let mut beats = 0;
+            while is_done.recv_timeout(Duration::from_millis(100)).is_err() {
+                assert_eq!(status(host).unwrap_or_default()["pid"], self.pid, "no answer");
+                beats += 1;
+            }
+            (working.join().unwrap(), beats)
+        });
+        self.beats += beats;
+        outcome
     }
 
     /// Ends the trace: the blocking calls of the loop's thread, and how many calls it made.

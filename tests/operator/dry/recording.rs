@@ -126,3 +126,19 @@ fn a_time_that_is_none_is_a_mistake_of_the_command_line() {
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("such as 30s"), "{}", stderr(&output));
 }
+
+#[test]
+fn a_state_of_several_lines_is_one_state_for_plugins_that_connect() {
+    let temp = prepared("");
+    let adds = |id: &str| json!({"at": 2, "adds": true, "state": {"containers": [{"id": id}]}});
+    let lines = [recorded_state(&["10-a"]), adds("c1"), adds("c2"), create(json!(1))];
+    let file = write(&temp, &lines);
+    let mut replay = Replay::on(temp, &[&file]);
+    wait_until_said(&replay.path("stderr"), "waits up to 30s for 10-a");
+    let plugin = replay.plugin("10-a", ReplayPlugin::new().creating(setting("A", "1")));
+    let answer = replay.answer(&json!(1));
+    assert_eq!(answer["owners"], json!({"Env[A]": "10-a"}), "{answer}");
+    let told = plugin.last("Synchronize");
+    assert!(["p0", "c1", "c2"].iter().all(|id| told.contains(id)), "{told}");
+    assert_eq!(told.matches("c1").count(), 1, "each line counts once: {told}");
+}

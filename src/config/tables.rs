@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reads the tables of a list such as `[[rule]]`, each by a table of keys. A section of such a list
+//! protects: one with a mistake is replaced by one that is closed. Nothing here reads a file.
+
+use toml_edit::{ArrayOfTables, Item, TableLike, Value};
+
+use super::lists::TableMistake;
+use super::selectors::{Mistake, PodSelectors};
+use super::settings::Config;
+use super::spelling::nearest;
+use crate::error::quoted;
+
+/// One key of such a section.
+pub(super) struct ListKey<S: 'static> {
+    pub(super) name: &'static str,
+    pub(super) default: &'static str,
+    pub(super) meaning: &'static str,
+    pub(super) set: fn(&mut S, &Value) -> Result<(), Mistake>,
+}
+
+/// Defines the keys of a section: name, default, meaning, and what sets it.
+macro_rules! list_keys {
+    ($keys:ident: $section:ty; $($name:literal = $default:literal, $meaning:literal, |$rule:ident, $value:ident| $set:expr;)*) => {
+        const $keys: &[super::tables::ListKey<$section>] = &[$(super::tables::ListKey {
+            name: $name,
+            default: $default,
+            meaning: $meaning,
+            set: |$rule, $value| { $set; Ok(()) },
+        }),*];
+    };
+}
+pub(super) use list_keys;
+
+/// A section of such a list.
+pub(super) trait ListedSection: Default + 'static {
+    /// The name of the list.
+    const LIST: &'static str;
+    /// Every key that it can have.
+    const KEYS: &'static [ListKey<Self>];
+
+    /// The sections of a configuration.
+    fn list(config: &mut Config) -> &mut Vec<Self>;
+    /// The pods that it is about.
+    fn pods(&mut self) -> &mut PodSelectors;
+    /// Its name.
+    fn name(&mut self) -> &mut String;
+    /// What stands in for one that has a mistake.
+    fn closed(name: &str) -> Self;
+
+    /// Whether its values go together.
+    fn check(&self) -> Result<(), Mistake> {
+        Ok(())
+    }
+
+    /// Reads the tables of one file into the configuration; `place` is `FILE:LINE` of an offset.
+    fn read_list(
+        config: &mut Config,
+        tables: &ArrayOfTables,
+        place: &dyn Fn(usize) -> String,
+    ) -> Vec<TableMistake> {
+        let mut mistakes = Vec::new();
+        for table in tables {
+            let at = table.span().map_or(0, |span| span.start);
+            let (section, mut wrong) = read::<Self>(table, at);
+            let name = place(at);
+            if wrong.is_empty() {
+                let added = add(config, section, &name);
+                wrong.extend(added.err().map(|what| TableMistake::new(at, what.into_owned())));
+            }
+            if !wrong.is_empty() {
+                Self::list(config).push(Self::closed(&name));
+            }
+            mistakes.extend(wrong);
+        }
+        mistakes
+    }
+
+    /// Takes over a table whose keys and values need no parser; false where it has a mistake.
+    fn add_plain(config: &mut Config, settings: &[(String, Value)], place: &str) -> bool {
+        let mut section = Self::default();
+        let mut set = settings.iter().map(|(name, value)| {
+            let key = Self::KEYS.iter().find(|key| key.name == name);
+            key.is_some_and(|key| (key.set)(&mut section, value).is_ok())
+        });
+        set.all(|is_set| is_set) && add(config, section, place).is_ok()
+    }
+
+    /// The keys as `docs/config.md` shows them.
+    fn markdown(introduction: &str) -> String {
+        let mut page = format!("\n{introduction}\n\n| key | default | meaning |\n|---|---|---|\n");
+        for ListKey { name, default, meaning, set: _ } in Self::KEYS {
+            let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
+            page.push_str(&format!("| `{}.{name}` | {default} | {meaning} |\n", Self::LIST));
+        }
+        page
+    }
+}
+
+fn read<S: ListedSection>(table: &dyn TableLike, at: usize) -> (S, Vec<TableMistake>) {
+    let (mut section, mut mistakes) = (S::default(), Vec::new());
+    for (name, item) in table.iter() {
+        let key = table.get_key_value(name).and_then(|(key, _)| key.span());
+        let at_key = key.map_or(at, |span| span.start);
+        let Some(key) = S::KEYS.iter().find(|key| key.name == name) else {
+            let hint = nearest(name, S::KEYS.iter().map(|key| key.name));
+            let what = format!("unknown key {}.{name} (did you mean {hint}?)", S::LIST);
+            mistakes.push(TableMistake::new(at_key, what));
+            continue;
+        };
+        let set = match item {
+            Item::Value(value) => (key.set)(&mut section, value),
+            Item::Table(table) if name == "labels" => section.pods().set_labels(table),
+            Item::None | Item::Table(_) | Item::ArrayOfTables(_) => {
+                Err("expected a value, not a table".into())
+            }
+        };
+        if let Err(what) = set {
+            let at = item.span().map_or(at_key, |span| span.start);
+            mistakes.push(TableMistake::new(at, format!("{}.{name}: {what}", S::LIST)));
+        }
+    }
+    (section, mistakes)
+}
+
+/// Adds a section whose values are sound; an error if they do not go together.
+fn add<S: ListedSection>(config: &mut Config, mut section: S, place: &str) -> Result<(), Mistake> {
+    section.check()?;
+    if section.name().is_empty() {
+        place.clone_into(section.name());
+    }
+    let name = section.name().clone();
+    if S::list(config).iter_mut().any(|other| *other.name() == name) {
+        let what = S::LIST.replace('_', " ");
+        return Err(format!("another {what} has the name \"{}\"", quoted(&name)).into());
+    }
+    S::list(config).push(section);
+    Ok(())
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//! System calls on files that an engine has put wherever its operator keeps them: the file system may be a
+//! file server's, which may never answer. These calls run outside of the daemon's loop and are waited
+//! for a bounded time; one that does not return holds up one thread for each folder.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::Daemon;
+use crate::error::{Error, Result, quoted};
+
+/// How long a file system may take to answer.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
+
+/// The folders whose file system has not answered a call yet, by path.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Unanswered(Rc<RefCell<HashSet<String>>>);
+
+impl Daemon {
+    /// Runs `work` on files below `folder` outside of the loop.
+    ///
+    /// # Errors
+    /// Fails as `work` does, and when the file system does not answer, now or since an earlier call.
+    pub(crate) async fn off_loop<T: Send + 'static>(
+        &self,
+        folder: &str,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.unanswered.run(ANSWER_WAIT, folder, work).await
+    }
+}
+
+impl Unanswered {
+    async fn run<T: Send + 'static>(
+        &self,
+        wait: Duration,
+        folder: &str,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let no_answer =
+            || Error::new(format!("the file system of {} does not answer", quoted(folder)));
+        if self.0.borrow().contains(folder) {
+            return Err(no_answer());
+        }
+        let mut working = tokio::task::spawn_blocking(work);
+        if let Ok(done) = tokio::time::timeout(wait, &mut working).await {
+            return done.map_err(|_panicked| Error::new("a system call could not be made"))?;
+        }
+        let (unanswered, folder) = (Rc::clone(&self.0), folder.to_owned());
+        unanswered.borrow_mut().insert(folder.clone());
+        tokio::task::spawn_local(async move {
+            let _at_last = working.await;
+            unanswered.borrow_mut().remove(&folder);
+        });
+        Err(no_answer())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_call_that_does_not_return_holds_up_its_own_folder_alone() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let (unanswered, wait) = (Unanswered::default(), Duration::from_millis(50));
+            let (answer, answers) = mpsc::channel::<()>();
+            let hung = unanswered.run(wait, "/a", move || Ok(answers.recv().is_ok())).await;
+            assert!(hung.unwrap_err().to_string().contains("file system of /a does not answer"));
+            // It is not asked again, and another one is.
+            let again =
+                unanswered.run(wait, "/a", || -> Result<()> { panic!("it was asked") }).await;
+            assert!(again.is_err());
+            let minute = Duration::from_secs(60);
+            assert_eq!(unanswered.run(minute, "/b", || Ok(7)).await.unwrap(), 7);
+            answer.send(()).unwrap();
+            while !unanswered.0.borrow().is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let why = Error::new("it is missing");
+            let failed = unanswered.run(minute, "/a", move || -> Result<()> { Err(why) }).await;
+            assert_eq!(failed.unwrap_err().to_string(), "it is missing");
+        });
+    }
+}

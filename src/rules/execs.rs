@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which processes that `exec` starts the operator's exec rules permit (decision D60).
+//!
+//! The first rule that is about the pod and the process decides; without one, the process is
+//! permitted. Where a rule may be about it (a pod that is not proven, a process that could not be
+//! read), that rule and the later ones have to permit it. Pure: no file, no clock.
+
+use serde_json::{Value, json};
+
+use super::RuledPod;
+use super::matching::{self, Fit, Reason};
+use crate::config::{ExecRuleSection, PodSelectors, RuleMode, excluded};
+use crate::error::quoted;
+use crate::glob;
+use crate::link::LaterProcess;
+
+/// The other name of user 0.
+const ROOT: &str = "root";
+
+/// What exec rules say about a process.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct ExecVerdict<'r> {
+    /// The rule that refuses it.
+    pub(crate) refused: Option<&'r ExecRuleSection>,
+    /// The rules in audit mode that would.
+    pub(crate) would_refuse: Vec<&'r ExecRuleSection>,
+}
+
+/// Judges a process in a pod; of an unknown container nothing is known.
+pub(crate) fn judge<'r>(
+    rules: &'r [ExecRuleSection],
+    pod: Option<&RuledPod>,
+    process: &LaterProcess,
+) -> ExecVerdict<'r> {
+    let mut verdict = ExecVerdict::default();
+    for rule in rules {
+        let fit = fit_pod(&rule.pods, pod).0.min(fit_process(rule, process));
+        if fit == Fit::No {
+            continue;
+        }
+        match (rule.allow, rule.mode) {
+            (true, _) => {}
+            (false, RuleMode::Enforce) => {
+                verdict.refused.get_or_insert(rule);
+            }
+            (false, RuleMode::Audit) => verdict.would_refuse.push(rule),
+        }
+        if fit == Fit::Yes {
+            break;
+        }
+    }
+    verdict
+}
+
+fn fit_pod(pods: &PodSelectors, pod: Option<&RuledPod>) -> (Fit, Reason) {
+    match pod {
+        Some(pod) => matching::fit_pod(pods, pod),
+        None if *pods == PodSelectors::default() => (Fit::Yes, Reason::Matches(Vec::new())),
+        None => (Fit::Maybe, Reason::Matches(Vec::new())),
+    }
+}
+
+fn fit_process(rule: &ExecRuleSection, process: &LaterProcess) -> Fit {
+    fit_terminal(rule, process).min(fit_user(rule, process)).min(fit_command(rule, process))
+}
+
+fn fit_terminal(rule: &ExecRuleSection, process: &LaterProcess) -> Fit {
+    match (rule.terminal, process.terminal) {
+        (None, _) => Fit::Yes,
+        (Some(_), None) => Fit::Maybe,
+        (Some(wanted), Some(there)) => yes_if(wanted == there),
+    }
+}
+
+fn fit_user(rule: &ExecRuleSection, process: &LaterProcess) -> Fit {
+    if rule.users.is_empty() {
+        return Fit::Yes;
+    }
+    let Some(uid) = process.uid.as_deref() else { return Fit::Maybe };
+    let root = (uid == "0").then_some(ROOT);
+    let names = [Some(uid), process.username.as_deref(), root];
+    let is_it = |pattern: &str| names.iter().flatten().any(|name| glob::matches(pattern, name));
+    yes_if(has(&rule.users, is_it))
+}
+
+fn fit_command(rule: &ExecRuleSection, process: &LaterProcess) -> Fit {
+    if rule.commands.is_empty() {
+        return Fit::Yes;
+    }
+    let Some(program) = process.args.as_ref().and_then(|args| args.first()) else {
+        return Fit::Maybe;
+    };
+    let clean = cleaned(program);
+    let is_it = |pattern: &str| match (pattern.contains('/'), program.contains('/')) {
+        (true, true) => glob::matches_path(pattern, &clean),
+        (false, false) => glob::matches(pattern, program),
+        _ => false,
+    };
+    // What stands before a `..` may be a link to another folder: only the kernel knows the program.
+    let is_certain = !program.split('/').any(|part| part == "..");
+    let names_it = |entry: &String| is_it(excluded(entry).unwrap_or(entry));
+    if !is_certain && rule.commands.iter().any(names_it) {
+        return Fit::Maybe;
+    }
+    yes_if(has(&rule.commands, is_it))
+}
+
+fn yes_if(is_so: bool) -> Fit {
+    if is_so { Fit::Yes } else { Fit::No }
+}
+
+/// Whether a list has what `is_it` recognises: no exclusion does, and an entry that chooses does, or
+/// there are only exclusions.
+fn has(list: &[String], is_it: impl Fn(&str) -> bool) -> bool {
+    if list.iter().filter_map(|entry| excluded(entry)).any(&is_it) {
+        return false;
+    }
+    let mut chosen = list.iter().filter(|entry| excluded(entry).is_none()).peekable();
+    chosen.peek().is_none() || chosen.any(|entry| is_it(entry))
+}
+
+/// A path without `//`, `.` and `..`, as it would be without links.
+fn cleaned(path: &str) -> String {
+    let root = if path.starts_with('/') { "/" } else { "" };
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." if parts.last().is_some_and(|last| *last != "..") => drop(parts.pop()),
+            ".." if !root.is_empty() => {}
+            part => parts.push(part),
+        }
+    }
+    format!("{root}{}", parts.join("/"))
+}
+
+/// What a refused process is refused by, as a clause.
+pub(crate) fn exec_refusal(rule: &str) -> String {
+    format!("the exec rule \"{}\" does not permit this process", quoted(rule))
+}
+
+/// Every exec rule with how it fits a pod, for `explain` and `policy test`. What follows a rule that is
+/// about every process in the pod is never tried.
+pub(crate) fn exec_rows(rules: &[ExecRuleSection], pod: &RuledPod) -> Vec<Value> {
+    let mut is_settled = false;
+    let rows = rules.iter().map(|rule| {
+        let (fit, reason) = fit_pod(&rule.pods, Some(pod));
+        let ExecRuleSection { name, terminal, users, commands, allow, .. } = rule;
+        let is_tried = fit != Fit::No && !is_settled;
+        let is_for_all = terminal.is_none() && users.is_empty() && commands.is_empty();
+        is_settled |= fit == Fit::Yes && is_for_all;
+        let why = match reason {
+            Reason::Matches(by) if by.is_empty() => "it is about every pod".to_owned(),
+            reason @ (Reason::Differs(..) | Reason::Matches(_)) => reason.to_string(),
+        };
+        let mode = if rule.mode == RuleMode::Audit { "audit" } else { "enforce" };
+        json!({
+            "rule": name, "matches": fit.name(), "why": why, "decides": is_tried,
+            "allow": allow, "mode": mode, "terminal": terminal, "users": users, "commands": commands,
+        })
+    });
+    rows.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn section(conditions: &[(&str, &str)]) -> ExecRuleSection {
+        let mut rule = ExecRuleSection::default();
+        for (key, value) in conditions {
+            let list = || value.split(' ').map(str::to_owned).collect();
+            match *key {
+                "name" => rule.name = (*value).to_owned(),
+                "namespaces" => rule.pods.namespaces = list(),
+                "users" => rule.users = list(),
+                "commands" => rule.commands = list(),
+                "terminal" => rule.terminal = Some(*value == "true"),
+                "allow" => rule.allow = true,
+                "audit" => rule.mode = RuleMode::Audit,
+                other => panic!("{other}"),
+            }
+        }
+        rule
+    }
+
+    fn process(program: &str) -> LaterProcess {
+        LaterProcess {
+            args: Some(vec![program.to_owned()]),
+            uid: Some("0".to_owned()),
+            terminal: Some(false),
+            ..LaterProcess::default()
+        }
+    }
+
+    fn pod(namespace: &str) -> RuledPod {
+        RuledPod { namespace: namespace.to_owned(), ..RuledPod::default() }
+    }
+
+    fn is_refused(rules: &[ExecRuleSection], process: &LaterProcess) -> bool {
+        judge(rules, Some(&pod("a")), process).refused.is_some()
+    }
+
+    #[test]
+    fn a_program_is_compared_cleaned_and_no_star_crosses_a_slash() {
+        for (patterns, program, matches) in [
+            ("/bin/sh", "/bin/sh", true),
+            ("/bin/sh", "//bin/./sh", true),
+            ("/bin/sh", "sh", false),
+            ("sh", "/bin/sh", false),
+            ("sh", "./sh", false),
+            ("*", "sh", true),
+            ("*", "/bin/sh", false),
+            ("/*", "/bin/sh", false),
+            ("/*/*", "/bin/sh", true),
+            ("bin/*", "bin/sh", true),
+            ("bin/*", "/bin/sh", false),
+            ("!/bin/sh", "/bin/sh", false),
+            ("!/bin/sh", "/bin/ls", true),
+            ("!sh", "/bin/sh", true),
+            ("/bin/* !/bin/sh", "/bin/sh", false),
+            ("/bin/* !/bin/sh", "/bin/ls", true),
+            ("/bin/sh", "/bin/sh/", true),
+            ("/bin/sh", "/bin/sh\n", false),
+        ] {
+            let rules = [section(&[("commands", patterns)])];
+            assert_eq!(is_refused(&rules, &process(program)), matches, "{patterns} {program}");
+        }
+    }
+
+    #[test]
+    fn a_path_with_dots_is_refused_by_what_it_may_be_and_permitted_by_nothing() {
+        let listed = [section(&[("commands", "/bin/health"), ("allow", "")]), section(&[])];
+        let inverse = [section(&[("commands", "!/bin/health")])];
+        let denied = [section(&[("commands", "/bin/sh")])];
+        assert!(!is_refused(&listed, &process("/bin/health")));
+        assert!(!is_refused(&inverse, &process("/bin/health")));
+        for program in ["/tmp/x/../../bin/health", "/bin/x/../health", "/../bin/health"] {
+            assert!(is_refused(&listed, &process(program)), "{program}");
+            assert!(is_refused(&inverse, &process(program)), "{program}");
+        }
+        for program in ["/bin/../bin/sh", "/../bin/sh", "/x/../bin/sh"] {
+            assert!(is_refused(&denied, &process(program)), "{program}");
+        }
+        assert!(!is_refused(&denied, &process("/bin/../bin/ls")));
+    }
+
+    #[test]
+    fn users_are_ids_names_of_the_document_and_root() {
+        for (users, uid, name, matches) in [
+            ("0", "0", None, true),
+            ("root", "0", None, true),
+            ("root", "1000", None, false),
+            ("app", "1000", Some("app"), true),
+            ("app", "1000", None, false),
+            ("!0", "0", None, false),
+            ("!root", "0", None, false),
+            ("!0", "7", None, true),
+            ("1*", "1000", None, true),
+        ] {
+            let rules = [section(&[("users", users)])];
+            let process = LaterProcess {
+                uid: Some(uid.to_owned()),
+                username: name.map(str::to_owned),
+                ..process("sh")
+            };
+            assert_eq!(is_refused(&rules, &process), matches, "{users} {uid} {name:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_rule_about_pod_and_process_decides() {
+        let rules = [
+            section(&[("namespaces", "b"), ("name", "other pod")]),
+            section(&[("terminal", "true"), ("name", "other process")]),
+            section(&[("audit", ""), ("users", "0"), ("name", "noted")]),
+            section(&[("name", "all")]),
+        ];
+        let a = pod("a");
+        let verdict = judge(&rules, Some(&a), &process("sh"));
+        assert_eq!(verdict.refused, None);
+        assert_eq!(verdict.would_refuse.iter().map(|r| &r.name).collect::<Vec<_>>(), ["noted"]);
+        let other = LaterProcess { uid: Some("7".to_owned()), ..process("sh") };
+        let verdict = judge(&rules, Some(&a), &other);
+        assert_eq!(verdict.refused.map(|rule| rule.name.as_str()), Some("all"));
+        assert_eq!(judge(&[], None, &LaterProcess::default()), ExecVerdict::default());
+    }
+
+    #[test]
+    fn what_is_not_known_needs_the_permission_of_every_rule_that_may_be_about_it() {
+        let permits =
+            |conditions: &[(&str, &str)]| section(&[conditions, &[("allow", "")]].concat());
+        let unknown = LaterProcess::default();
+        let doubtful = RuledPod { is_doubtful: true, ..pod("a") };
+        for (rules, is_refused) in [
+            (vec![section(&[("namespaces", "b")])], true),
+            (vec![section(&[("terminal", "true")])], true),
+            (vec![section(&[("users", "!0")])], true),
+            (vec![section(&[("commands", "x")])], true),
+            (vec![permits(&[("commands", "x")]), section(&[])], true),
+            (vec![permits(&[]), section(&[])], false),
+            (vec![permits(&[("namespaces", "a")])], false),
+            (vec![permits(&[("namespaces", "a")]), section(&[("namespaces", "b")])], true),
+        ] {
+            for pod in [Some(&doubtful), None] {
+                let refused = judge(&rules, pod, &unknown).refused.is_some();
+                assert_eq!(refused, is_refused, "{rules:?}");
+            }
+        }
+        let labelled = ExecRuleSection {
+            pods: PodSelectors {
+                labels: vec![("a".to_owned(), "b".to_owned())],
+                ..PodSelectors::default()
+            },
+            ..ExecRuleSection::default()
+        };
+        assert!(judge(&[labelled], None, &process("sh")).refused.is_some(), "labels are not known");
+    }
+}

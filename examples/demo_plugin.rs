@@ -8,8 +8,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use nri_runc::plugin::api;
-use nri_runc::plugin::stub::Stub;
+use nri_plugin::{Stub, api};
 use ttrpc::r#async::TtrpcContext;
 
 #[derive(Default)]

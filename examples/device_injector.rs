@@ -23,8 +23,7 @@
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, async_trait};
-use nri_runc::plugin::{Event, api};
+use nri_plugin::{Context, Event, Handler, api, async_trait};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -53,7 +52,7 @@ struct Mount {
 }
 
 impl Device {
-    fn message(self) -> stub::Result<api::LinuxDevice> {
+    fn message(self) -> nri_plugin::Result<api::LinuxDevice> {
         let (kind, major, minor) = match (self.major, self.minor) {
             (Some(major), Some(minor)) => (self.kind.unwrap_or_else(|| "c".into()), major, minor),
             (None, None) => on_this_node(&self.path)?,
@@ -73,7 +72,7 @@ impl Device {
 }
 
 /// Kind, major and minor number of the node's own device.
-fn on_this_node(path: &str) -> stub::Result<(String, i64, i64)> {
+fn on_this_node(path: &str) -> nri_plugin::Result<(String, i64, i64)> {
     let meta = std::fs::metadata(path).map_err(|error| format!("looking at {path}: {error}"))?;
     let kind = match meta.file_type() {
         kind if kind.is_char_device() => "c",
@@ -96,9 +95,9 @@ impl Mount {
 fn list<T: DeserializeOwned>(
     request: &api::CreateContainerRequest,
     stem: &str,
-) -> stub::Result<Vec<T>> {
+) -> nri_plugin::Result<Vec<T>> {
     let key = format!("{stem}.noderesource.dev");
-    match stub::annotation(&request.pod, &request.container.name, &key) {
+    match nri_plugin::annotation(&request.pod, &request.container.name, &key) {
         Some((_, text)) if text.trim().is_empty() => Ok(Vec::new()),
         Some((key, text)) => serde_json::from_str(text).map_err(|e| format!("{key}: {e}").into()),
         None => Ok(Vec::new()),
@@ -108,19 +107,19 @@ fn list<T: DeserializeOwned>(
 struct DeviceInjector;
 
 #[async_trait]
-impl PluginHandler for DeviceInjector {
+impl Handler for DeviceInjector {
     fn events(&self) -> &[Event] {
         &[Event::CreateContainer]
     }
 
     async fn create_container(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::CreateContainerRequest,
-    ) -> stub::Result<api::CreateContainerResponse> {
+    ) -> nri_plugin::Result<api::CreateContainerResponse> {
         let devices = list::<Device>(&request, "devices")?.into_iter().map(Device::message);
         let linux = api::LinuxContainerAdjustment {
-            devices: devices.collect::<stub::Result<_>>()?,
+            devices: devices.collect::<nri_plugin::Result<_>>()?,
             ..Default::default()
         };
         let mounts = list::<Mount>(&request, "mounts")?.into_iter().map(Mount::message);
@@ -137,5 +136,5 @@ impl PluginHandler for DeviceInjector {
 }
 
 fn main() -> std::process::ExitCode {
-    stub::main("10-device-injector", DeviceInjector)
+    nri_plugin::main("10-device-injector", DeviceInjector)
 }

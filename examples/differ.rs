@@ -24,8 +24,7 @@ use std::collections::btree_map::Entry;
 use std::io::Write;
 use std::sync::Mutex;
 
-use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, async_trait};
-use nri_runc::plugin::{ALL_EVENTS, Event, api};
+use nri_plugin::{ALL_EVENTS, Context, Event, Handler, api, async_trait};
 use protobuf::MessageDyn;
 use protobuf_json_mapping::print_to_string;
 use serde_json::Value;
@@ -42,7 +41,7 @@ struct Seen {
 }
 
 /// The file named by `file = PATH`, or stdout for a plugin that has one.
-fn open(config: &str) -> stub::Result<Box<dyn Write + Send>> {
+fn open(config: &str) -> nri_plugin::Result<Box<dyn Write + Send>> {
     let line = config.trim();
     if line.is_empty() {
         return match std::env::var_os("NRI_PLUGIN_SOCKET") {
@@ -176,7 +175,7 @@ struct Differ {
 }
 
 #[async_trait]
-impl PluginHandler for Differ {
+impl Handler for Differ {
     /// All but the last, validation: one that only watches must not be able to refuse.
     fn events(&self) -> &[Event] {
         let [others @ .., _validation] = &ALL_EVENTS;
@@ -185,9 +184,9 @@ impl PluginHandler for Differ {
 
     async fn configure(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::ConfigureRequest,
-    ) -> stub::Result<()> {
+    ) -> nri_plugin::Result<()> {
         let to = open(&request.config)?;
         if let Ok(mut seen) = self.seen.lock() {
             seen.to = Some(to);
@@ -208,5 +207,5 @@ impl PluginHandler for Differ {
 }
 
 fn main() -> std::process::ExitCode {
-    stub::main("99-differ", Differ::default())
+    nri_plugin::main("99-differ", Differ::default())
 }

@@ -20,8 +20,7 @@
 use std::io::Write;
 use std::sync::Mutex;
 
-use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, async_trait};
-use nri_runc::plugin::{ALL_EVENTS, Event, api};
+use nri_plugin::{ALL_EVENTS, Context, Event, Handler, api, async_trait};
 use protobuf::MessageDyn;
 use protobuf_json_mapping::print_to_string;
 use serde_json::{Map, Value, json};
@@ -33,7 +32,7 @@ struct EventLogger {
 }
 
 /// The file named by `file = PATH`, or stdout for a plugin that has one.
-fn open(config: &str) -> stub::Result<Box<dyn Write + Send>> {
+fn open(config: &str) -> nri_plugin::Result<Box<dyn Write + Send>> {
     let line = config.trim();
     if line.is_empty() {
         return match std::env::var_os("NRI_PLUGIN_SOCKET") {
@@ -80,7 +79,7 @@ impl EventLogger {
 }
 
 #[async_trait]
-impl PluginHandler for EventLogger {
+impl Handler for EventLogger {
     /// All but the last, validation: a logger must not be able to refuse.
     fn events(&self) -> &[Event] {
         let [others @ .., _validation] = &ALL_EVENTS;
@@ -89,9 +88,9 @@ impl PluginHandler for EventLogger {
 
     async fn configure(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::ConfigureRequest,
-    ) -> stub::Result<()> {
+    ) -> nri_plugin::Result<()> {
         let to = open(&request.config)?;
         if let Ok(mut slot) = self.to.lock() {
             *slot = Some(to);
@@ -109,5 +108,5 @@ impl PluginHandler for EventLogger {
 }
 
 fn main() -> std::process::ExitCode {
-    stub::main("99-event-logger", EventLogger::default())
+    nri_plugin::main("99-event-logger", EventLogger::default())
 }

@@ -26,8 +26,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, async_trait};
-use nri_runc::plugin::{Event, api};
+use nri_plugin::{Context, Event, Handler, api, async_trait};
 use regex::Regex;
 use serde::Deserialize;
 
@@ -93,14 +92,14 @@ struct Rule {
 }
 
 impl Rule {
-    fn read(path: &Path) -> stub::Result<Self> {
+    fn read(path: &Path) -> nri_plugin::Result<Self> {
         let said = |error: String| format!("{}: {error}", path.display());
         let text = std::fs::read(path).map_err(|error| said(error.to_string()))?;
         let file = serde_json::from_slice(&text).map_err(|error| said(error.to_string()))?;
         Self::of(file).map_err(|error| said(error.to_string()).into())
     }
 
-    fn of(file: HookFile) -> stub::Result<Self> {
+    fn of(file: HookFile) -> nri_plugin::Result<Self> {
         let HookFile { version, hook, when, stages } = file;
         if version != "1.0.0" {
             return Err(format!("its version is {version:?}, not \"1.0.0\"").into());
@@ -125,8 +124,8 @@ impl Rule {
             },
             stages,
             always: when.always,
-            annotations: patterns.collect::<stub::Result<_>>()?,
-            commands: commands.collect::<stub::Result<_>>()?,
+            annotations: patterns.collect::<nri_plugin::Result<_>>()?,
+            commands: commands.collect::<nri_plugin::Result<_>>()?,
             has_bind_mounts: when.has_bind_mounts,
         })
     }
@@ -170,7 +169,7 @@ impl Rule {
 }
 
 /// The rules of all folders, in the order of the files' names.
-fn read_all(folders: &[PathBuf]) -> stub::Result<Vec<Rule>> {
+fn read_all(folders: &[PathBuf]) -> nri_plugin::Result<Vec<Rule>> {
     let mut files = BTreeMap::new();
     for folder in folders {
         let entries = match std::fs::read_dir(folder) {
@@ -194,16 +193,16 @@ struct HookInjector {
 }
 
 #[async_trait]
-impl PluginHandler for HookInjector {
+impl Handler for HookInjector {
     fn events(&self) -> &[Event] {
         &[Event::CreateContainer]
     }
 
     async fn configure(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::ConfigureRequest,
-    ) -> stub::Result<()> {
+    ) -> nri_plugin::Result<()> {
         let text = Some(request.config).filter(|text| !text.trim().is_empty());
         let configuration: Configuration = serde_json::from_str(text.as_deref().unwrap_or("{}"))
             .map_err(|error| format!("its configuration: {error}"))?;
@@ -216,9 +215,9 @@ impl PluginHandler for HookInjector {
 
     async fn create_container(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::CreateContainerRequest,
-    ) -> stub::Result<api::CreateContainerResponse> {
+    ) -> nri_plugin::Result<api::CreateContainerResponse> {
         let mut hooks = api::Hooks::default();
         if let Ok(rules) = self.rules.lock() {
             let matching =
@@ -234,5 +233,5 @@ impl PluginHandler for HookInjector {
 }
 
 fn main() -> std::process::ExitCode {
-    stub::main("10-hook-injector", HookInjector::default())
+    nri_plugin::main("10-hook-injector", HookInjector::default())
 }

@@ -15,8 +15,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, async_trait};
-use nri_runc::plugin::{Event, api};
+use nri_plugin::{Adjustment, Context, Event, Handler, api, async_trait};
 
 const KEY: &str = "misc.nri-runc.dev";
 const FILE: &str = "misc.max";
@@ -32,8 +31,8 @@ struct State {
 }
 
 /// What the pod asks for this container.
-fn asked(pod: &api::PodSandbox, container: &str) -> stub::Result<Amounts> {
-    let Some((key, text)) = stub::annotation(pod, container, KEY) else {
+fn asked(pod: &api::PodSandbox, container: &str) -> nri_plugin::Result<Amounts> {
+    let Some((key, text)) = nri_plugin::annotation(pod, container, KEY) else {
         return Ok(Amounts::new());
     };
     serde_json::from_str(text).map_err(|error| format!("{key}: {error}").into())
@@ -51,7 +50,7 @@ fn parse(lines: &str) -> Amounts {
 }
 
 impl State {
-    fn give(&mut self, id: &str, asked: Amounts) -> stub::Result<Amounts> {
+    fn give(&mut self, id: &str, asked: Amounts) -> nri_plugin::Result<Amounts> {
         if let Some(name) = asked.keys().find(|name| !self.capacity.contains_key(*name)) {
             return Err(format!("this node has no {name}").into());
         }
@@ -81,16 +80,16 @@ impl MiscLimits {
 }
 
 #[async_trait]
-impl PluginHandler for MiscLimits {
+impl Handler for MiscLimits {
     fn events(&self) -> &[Event] {
         &[Event::CreateContainer, Event::StopContainer]
     }
 
     async fn configure(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::ConfigureRequest,
-    ) -> stub::Result<()> {
+    ) -> nri_plugin::Result<()> {
         self.state().capacity = serde_json::from_str(&request.config)
             .map_err(|error| format!("its configuration: {error}"))?;
         Ok(())
@@ -99,10 +98,10 @@ impl PluginHandler for MiscLimits {
     /// What was given shows in the containers themselves.
     async fn synchronize(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         _: Vec<api::PodSandbox>,
         containers: Vec<api::Container>,
-    ) -> stub::Result<Vec<api::ContainerUpdate>> {
+    ) -> nri_plugin::Result<Vec<api::ContainerUpdate>> {
         let mut state = self.state();
         for container in containers {
             if let Some(text) = container.linux.resources.unified.get(FILE) {
@@ -114,25 +113,27 @@ impl PluginHandler for MiscLimits {
 
     async fn create_container(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::CreateContainerRequest,
-    ) -> stub::Result<api::CreateContainerResponse> {
+    ) -> nri_plugin::Result<api::CreateContainerResponse> {
         let asked = asked(&request.pod, &request.container.name)?;
         let amounts = self.state().give(&request.container.id, asked)?;
         let unified = [(FILE.to_owned(), lines(&amounts))].into();
-        Ok(stub::resources(api::LinuxResources { unified, ..Default::default() }).into())
+        Ok(Adjustment::new()
+            .resources(api::LinuxResources { unified, ..Default::default() })
+            .into())
     }
 
     async fn stop_container(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::StopContainerRequest,
-    ) -> stub::Result<api::StopContainerResponse> {
+    ) -> nri_plugin::Result<api::StopContainerResponse> {
         self.state().given.remove(&request.container.id);
         Ok(Default::default())
     }
 }
 
 fn main() -> std::process::ExitCode {
-    stub::main("40-misc-limits", MiscLimits::default())
+    nri_plugin::main("40-misc-limits", MiscLimits::default())
 }

@@ -20,8 +20,7 @@
 
 use std::collections::HashMap;
 
-use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, async_trait};
-use nri_runc::plugin::{Event, api};
+use nri_plugin::{Context, Event, Handler, api, async_trait};
 use serde::Deserialize;
 
 const KEY: &str = "netdevices.noderesource.dev";
@@ -42,7 +41,7 @@ fn is_interface_name(name: &str) -> bool {
     !["", ".", ".."].contains(&name) && name.len() <= LONGEST_NAME && name.chars().all(is_usual)
 }
 
-fn devices(text: &str) -> stub::Result<HashMap<String, api::LinuxNetDevice>> {
+fn devices(text: &str) -> nri_plugin::Result<HashMap<String, api::LinuxNetDevice>> {
     let mut devices = HashMap::new();
     for NetworkDevice { device, name } in serde_json::from_str::<Vec<NetworkDevice>>(text)? {
         let name = name.unwrap_or_else(|| device.clone());
@@ -65,17 +64,17 @@ fn devices(text: &str) -> stub::Result<HashMap<String, api::LinuxNetDevice>> {
 struct NetworkDeviceInjector;
 
 #[async_trait]
-impl PluginHandler for NetworkDeviceInjector {
+impl Handler for NetworkDeviceInjector {
     fn events(&self) -> &[Event] {
         &[Event::CreateContainer]
     }
 
     async fn create_container(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::CreateContainerRequest,
-    ) -> stub::Result<api::CreateContainerResponse> {
-        let found = stub::annotation(&request.pod, &request.container.name, KEY);
+    ) -> nri_plugin::Result<api::CreateContainerResponse> {
+        let found = nri_plugin::annotation(&request.pod, &request.container.name, KEY);
         let Some((key, text)) = found else { return Ok(api::CreateContainerResponse::default()) };
         let net_devices = devices(text).map_err(|error| format!("{key}: {error}"))?;
         let linux = api::LinuxContainerAdjustment { net_devices, ..Default::default() };
@@ -84,5 +83,5 @@ impl PluginHandler for NetworkDeviceInjector {
 }
 
 fn main() -> std::process::ExitCode {
-    stub::main("10-network-device-injector", NetworkDeviceInjector)
+    nri_plugin::main("10-network-device-injector", NetworkDeviceInjector)
 }

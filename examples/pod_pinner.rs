@@ -14,8 +14,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, async_trait};
-use nri_runc::plugin::{Event, api};
+use nri_plugin::{Adjustment, Context, Event, Handler, api, async_trait};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -34,7 +33,7 @@ struct State {
 }
 
 /// `0,2-4` as numbers.
-fn numbers(list: &str) -> stub::Result<BTreeSet<u32>> {
+fn numbers(list: &str) -> nri_plugin::Result<BTreeSet<u32>> {
     let mut all = BTreeSet::new();
     for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -54,7 +53,7 @@ fn whole_cpus(pod: &api::PodSandbox) -> Option<usize> {
 
 impl State {
     /// The pod's own CPUs, taken now if it has none yet; `None` if it does not want any.
-    fn take(&mut self, pod: &api::PodSandbox) -> stub::Result<Option<BTreeSet<u32>>> {
+    fn take(&mut self, pod: &api::PodSandbox) -> nri_plugin::Result<Option<BTreeSet<u32>>> {
         let Some(count) = whole_cpus(pod) else { return Ok(None) };
         if let Some(cpus) = self.taken.get(&pod.id) {
             return Ok(Some(cpus.clone()));
@@ -81,16 +80,16 @@ impl PodPinner {
 }
 
 #[async_trait]
-impl PluginHandler for PodPinner {
+impl Handler for PodPinner {
     fn events(&self) -> &[Event] {
         &[Event::RunPodSandbox, Event::CreateContainer, Event::RemovePodSandbox]
     }
 
     async fn configure(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::ConfigureRequest,
-    ) -> stub::Result<()> {
+    ) -> nri_plugin::Result<()> {
         let config: Config = serde_json::from_str(&request.config)
             .map_err(|error| format!("its configuration: {error}"))?;
         let mut state = self.state();
@@ -102,10 +101,10 @@ impl PluginHandler for PodPinner {
     /// What was taken shows in the containers themselves.
     async fn synchronize(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         pods: Vec<api::PodSandbox>,
         containers: Vec<api::Container>,
-    ) -> stub::Result<Vec<api::ContainerUpdate>> {
+    ) -> nri_plugin::Result<Vec<api::ContainerUpdate>> {
         let mut state = self.state();
         for pod in pods.iter().filter(|pod| whole_cpus(pod).is_some()) {
             let mut members = containers.iter().filter(|one| one.pod_sandbox_id == pod.id);
@@ -119,35 +118,35 @@ impl PluginHandler for PodPinner {
 
     async fn run_pod_sandbox(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::RunPodSandboxRequest,
-    ) -> stub::Result<()> {
+    ) -> nri_plugin::Result<()> {
         self.state().take(&request.pod).map(|_| ())
     }
 
     async fn create_container(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::CreateContainerRequest,
-    ) -> stub::Result<api::CreateContainerResponse> {
+    ) -> nri_plugin::Result<api::CreateContainerResponse> {
         let mut state = self.state();
         let own = state.take(&request.pod)?;
         let own = own.map(|cpus| cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
         let cpus = own.unwrap_or_else(|| state.shared.clone());
         let cpu = Some(api::LinuxCPU { cpus, ..Default::default() }).into();
-        Ok(stub::resources(api::LinuxResources { cpu, ..Default::default() }).into())
+        Ok(Adjustment::new().resources(api::LinuxResources { cpu, ..Default::default() }).into())
     }
 
     async fn remove_pod_sandbox(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::RemovePodSandboxRequest,
-    ) -> stub::Result<()> {
+    ) -> nri_plugin::Result<()> {
         self.state().taken.remove(&request.pod.id);
         Ok(())
     }
 }
 
 fn main() -> std::process::ExitCode {
-    stub::main("30-pod-pinner", PodPinner::default())
+    nri_plugin::main("30-pod-pinner", PodPinner::default())
 }

@@ -21,8 +21,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, async_trait};
-use nri_runc::plugin::{Event, api};
+use nri_plugin::{Adjustment, Context, Event, Handler, api, async_trait};
 use serde::Deserialize;
 
 const KEY: &str = "resources.nri-runc.dev";
@@ -61,7 +60,7 @@ struct Pids {
 }
 
 impl Resources {
-    fn parse(text: &str, from: &str) -> stub::Result<Self> {
+    fn parse(text: &str, from: &str) -> nri_plugin::Result<Self> {
         serde_json::from_str(text).map_err(|error| format!("{from}: {error}").into())
     }
 
@@ -113,16 +112,16 @@ struct ResourceDefaults {
 }
 
 #[async_trait]
-impl PluginHandler for ResourceDefaults {
+impl Handler for ResourceDefaults {
     fn events(&self) -> &[Event] {
         &[Event::CreateContainer]
     }
 
     async fn configure(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::ConfigureRequest,
-    ) -> stub::Result<()> {
+    ) -> nri_plugin::Result<()> {
         let text = Some(request.config).filter(|text| !text.trim().is_empty());
         let defaults = Resources::parse(text.as_deref().unwrap_or("{}"), "its configuration")?;
         if let Ok(mut slot) = self.defaults.lock() {
@@ -133,21 +132,21 @@ impl PluginHandler for ResourceDefaults {
 
     async fn create_container(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::CreateContainerRequest,
-    ) -> stub::Result<api::CreateContainerResponse> {
+    ) -> nri_plugin::Result<api::CreateContainerResponse> {
         let (pod, container) = (&request.pod, &request.container);
-        let resources = match stub::annotation(pod, &container.name, KEY) {
+        let resources = match nri_plugin::annotation(pod, &container.name, KEY) {
             Some((key, text)) => Resources::parse(text, &key)?,
             None => {
                 let defaults = self.defaults.lock().map(|slot| slot.clone()).unwrap_or_default();
                 defaults.where_open(&container.linux.resources)
             }
         };
-        Ok(stub::resources(resources.message()).into())
+        Ok(Adjustment::new().resources(resources.message()).into())
     }
 }
 
 fn main() -> std::process::ExitCode {
-    stub::main("20-resource-defaults", ResourceDefaults::default())
+    nri_plugin::main("20-resource-defaults", ResourceDefaults::default())
 }

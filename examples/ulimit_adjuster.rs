@@ -18,8 +18,7 @@
 //! the hard one. A list that cannot be read, an unknown type, and a soft limit above the hard one
 //! refuse the container.
 
-use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, async_trait};
-use nri_runc::plugin::{Event, api};
+use nri_plugin::{Context, Event, Handler, api, async_trait};
 use serde::Deserialize;
 
 const KEY: &str = "ulimits.noderesource.dev";
@@ -54,7 +53,7 @@ struct Limit {
 }
 
 impl Limit {
-    fn message(self) -> stub::Result<api::POSIXRlimit> {
+    fn message(self) -> nri_plugin::Result<api::POSIXRlimit> {
         let Self { kind, soft, hard } = self;
         let name = kind.to_ascii_uppercase();
         let name = name.strip_prefix("RLIMIT_").unwrap_or(&name);
@@ -69,24 +68,24 @@ impl Limit {
     }
 }
 
-fn limits(text: &str) -> stub::Result<Vec<api::POSIXRlimit>> {
+fn limits(text: &str) -> nri_plugin::Result<Vec<api::POSIXRlimit>> {
     serde_json::from_str::<Vec<Limit>>(text)?.into_iter().map(Limit::message).collect()
 }
 
 struct UlimitAdjuster;
 
 #[async_trait]
-impl PluginHandler for UlimitAdjuster {
+impl Handler for UlimitAdjuster {
     fn events(&self) -> &[Event] {
         &[Event::CreateContainer]
     }
 
     async fn create_container(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::CreateContainerRequest,
-    ) -> stub::Result<api::CreateContainerResponse> {
-        let found = stub::annotation(&request.pod, &request.container.name, KEY);
+    ) -> nri_plugin::Result<api::CreateContainerResponse> {
+        let found = nri_plugin::annotation(&request.pod, &request.container.name, KEY);
         let Some((key, text)) = found else { return Ok(api::CreateContainerResponse::default()) };
         let rlimits = limits(text).map_err(|error| format!("{key}: {error}"))?;
         Ok(api::ContainerAdjustment { rlimits, ..Default::default() }.into())
@@ -94,5 +93,5 @@ impl PluginHandler for UlimitAdjuster {
 }
 
 fn main() -> std::process::ExitCode {
-    stub::main("10-ulimit-adjuster", UlimitAdjuster)
+    nri_plugin::main("10-ulimit-adjuster", UlimitAdjuster)
 }

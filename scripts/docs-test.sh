@@ -116,7 +116,10 @@ tell() {
         ;;
     plugin)
         make install >"$work/logs/install"
-        follow docs/howto/write-a-plugin.md
+        # The plugin is in its author's folder, outside of this repository.
+        mkdir -p "$work/author"
+        DOCS_FOLDER=$work/author DOCS_REPLACE="${DOCS_REPLACE:-} /src/nri-runc=$PWD" \
+            follow docs/howto/write-a-plugin.md
         ;;
     docker)
         start_docker

@@ -7,7 +7,7 @@ begin with one of them. A `toml` block goes into the configuration.
 
     docs_blocks.py PAGE [HEADING...]
 
-DOCS_REPLACE has words of the page that are called otherwise here: "OLD=NEW OLD=NEW".
+DOCS_FOLDER is where the commands run, if not here. DOCS_REPLACE has words of the page that are called otherwise here: "OLD=NEW OLD=NEW".
 """
 
 import os
@@ -100,7 +100,8 @@ def replaced(text):
 
 
 def main():
-    path, headings = sys.argv[1], sys.argv[2:]
+    path, headings = os.path.abspath(sys.argv[1]), sys.argv[2:]
+    os.chdir(os.environ.get("DOCS_FOLDER", "."))
     printed, count = "", 0
     for language, text, line in blocks(path, headings):
         text = replaced(text)
@@ -113,6 +114,9 @@ def main():
             print("".join(f"$ {each}\n" for each in text.splitlines()) + printed, flush=True)
             if code != 0:
                 sys.exit(f"{path}:{line}: exit code {code}")
+            # A person's shell stays in the folder that the commands went to.
+            for folder in re.findall(r"^cd (\S+)$", text, re.MULTILINE):
+                os.chdir(folder)
         elif language == "text":
             line_missing = missing(text, printed)
             if line_missing is not None:
@@ -124,7 +128,7 @@ def main():
         elif language == "rust":
             # A whole program is the one that the page says to save.
             if "fn main" in text:
-                with open("examples/greeter.rs", "w", encoding="utf-8") as file:
+                with open("src/main.rs", "w", encoding="utf-8") as file:
                     file.write(text)
     if count == 0:
         sys.exit(f"{path}: no commands in {headings or 'it'}")

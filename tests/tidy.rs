@@ -365,7 +365,7 @@ const MAY_WAIT: &[&str] = &[
     // A command reads what its operator named.
     "src/dry/",
     // A plugin's own process.
-    "src/plugin/stub/program.rs",
+    "crates/nri-plugin/src/",
 ];
 
 /// Files that open others to write without `O_NONBLOCK`.

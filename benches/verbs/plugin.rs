@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use nri_plugin::Stub;
 use nri_runc::plugin::api;
-use nri_runc::plugin::stub::Stub;
 use ttrpc::r#async::TtrpcContext;
 
 struct Adder {

@@ -17,7 +17,6 @@ pub(crate) mod session;
 pub(crate) mod snapshot;
 /// The socket that plugins connect to.
 pub(crate) mod socket;
-pub mod stub;
 mod turns;
 
 /// The messages and services of NRI.

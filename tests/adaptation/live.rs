@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nri_runc::plugin::stub::{PluginHandler, Result, RuntimeHandle, Stub, async_trait};
+use nri_plugin::{Context, Handler, Result, Stub, async_trait};
 use nri_runc::plugin::{Event, api};
 use protobuf::MessageFull;
 use serde_json::{Value, json};
@@ -102,14 +102,14 @@ impl ScriptedPlugin {
 }
 
 #[async_trait]
-impl PluginHandler for ScriptedPlugin {
+impl Handler for ScriptedPlugin {
     fn events(&self) -> &[Event] {
         &[Event::CreateContainer, Event::UpdateContainer, Event::StopContainer]
     }
 
     async fn create_container(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::CreateContainerRequest,
     ) -> Result<api::CreateContainerResponse> {
         Ok(self.answer(|| Some(show_container(&request.container))))
@@ -117,7 +117,7 @@ impl PluginHandler for ScriptedPlugin {
 
     async fn update_container(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::UpdateContainerRequest,
     ) -> Result<api::UpdateContainerResponse> {
         Ok(self.answer(|| Some(show_resources(&request.linux_resources))))
@@ -125,7 +125,7 @@ impl PluginHandler for ScriptedPlugin {
 
     async fn stop_container(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         _: api::StopContainerRequest,
     ) -> Result<api::StopContainerResponse> {
         Ok(self.answer(|| None))

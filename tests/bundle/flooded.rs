@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use async_trait::async_trait;
+use nri_plugin::{Handler, Stub};
 use nri_runc::plugin::Event;
-use nri_runc::plugin::stub::{PluginHandler, Stub};
 use serde_json::{Value, json};
 use test_support::adjustments::{sets, update_of};
 use test_support::example::example;
@@ -61,7 +61,7 @@ fn a_plugin_registers_beside_a_flood_of_connections() {
 struct Nothing;
 
 #[async_trait]
-impl PluginHandler for Nothing {
+impl Handler for Nothing {
     fn events(&self) -> &[Event] {
         &[Event::RemoveContainer]
     }

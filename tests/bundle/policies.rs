@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, Stub, async_trait};
+use nri_plugin::{Context, Handler, Stub, async_trait};
 use nri_runc::plugin::{Event, api};
 use serde_json::Value;
 use test_support::responding_plugin::{RespondingPlugin, Response, SharedPlugin};
@@ -14,7 +14,7 @@ use test_support::{BUNDLE, TestHost, wait_until};
 use super::{refused, started, succeeds};
 
 /// Connects a handler as `id`, in a thread of its own.
-pub(super) fn connect(host: &TestHost, id: &str, handler: Arc<dyn PluginHandler>) {
+pub(super) fn connect(host: &TestHost, id: &str, handler: Arc<dyn Handler>) {
     let (socket, id) = (host.path("nri.sock"), id.to_owned());
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -237,7 +237,7 @@ fn a_validator_that_does_not_agree_leaves_the_bundle_untouched() {
 struct Late(Response);
 
 #[async_trait]
-impl PluginHandler for Late {
+impl Handler for Late {
     fn events(&self) -> &[Event] {
         &[Event::CreateContainer]
     }
@@ -249,12 +249,12 @@ impl PluginHandler for Late {
 
     async fn synchronize(
         &self,
-        runtime: &RuntimeHandle,
+        context: &Context,
         _: Vec<api::PodSandbox>,
         _: Vec<api::Container>,
-    ) -> stub::Result<Vec<api::ContainerUpdate>> {
+    ) -> nri_plugin::Result<Vec<api::ContainerUpdate>> {
         if self.0 == Response::Leave {
-            runtime.close();
+            context.runtime().close();
         }
         if self.0 != Response::Answer {
             tokio::time::sleep(Duration::from_secs(600)).await;

@@ -6,7 +6,7 @@
 use std::process::Output;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, async_trait};
+use nri_plugin::{Context, Handler, RuntimeHandle, async_trait};
 use nri_runc::plugin::{Event, api};
 use serde_json::{Value, json};
 use test_support::adjustments::update_of;
@@ -94,7 +94,7 @@ impl Candidate {
         wait_until(&format!("{} hears {line}", self.name), || self.count(line) > 0);
     }
 
-    async fn act(&self, method: &'static str, subject: &str) -> stub::Result<()> {
+    async fn act(&self, method: &'static str, subject: &str) -> nri_plugin::Result<()> {
         self.told.lock().unwrap().push(format!("{method} {subject}").trim_end().to_owned());
         let does = self.does.iter().find(|(at, _)| *at == method).map(|(_, does)| does);
         let Some(does) = does else { return Ok(()) };
@@ -112,26 +112,26 @@ impl Candidate {
 }
 
 #[async_trait]
-impl PluginHandler for Candidate {
+impl Handler for Candidate {
     fn events(&self) -> &[Event] {
         &EVENTS
     }
 
     async fn configure(
         &self,
-        runtime: &RuntimeHandle,
+        context: &Context,
         _: api::ConfigureRequest,
-    ) -> stub::Result<()> {
-        let _once = self.runtime.set(runtime.clone());
+    ) -> nri_plugin::Result<()> {
+        let _once = self.runtime.set(context.runtime().clone());
         self.act("Configure", "").await
     }
 
     async fn synchronize(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         _: Vec<api::PodSandbox>,
         containers: Vec<api::Container>,
-    ) -> stub::Result<Vec<api::ContainerUpdate>> {
+    ) -> nri_plugin::Result<Vec<api::ContainerUpdate>> {
         for container in &containers {
             self.told.lock().unwrap().push(format!("Synchronized {}", container.name));
         }
@@ -145,35 +145,35 @@ impl PluginHandler for Candidate {
 
     async fn create_container(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::CreateContainerRequest,
-    ) -> stub::Result<api::CreateContainerResponse> {
+    ) -> nri_plugin::Result<api::CreateContainerResponse> {
         self.act("CreateContainer", &request.container.name).await?;
-        let env = vec![stub::env("FROM", self.name)];
+        let env = vec![("FROM", self.name).into()];
         Ok(api::ContainerAdjustment { env, ..Default::default() }.into())
     }
 
     async fn post_create_container(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::PostCreateContainerRequest,
-    ) -> stub::Result<()> {
+    ) -> nri_plugin::Result<()> {
         self.act("PostCreateContainer", &request.container.name).await
     }
 
     async fn start_container(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::StartContainerRequest,
-    ) -> stub::Result<()> {
+    ) -> nri_plugin::Result<()> {
         self.act("StartContainer", &request.container.name).await
     }
 
     async fn remove_container(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::RemoveContainerRequest,
-    ) -> stub::Result<()> {
+    ) -> nri_plugin::Result<()> {
         self.act("RemoveContainer", &request.container.name).await
     }
 }

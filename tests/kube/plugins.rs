@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, Stub, async_trait};
+use nri_plugin::{Context, Handler, Stub, async_trait};
 use nri_runc::plugin::{Event, api};
 use test_support::adjustments::{env, open_files};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -24,7 +24,7 @@ pub(super) struct Plugin {
 impl Plugin {
     /// Connects it as `id` (`NN-name`); it is synchronized when this returns.
     #[track_caller]
-    pub(super) fn connect(id: &'static str, handler: Arc<dyn PluginHandler>) -> Self {
+    pub(super) fn connect(id: &'static str, handler: Arc<dyn Handler>) -> Self {
         let (sender, asks) = unbounded_channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -61,7 +61,7 @@ impl Drop for Plugin {
     }
 }
 
-async fn serve(id: &str, handler: Arc<dyn PluginHandler>, mut asks: UnboundedReceiver<Ask>) {
+async fn serve(id: &str, handler: Arc<dyn Handler>, mut asks: UnboundedReceiver<Ask>) {
     let stream = tokio::net::UnixStream::connect(PLUGINS).await.unwrap();
     let stub = Stub::serve(stream, id, "", handler).await.unwrap();
     while let Some((request, sender)) = asks.recv().await {
@@ -75,16 +75,16 @@ async fn serve(id: &str, handler: Arc<dyn PluginHandler>, mut asks: UnboundedRec
 pub(super) struct Greeter(pub(super) &'static str);
 
 #[async_trait]
-impl PluginHandler for Greeter {
+impl Handler for Greeter {
     fn events(&self) -> &[Event] {
         &[Event::CreateContainer]
     }
 
     async fn create_container(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::CreateContainerRequest,
-    ) -> stub::Result<api::CreateContainerResponse> {
+    ) -> nri_plugin::Result<api::CreateContainerResponse> {
         if request.container.name != self.0 {
             return Ok(api::CreateContainerResponse::default());
         }

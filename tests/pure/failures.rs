@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use nri_adaptation::{Creation, DefaultValidator, Merged};
 use nri_api::identity::PluginIdentity;
-use nri_runc::plugin::stub::Stub;
+use nri_plugin::Stub;
 use nri_runc::plugin::{Event, api};
 use nri_runc::testing::chain::{
     self, Cause, ChainError, ChainedPlugin, Notification, Participants, RuleScope,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nri_api::identity::PluginIdentity;
-use nri_runc::plugin::stub::Stub;
+use nri_plugin::Stub;
 use nri_runc::plugin::{Event, api};
 use nri_runc::testing::plugin::{Outcome, Plugin, SessionError, Settings, handshake};
 use nri_transport::Upcalls;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nri_api::identity::PluginIdentity;
-use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, Stub, async_trait};
+use nri_plugin::{Context, Handler, Stub, async_trait};
 use nri_runc::plugin::{ALL_EVENTS, Event, api};
 use nri_runc::testing::plugin::{Outcome, Plugin, SessionError, Settings, handshake};
 use nri_transport::Upcalls;
@@ -22,7 +22,7 @@ struct Scribe {
 }
 
 #[async_trait]
-impl PluginHandler for Scribe {
+impl Handler for Scribe {
     fn events(&self) -> &[Event] {
         &self.events
     }
@@ -39,9 +39,9 @@ impl PluginHandler for Scribe {
 
     async fn configure(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::ConfigureRequest,
-    ) -> stub::Result<()> {
+    ) -> nri_plugin::Result<()> {
         match request.config.as_str() {
             "bad" => Err("no such setting: bad".into()),
             _ => Ok(()),
@@ -50,25 +50,25 @@ impl PluginHandler for Scribe {
 
     async fn synchronize(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         pods: Vec<api::PodSandbox>,
         containers: Vec<api::Container>,
-    ) -> stub::Result<Vec<api::ContainerUpdate>> {
+    ) -> nri_plugin::Result<Vec<api::ContainerUpdate>> {
         self.heard.lock().unwrap().push(format!("{} {}", pods.len(), containers.len()));
         Ok(vec![api::ContainerUpdate::new()])
     }
 
     async fn create_container(
         &self,
-        runtime: &RuntimeHandle,
+        context: &Context,
         request: api::CreateContainerRequest,
-    ) -> stub::Result<api::CreateContainerResponse> {
+    ) -> nri_plugin::Result<api::CreateContainerResponse> {
         match request.container.name.as_str() {
             "refuse" => Err("not today".into()),
             "update" => {
-                let answer = runtime.update_containers(&Default::default()).await?;
+                let answer = context.runtime().update_containers(&Default::default()).await?;
                 let name = answer.failed[0].container_id.clone();
-                let env = vec![stub::env("FAILED", &name)];
+                let env = vec![("FAILED", &name).into()];
                 Ok(api::ContainerAdjustment { env, ..Default::default() }.into())
             }
             _ => Ok(Default::default()),
@@ -77,9 +77,9 @@ impl PluginHandler for Scribe {
 
     async fn validate_container_adjustment(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::ValidateContainerAdjustmentRequest,
-    ) -> stub::Result<()> {
+    ) -> nri_plugin::Result<()> {
         if request.container.name == "refuse" { Err("not signed".into()) } else { Ok(()) }
     }
 }
@@ -303,19 +303,16 @@ async fn a_goodbye_ends_the_connection_even_if_the_runtime_does_not() {
 #[tokio::test]
 async fn a_program_waits_for_its_runtime_and_comes_back_if_it_is_told_to() {
     let temp = tempfile::tempdir().unwrap();
-    let options = stub::ProgramOptions {
-        socket: temp.path().join("nri.sock"),
-        id: Some("33-other".to_owned()),
-        config: None,
-        reconnect: false,
+    let socket = temp.path().join("nri.sock");
+    let plugin = |reconnect| {
+        let scribe = Scribe { events: ALL_EVENTS.to_vec(), heard: Heard::default() };
+        nri_plugin::Plugin::new("33-other", scribe).unwrap().socket(&socket).reconnect(reconnect)
     };
-    let scribe = || Arc::new(Scribe { events: ALL_EVENTS.to_vec(), heard: Heard::default() });
-    let why = stub::run("10-scribe", &options, scribe()).await.unwrap_err().to_string();
-    assert!(why.contains("nri.sock: it is missing"), "{why}");
-    let stays = stub::ProgramOptions { reconnect: true, ..options.clone() };
-    let _running = tokio::spawn(async move { stub::run("10-scribe", &stays, scribe()).await });
+    let why = plugin(false).run().await.unwrap_err().to_string();
+    assert!(why.contains("nri.sock: No such file"), "{why}");
+    let _running = tokio::spawn(plugin(true).run());
     tokio::time::sleep(Duration::from_millis(150)).await;
-    let listener = tokio::net::UnixListener::bind(&options.socket).unwrap();
+    let listener = tokio::net::UnixListener::bind(&socket).unwrap();
     for _connection in 0..2 {
         let accepted = tokio::time::timeout(Duration::from_secs(60), listener.accept()).await;
         let (stream, _) = accepted.unwrap().unwrap();
@@ -328,21 +325,15 @@ async fn a_program_waits_for_its_runtime_and_comes_back_if_it_is_told_to() {
 #[tokio::test]
 async fn a_program_that_refuses_its_configuration_does_not_try_again() {
     let temp = tempfile::tempdir().unwrap();
-    let config = temp.path().join("config");
-    nri_runc::testing::files::replace(&config, b"bad").unwrap();
-    let options = stub::ProgramOptions {
-        socket: temp.path().join("nri.sock"),
-        id: None,
-        config: Some(config),
-        reconnect: true,
-    };
-    let listener = tokio::net::UnixListener::bind(&options.socket).unwrap();
+    let socket = temp.path().join("nri.sock");
+    let listener = tokio::net::UnixListener::bind(&socket).unwrap();
     let scribe = Scribe { events: ALL_EVENTS.to_vec(), heard: Heard::default() };
     let runtime = async {
         let (stream, _) = listener.accept().await.unwrap();
         handshake(stream, None, &settings(), Arc::new(Unable)).await
     };
-    let (ended, shaken) = tokio::join!(stub::run("10-scribe", &options, Arc::new(scribe)), runtime);
+    let plugin = nri_plugin::Plugin::new("10-scribe", scribe).unwrap();
+    let (ended, shaken) = tokio::join!(plugin.socket(&socket).config("bad").run(), runtime);
     assert_eq!(ended.unwrap_err().to_string(), "no such setting: bad");
     assert!(shaken.is_err());
 }

@@ -4,11 +4,10 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use nri_runc::plugin::stub::{self, PluginHandler, ProgramOptions, RuntimeHandle};
+use nri_plugin::{Context, Handler, Plugin};
 use nri_runc::plugin::{Event, api};
 
 /// What a policy hears of: a container's life without what comes after the fact.
@@ -32,16 +31,16 @@ struct Policy {
 }
 
 #[async_trait]
-impl PluginHandler for Policy {
+impl Handler for Policy {
     fn events(&self) -> &[Event] {
         if self.thinks.is_zero() { LIFE } else { CREATION }
     }
 
     async fn create_container(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::CreateContainerRequest,
-    ) -> stub::Result<api::CreateContainerResponse> {
+    ) -> nri_plugin::Result<api::CreateContainerResponse> {
         if !self.thinks.is_zero() {
             tokio::time::sleep(self.thinks).await;
         }
@@ -54,7 +53,7 @@ impl PluginHandler for Policy {
             ..Default::default()
         };
         let adjust = api::ContainerAdjustment {
-            env: vec![stub::env(&variable(&self.index), &value)],
+            env: vec![(&variable(&self.index), &value).into()],
             mounts: vec![mount],
             annotations: [(format!("added-{}.example.org", self.index), value)].into(),
             ..Default::default()
@@ -86,12 +85,10 @@ pub(super) fn variables(count: usize, pod: &str, container: &str) -> Vec<String>
 pub(crate) fn main(words: &[String]) {
     let [socket, index, name, thinks] = words else { return };
     let thinks = Duration::from_millis(thinks.parse().unwrap());
-    let policy = Arc::new(Policy { index: index.clone(), thinks });
-    let options =
-        ProgramOptions { socket: socket.into(), id: None, config: None, reconnect: false };
+    let policy = Policy { index: index.clone(), thinks };
+    let plugin = Plugin::new(&format!("{index}-{name}"), policy).unwrap().socket(socket);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let _ended_by_the_bench =
-        runtime.block_on(stub::run(&format!("{index}-{name}"), &options, policy));
+    let _ended_by_the_bench = runtime.block_on(plugin.reconnect(false).run());
 }
 
 /// Plugins that end with this value.

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Conversions that spare a plugin the nesting of messages. Nothing here checks a value.
 
-use crate::{ContainerAdjustment, CreateContainerResponse};
+use crate::{ContainerAdjustment, CreateContainerResponse, KeyValue};
 
 impl From<ContainerAdjustment> for CreateContainerResponse {
     fn from(adjust: ContainerAdjustment) -> Self {
         Self { adjust: Some(adjust).into(), ..Self::default() }
+    }
+}
+
+impl<K: Into<String>, V: Into<String>> From<(K, V)> for KeyValue {
+    fn from((key, value): (K, V)) -> Self {
+        Self { key: key.into(), value: value.into(), ..Self::default() }
     }
 }
 

@@ -51,7 +51,7 @@ pub use handshake::{
     resume_runtime, serve_plugin, serve_runtime,
 };
 pub use mux::{CLOSED, Connection, SavedTrunk, continue_to_call, split, split_to_call};
-pub use unread::Blob;
+pub use unread::{Blob, OpenRequests};
 
 /// Why a stream ended, for a log: the system's text without its number.
 fn end_reason(error: &std::io::Error) -> String {

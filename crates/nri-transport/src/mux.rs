@@ -45,10 +45,18 @@ const UNREGISTERED: usize = 64 << 10;
 /// Fails when the event loop cannot watch it.
 pub fn split(stream: UnixStream) -> io::Result<(Trunk, Connection, Connection)> {
     let (trunk, outgoing, reader) = open(stream, Trunk::new(true))?;
-    let (to_plugin, plugin) = connection(PLUGIN_CONNECTION, &outgoing);
+    let (to_plugin, mut plugin) = connection(PLUGIN_CONNECTION, &outgoing);
+    let requests = OpenRequests::default();
+    plugin.requests = Some(requests.clone());
     let (to_runtime, runtime) = connection(RUNTIME_CONNECTION, &outgoing);
     let reading = Reading { unread: Unread::default(), requests: OpenRequests::default() };
-    tokio::spawn(read(reader, trunk.clone(), Inbox::Stream(to_plugin), to_runtime, reading));
+    tokio::spawn(read(
+        reader,
+        trunk.clone(),
+        Inbox::Stream(to_plugin, requests),
+        to_runtime,
+        reading,
+    ));
     Ok((trunk, plugin, runtime))
 }
 
@@ -139,7 +147,7 @@ fn connection(id: u32, outgoing: &Arc<Outgoing>) -> (Incoming, Connection) {
 /// Where the frames of the plugin connection go.
 enum Inbox {
     /// To a server.
-    Stream(Incoming),
+    Stream(Incoming, OpenRequests),
     /// To the callers.
     Answers(Arc<Mutex<Answers>>),
 }
@@ -149,7 +157,12 @@ impl Inbox {
     /// out of what was read: another program may go on with that.
     async fn take(&self, unread: &Unread, length: usize) {
         match self {
-            Self::Stream(incoming) => incoming.take(unread, length).await,
+            Self::Stream(incoming, requests) => {
+                let room = incoming.reserve(length).await;
+                let payload = unread.take_frame(length);
+                requests.came(&payload);
+                incoming.put(payload, room);
+            }
             Self::Answers(answers) => {
                 let payload = unread.take_frame(length);
                 answers.lock().unwrap_or_else(PoisonError::into_inner).take(payload);
@@ -165,13 +178,7 @@ struct Incoming {
 }
 
 impl Incoming {
-    /// Waits for room. Frames for a connection that ended here are dropped like unknown ones.
-    async fn take(&self, unread: &Unread, length: usize) {
-        let room = self.reserve(length).await;
-        self.put(unread.take_frame(length), room);
-    }
-
-    /// Waits for room for a frame; none if the connection ended here.
+    /// Waits for room for a frame. None if the connection ended here: its frames are dropped like unknown ones.
     async fn reserve(&self, length: usize) -> Option<RoomTaken> {
         if self.sender.is_closed() { None } else { Some(self.room.reserve(length).await) }
     }
@@ -272,7 +279,7 @@ pub struct Connection {
     id: u32,
     incoming: mpsc::UnboundedReceiver<BufferedFrame>,
     in_hand: InHand,
-    /// Those of the runtime connection, as another program would have to go on with them.
+    /// The peer's requests: another program would have to go on with them.
     requests: Option<OpenRequests>,
     /// The frame that is being taken, and how much of it was.
     rest: Option<BufferedFrame>,
@@ -282,6 +289,11 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// The peer's requests on this connection that are read and not answered. None are counted where this side calls.
+    pub fn open_requests(&self) -> OpenRequests {
+        self.requests.clone().unwrap_or_default()
+    }
+
     /// Hands every complete ttRPC message over to the trunk, in frames.
     fn flush_messages(&mut self) -> io::Result<()> {
         while let Some(length) = message_length(&self.message) {

@@ -110,7 +110,7 @@ impl Unread {
 
 /// The requests of a plugin that are not answered, and the beginning of the next one.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct OpenRequests(Arc<Mutex<OpenMessages>>);
+pub struct OpenRequests(Arc<Mutex<OpenMessages>>);
 
 #[derive(Debug, Default)]
 struct OpenMessages {
@@ -149,7 +149,7 @@ impl OpenRequests {
     }
 
     /// How many requests are not answered.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.lock().unanswered
     }
 

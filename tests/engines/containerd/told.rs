@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use nri_runc::plugin::stub::{PluginHandler, RuntimeHandle, Stub, async_trait};
+use nri_plugin::{Context, Handler, Stub, async_trait};
 use nri_runc::plugin::{Event, api};
 use serde_json::{Value, json};
 use test_support::compare::{self, Meant, Told};
@@ -130,16 +130,16 @@ fn env(variables: &[(&str, &str)]) -> Value {
 struct Adjusting(BTreeMap<&'static str, api::ContainerAdjustment>);
 
 #[async_trait]
-impl PluginHandler for Adjusting {
+impl Handler for Adjusting {
     fn events(&self) -> &[Event] {
         &[Event::CreateContainer]
     }
 
     async fn create_container(
         &self,
-        _runtime: &RuntimeHandle,
+        _context: &Context,
         request: api::CreateContainerRequest,
-    ) -> nri_runc::plugin::stub::Result<api::CreateContainerResponse> {
+    ) -> nri_plugin::Result<api::CreateContainerResponse> {
         let adjust = self.0.get(request.container.name.as_str()).cloned();
         Ok(api::CreateContainerResponse { adjust: adjust.into(), ..Default::default() })
     }

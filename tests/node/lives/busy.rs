@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use nri_runc::plugin::stub::{PluginHandler, Result, RuntimeHandle, Stub, async_trait};
+use nri_plugin::{Context, Handler, Result, RuntimeHandle, Stub, async_trait};
 use nri_runc::plugin::{Event, api};
 use test_support::{TestHost, wait_until};
 use tokio::sync::Semaphore;
@@ -24,14 +24,14 @@ struct Thinker {
 const HEARS: [Event; 2] = [Event::PostCreateContainer, Event::RemoveContainer];
 
 #[async_trait]
-impl PluginHandler for Thinker {
+impl Handler for Thinker {
     fn events(&self) -> &[Event] {
         &HEARS
     }
 
     async fn synchronize(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         _: Vec<api::PodSandbox>,
         containers: Vec<api::Container>,
     ) -> Result<Vec<api::ContainerUpdate>> {
@@ -42,7 +42,7 @@ impl PluginHandler for Thinker {
 
     async fn post_create_container(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::PostCreateContainerRequest,
     ) -> Result<()> {
         self.told.lock().unwrap().push(format!("PostCreate {}", request.container.id));
@@ -51,7 +51,7 @@ impl PluginHandler for Thinker {
 
     async fn remove_container(
         &self,
-        _: &RuntimeHandle,
+        _: &Context,
         request: api::RemoveContainerRequest,
     ) -> Result<()> {
         self.told.lock().unwrap().push(format!("Remove {}", request.container.id));
@@ -60,7 +60,7 @@ impl PluginHandler for Thinker {
 }
 
 /// Plays a plugin on a thread of its own, for as long as the test lasts.
-fn plays(host: &TestHost, id: &'static str, handler: Arc<dyn PluginHandler>) -> RuntimeHandle {
+fn plays(host: &TestHost, id: &'static str, handler: Arc<dyn Handler>) -> RuntimeHandle {
     let (socket, (sender, receiver)) = (host.path("nri.sock"), std::sync::mpsc::channel());
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -120,7 +120,7 @@ fn a_newcomer_that_thinks_for_long_stops_no_create_and_hears_of_it_afterwards() 
 struct Flooder;
 
 #[async_trait]
-impl PluginHandler for Flooder {
+impl Handler for Flooder {
     fn events(&self) -> &[Event] {
         &HEARS
     }

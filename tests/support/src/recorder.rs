@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use nri_runc::plugin::stub::{PluginHandler, Stub};
+use nri_plugin::{Handler, Stub};
 use nri_runc::plugin::{ALL_EVENTS, Event};
 use protobuf::MessageDyn;
 use protobuf_json_mapping::PrintOptions;
@@ -25,7 +25,7 @@ pub struct Recorder {
     heard: Arc<Mutex<Life>>,
 }
 
-impl PluginHandler for Recorder {
+impl Handler for Recorder {
     fn events(&self) -> &[Event] {
         &ALL_EVENTS
     }

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, Stub, async_trait};
+use nri_plugin::{Context, Handler, Stub, async_trait};
 use nri_runc::plugin::{ALL_EVENTS, Event, api};
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
@@ -296,9 +296,9 @@ impl Acting {
     /// Its part at an event: the adjustment, updates and evictions.
     async fn act(
         &self,
-        runtime: &RuntimeHandle,
+        context: &Context,
         event: Option<Event>,
-    ) -> stub::Result<api::CreateContainerResponse> {
+    ) -> nri_plugin::Result<api::CreateContainerResponse> {
         let mut answer = api::CreateContainerResponse::new();
         match self.does(event) {
             Action::Nothing => {}
@@ -313,14 +313,14 @@ impl Acting {
             Action::Refuse(why) => return Err(why.into()),
             Action::Hang => std::future::pending::<()>().await,
             Action::Leave => {
-                runtime.close();
+                context.runtime().close();
                 std::future::pending::<()>().await;
             }
             Action::Ask(update) => {
                 let request = api::UpdateContainersRequest { update, ..Default::default() };
-                let env = match runtime.update_containers(&request).await {
-                    Ok(answer) => stub::env("FAILED", &answer.failed.len().to_string()),
-                    Err(why) => stub::env("REFUSED", &why.to_string()),
+                let env = match context.runtime().update_containers(&request).await {
+                    Ok(answer) => ("FAILED", &answer.failed.len().to_string()).into(),
+                    Err(why) => ("REFUSED", &why.to_string()).into(),
                 };
                 let adjust = api::ContainerAdjustment { env: vec![env], ..Default::default() };
                 answer.adjust = Some(adjust).into();
@@ -334,7 +334,7 @@ impl Acting {
 macro_rules! yes_or_no {
     ($($method:ident($request:ident) => $event:ident;)*) => {
         #[async_trait]
-        impl PluginHandler for Acting {
+        impl Handler for Acting {
             fn events(&self) -> &[Event] {
                 &self.events
             }
@@ -349,46 +349,46 @@ macro_rules! yes_or_no {
 
             async fn synchronize(
                 &self,
-                runtime: &RuntimeHandle,
+                context: &Context,
                 _: Vec<api::PodSandbox>,
                 _: Vec<api::Container>,
-            ) -> stub::Result<Vec<api::ContainerUpdate>> {
-                Ok(self.act(runtime, None).await?.update)
+            ) -> nri_plugin::Result<Vec<api::ContainerUpdate>> {
+                Ok(self.act(context, None).await?.update)
             }
 
             async fn create_container(
                 &self,
-                runtime: &RuntimeHandle,
+                context: &Context,
                 _: api::CreateContainerRequest,
-            ) -> stub::Result<api::CreateContainerResponse> {
-                self.act(runtime, Some(Event::CreateContainer)).await
+            ) -> nri_plugin::Result<api::CreateContainerResponse> {
+                self.act(context, Some(Event::CreateContainer)).await
             }
 
             async fn update_container(
                 &self,
-                runtime: &RuntimeHandle,
+                context: &Context,
                 _: api::UpdateContainerRequest,
-            ) -> stub::Result<api::UpdateContainerResponse> {
-                let answer = self.act(runtime, Some(Event::UpdateContainer)).await?;
+            ) -> nri_plugin::Result<api::UpdateContainerResponse> {
+                let answer = self.act(context, Some(Event::UpdateContainer)).await?;
                 let (update, evict) = (answer.update, answer.evict);
                 Ok(api::UpdateContainerResponse { update, evict, ..Default::default() })
             }
 
             async fn stop_container(
                 &self,
-                runtime: &RuntimeHandle,
+                context: &Context,
                 _: api::StopContainerRequest,
-            ) -> stub::Result<api::StopContainerResponse> {
-                let update = self.act(runtime, Some(Event::StopContainer)).await?.update;
+            ) -> nri_plugin::Result<api::StopContainerResponse> {
+                let update = self.act(context, Some(Event::StopContainer)).await?.update;
                 Ok(api::StopContainerResponse { update, ..Default::default() })
             }
 
             $(async fn $method(
                 &self,
-                runtime: &RuntimeHandle,
+                context: &Context,
                 _: api::$request,
-            ) -> stub::Result<()> {
-                self.act(runtime, Some(Event::$event)).await.map(|_| ())
+            ) -> nri_plugin::Result<()> {
+                self.act(context, Some(Event::$event)).await.map(|_| ())
             })*
         }
     };
@@ -410,7 +410,7 @@ yes_or_no! {
 
 /// An adjustment that sets one variable.
 pub fn setting(name: &str, value: &str) -> Action {
-    let env = vec![stub::env(name, value)];
+    let env = vec![(name, value).into()];
     Action::Adjust(Box::new(api::ContainerAdjustment { env, ..Default::default() }))
 }
 

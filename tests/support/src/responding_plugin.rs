@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nri_runc::plugin::stub::{self, PluginHandler, RuntimeHandle, async_trait};
+use nri_plugin::{Context, Handler, async_trait};
 use nri_runc::plugin::{ALL_EVENTS, Event, api};
 
 /// What it does.
@@ -84,18 +84,18 @@ impl RespondingPlugin {
         &self,
         event: Event,
         name: &str,
-        runtime: &RuntimeHandle,
-    ) -> stub::Result<Response> {
+        context: &Context,
+    ) -> nri_plugin::Result<Response> {
         self.told.lock().unwrap().push(format!("{} {name}", event.name()));
         let now = self.in_hand.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
         let act = (self.script)(event, name);
-        let done = self.perform(act, runtime).await;
+        let done = self.perform(act, context).await;
         self.in_hand.fetch_sub(1, Ordering::SeqCst);
         done.map(|()| act)
     }
 
-    async fn perform(&self, act: Response, runtime: &RuntimeHandle) -> stub::Result<()> {
+    async fn perform(&self, act: Response, context: &Context) -> nri_plugin::Result<()> {
         match act {
             Response::Answer | Response::Set(_) => {}
             Response::Refuse(why) => return Err(why.into()),
@@ -104,7 +104,7 @@ impl RespondingPlugin {
             }
             Response::Hang => tokio::time::sleep(Duration::from_secs(600)).await,
             Response::Leave => {
-                runtime.close();
+                context.runtime().close();
                 tokio::time::sleep(Duration::from_secs(600)).await;
             }
             Response::CallBack => {
@@ -112,7 +112,7 @@ impl RespondingPlugin {
                 let update = api::ContainerUpdate { container_id, ..Default::default() };
                 let request =
                     api::UpdateContainersRequest { update: vec![update], ..Default::default() };
-                runtime.update_containers(&request).await?;
+                context.runtime().update_containers(&request).await?;
             }
         }
         Ok(())
@@ -123,7 +123,7 @@ impl RespondingPlugin {
 macro_rules! handlers {
     ($($method:ident $event:ident $request:ident $subject:ident;)*) => {
         #[async_trait]
-        impl PluginHandler for RespondingPlugin {
+        impl Handler for RespondingPlugin {
             fn events(&self) -> &[Event] {
                 &self.events
             }
@@ -138,21 +138,21 @@ macro_rules! handlers {
 
             $(async fn $method(
                 &self,
-                runtime: &RuntimeHandle,
+                context: &Context,
                 request: api::$request,
-            ) -> stub::Result<()> {
-                self.act(Event::$event, &request.$subject.name, runtime).await.map(|_| ())
+            ) -> nri_plugin::Result<()> {
+                self.act(Event::$event, &request.$subject.name, context).await.map(|_| ())
             })*
 
             async fn create_container(
                 &self,
-                runtime: &RuntimeHandle,
+                context: &Context,
                 request: api::CreateContainerRequest,
-            ) -> stub::Result<api::CreateContainerResponse> {
+            ) -> nri_plugin::Result<api::CreateContainerResponse> {
                 let name = &request.container.name;
-                let act = self.act(Event::CreateContainer, name, runtime).await?;
+                let act = self.act(Event::CreateContainer, name, context).await?;
                 let env = match act {
-                    Response::Set(key) | Response::SleepAndSet(_, key) => vec![stub::env(key, "1")],
+                    Response::Set(key) | Response::SleepAndSet(_, key) => vec![(key, "1").into()],
                     _ => Vec::new(),
                 };
                 Ok(api::ContainerAdjustment { env, ..Default::default() }.into())
@@ -160,29 +160,29 @@ macro_rules! handlers {
 
             async fn update_container(
                 &self,
-                runtime: &RuntimeHandle,
+                context: &Context,
                 request: api::UpdateContainerRequest,
-            ) -> stub::Result<api::UpdateContainerResponse> {
-                self.act(Event::UpdateContainer, &request.container.name, runtime).await?;
+            ) -> nri_plugin::Result<api::UpdateContainerResponse> {
+                self.act(Event::UpdateContainer, &request.container.name, context).await?;
                 Ok(api::UpdateContainerResponse::new())
             }
 
             async fn stop_container(
                 &self,
-                runtime: &RuntimeHandle,
+                context: &Context,
                 request: api::StopContainerRequest,
-            ) -> stub::Result<api::StopContainerResponse> {
-                self.act(Event::StopContainer, &request.container.name, runtime).await?;
+            ) -> nri_plugin::Result<api::StopContainerResponse> {
+                self.act(Event::StopContainer, &request.container.name, context).await?;
                 Ok(api::StopContainerResponse::new())
             }
 
             async fn validate_container_adjustment(
                 &self,
-                runtime: &RuntimeHandle,
+                context: &Context,
                 request: api::ValidateContainerAdjustmentRequest,
-            ) -> stub::Result<()> {
+            ) -> nri_plugin::Result<()> {
                 let event = Event::ValidateContainerAdjustment;
-                self.act(event, &request.container.name, runtime).await.map(|_| ())
+                self.act(event, &request.container.name, context).await.map(|_| ())
             }
         }
     };

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use nri_api::identity::PluginIdentity;
+use nri_plugin::{RuntimeHandle, Stub};
 use nri_runc::plugin::api;
-use nri_runc::plugin::stub::{RuntimeHandle, Stub};
 use nri_transport::Upcalls;
 use protobuf::MessageDyn;
 use ttrpc::r#async::TtrpcContext;

@@ -103,6 +103,7 @@ const FOREIGN: &[&str] = &[
     "--label-file",
     "--log",
     "--network",
+    "--path",
     "--process",
     "--resources",
     "--runc-binary",

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Shortcuts for the messages that plugins write most, and the rule by which annotations of a
-//! pod are meant for one container. Nothing here does I/O.
+//! The rule by which an annotation of a pod is meant for one container.
 
-use super::super::api;
+use nri_api as api;
 
-/// The annotation `key` of `pod` that is meant for the container called `container`, and the key
-/// it was found under: `KEY/container.NAME`, else `KEY/pod`, else `KEY`. The first found counts
-/// alone, even if it is empty: nothing is merged.
+/// The effective annotation `key` of the container called `container`, and the key under which it was found:
+/// `KEY/container.NAME` of `pod`, else `KEY/pod`, else `KEY`. The first that exists counts, even if it is empty.
+#[must_use]
 pub fn annotation<'a>(
     pod: &'a api::PodSandbox,
     container: &str,
@@ -15,20 +14,6 @@ pub fn annotation<'a>(
     let scopes = [format!("{key}/container.{container}"), format!("{key}/pod"), key.to_owned()];
     let found = |key: String| pod.annotations.get(&key).map(|value| (key, value.as_str()));
     scopes.into_iter().find_map(found)
-}
-
-/// An environment variable.
-pub fn env(key: &str, value: &str) -> api::KeyValue {
-    api::KeyValue { key: key.to_owned(), value: value.to_owned(), ..api::KeyValue::default() }
-}
-
-/// An adjustment of nothing but resources.
-pub fn resources(resources: api::LinuxResources) -> api::ContainerAdjustment {
-    let linux = api::LinuxContainerAdjustment {
-        resources: Some(resources).into(),
-        ..api::LinuxContainerAdjustment::default()
-    };
-    api::ContainerAdjustment { linux: Some(linux).into(), ..api::ContainerAdjustment::default() }
 }
 
 #[cfg(test)]
@@ -46,7 +31,7 @@ mod tests {
     }
 
     #[test]
-    fn the_narrowest_scope_counts_alone_even_if_it_is_empty() {
+    fn the_narrowest_scope_counts_even_if_it_is_empty() {
         let all = [("k", "bare"), ("k/pod", "pod"), ("k/container.web", "")];
         assert_eq!(found(&all), under("k/container.web", ""));
         assert_eq!(found(&all[..2]), under("k/pod", "pod"));
@@ -54,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_meant_for_another_container_or_key_is_not_found() {
+    fn annotations_for_another_container_are_not_found() {
         assert_eq!(found(&[("k/container.db", "x"), ("k/web", "x"), ("kk", "x")]), None);
     }
 }

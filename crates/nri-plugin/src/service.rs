@@ -1,33 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Between the protocol's service and a [`PluginHandler`]: collects a snapshot that comes in parts,
-//! takes StateChange from old runtimes, and turns errors into statuses. It decides nothing.
+//! Between the protocol's service and a [`Handler`]: collects a snapshot that comes in parts, takes StateChange from
+//! old runtimes, lets the cache follow, and turns errors into statuses. It decides nothing.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nri_api as api;
 use nri_api::event::{ALL_EVENTS, Event};
 use ttrpc::r#async::TtrpcContext;
 
-use super::super::api;
-use super::{HandlerError, PluginHandler, RuntimeHandle, async_trait};
+use crate::cache;
+use crate::context::{Context, RuntimeHandle};
+use crate::handler::Handler;
+use crate::progress::{OpenRequest, Phase, Progress};
+use crate::{HandlerError, async_trait};
 
 /// After Shutdown the runtime closes the connection; if it does not, the plugin does.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 
-pub(super) struct Service {
-    handler: Arc<dyn PluginHandler>,
+pub(crate) struct Service {
+    handler: Arc<dyn Handler>,
     runtime: RuntimeHandle,
     config: String,
     /// The parts of the snapshot that have come so far.
     snapshot: Mutex<api::SynchronizeRequest>,
     refused: Arc<OnceLock<String>>,
+    progress: Arc<Progress>,
+    /// The time-out that the runtime named with Configure, in milliseconds.
+    request_timeout: AtomicI64,
 }
 
 impl Service {
-    pub(super) fn new(
-        handler: Arc<dyn PluginHandler>,
+    pub(crate) fn new(
+        handler: Arc<dyn Handler>,
         runtime: RuntimeHandle,
         config: String,
+        progress: Arc<Progress>,
     ) -> Self {
         Self {
             handler,
@@ -35,11 +44,13 @@ impl Service {
             config,
             snapshot: Mutex::default(),
             refused: Arc::new(OnceLock::new()),
+            progress,
+            request_timeout: AtomicI64::new(0),
         }
     }
 
-    /// Will say why the plugin refused to start, if it does.
-    pub(super) fn refused(&self) -> Arc<OnceLock<String>> {
+    /// The reason why the plugin refused to start, once it has.
+    pub(crate) fn refused(&self) -> Arc<OnceLock<String>> {
         Arc::clone(&self.refused)
     }
 
@@ -58,16 +69,54 @@ impl Service {
     }
 
     fn events(&self) -> Result<i32, HandlerError> {
-        match self.handler.events().iter().fold(0, |bits, event| bits | event.bit()) {
-            0 => Err("the plugin names no event, which the protocol cannot say".into()),
+        let bits = |events: &[Event]| events.iter().fold(0, |bits, event| bits | event.bit());
+        let followed = self.handler.cache().map_or(0, |_| bits(cache::EVENTS));
+        match bits(self.handler.events()) | followed {
+            0 => Err("the plugin names no event, which the protocol cannot express".into()),
             bits => Ok(bits),
         }
+    }
+
+    /// A request begins: its deadline is the caller's, or else the time-out of all requests.
+    fn begin(&self, context: &TtrpcContext) -> (Context, OpenRequest) {
+        let named = u64::try_from(context.timeout_nano).unwrap_or(0);
+        let usual = u64::try_from(self.request_timeout.load(Ordering::Relaxed)).unwrap_or(0);
+        let timeout = match (named, usual) {
+            (0, 0) => None,
+            (0, usual) => Some(Duration::from_millis(usual)),
+            (named, _) => Some(Duration::from_nanos(named)),
+        };
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let open = self.progress.begin(deadline);
+        (Context { runtime: self.runtime.clone(), deadline }, open)
     }
 }
 
 fn refusal(error: impl Into<HandlerError>) -> ttrpc::Error {
     let text = error.into().to_string();
     ttrpc::Error::RpcStatus(ttrpc::get_status(ttrpc::Code::UNKNOWN, text))
+}
+
+/// The container of a notification; those of pods have none.
+macro_rules! notified {
+    (run_pod_sandbox $request:ident) => {
+        None
+    };
+    (update_pod_sandbox $request:ident) => {
+        None
+    };
+    (post_update_pod_sandbox $request:ident) => {
+        None
+    };
+    (stop_pod_sandbox $request:ident) => {
+        None
+    };
+    (remove_pod_sandbox $request:ident) => {
+        None
+    };
+    ($method:ident $request:ident) => {
+        $request.container.as_ref()
+    };
 }
 
 /// The whole service: the notifications by the table, the rest as given.
@@ -81,21 +130,30 @@ macro_rules! service {
         impl api::Plugin for Service {
             $(async fn $method(
                 &self,
-                _: &TtrpcContext,
+                context: &TtrpcContext,
                 request: api::$request,
             ) -> ttrpc::Result<api::$response> {
+                let (context, _open) = self.begin(context);
                 self.handler.observe(Event::$name.name(), &request);
-                let answer = self.handler.$method(&self.runtime, request).await;
+                if let Some(cache) = self.handler.cache() {
+                    cache.follow(Event::$name, request.pod.as_ref(), notified!($method request));
+                }
+                let answer = self.handler.$method(&context, request).await;
                 answer.map(|()| api::$response::new()).map_err(refusal)
             })*
 
             $(async fn $asked(
                 &self,
-                _: &TtrpcContext,
+                context: &TtrpcContext,
                 request: api::$asked_request,
             ) -> ttrpc::Result<api::$asked_response> {
+                let (context, _open) = self.begin(context);
                 self.handler.observe(Event::$asked_name.name(), &request);
-                self.handler.$asked(&self.runtime, request).await.map_err(refusal)
+                if let Some(cache) = self.handler.cache() {
+                    let (pod, container) = (request.pod.as_ref(), request.container.as_ref());
+                    cache.follow(Event::$asked_name, pod, container);
+                }
+                self.handler.$asked(&context, request).await.map_err(refusal)
             })*
 
             $($rest)*
@@ -124,14 +182,16 @@ service! {
 
     async fn configure(
         &self,
-        _: &TtrpcContext,
+        context: &TtrpcContext,
         mut request: api::ConfigureRequest,
     ) -> ttrpc::Result<api::ConfigureResponse> {
+        self.request_timeout.store(request.request_timeout, Ordering::Relaxed);
+        let (context, _open) = self.begin(context);
         if request.config.is_empty() {
             request.config.clone_from(&self.config);
         }
         self.handler.observe("Configure", &request);
-        let configured = self.handler.configure(&self.runtime, request).await;
+        let configured = self.handler.configure(&context, request).await;
         let events = configured.and_then(|()| self.events());
         Ok(api::ConfigureResponse {
             events: events.map_err(|error| self.start_refused(error))?,
@@ -142,15 +202,20 @@ service! {
 
     async fn synchronize(
         &self,
-        _: &TtrpcContext,
+        context: &TtrpcContext,
         part: api::SynchronizeRequest,
     ) -> ttrpc::Result<api::SynchronizeResponse> {
+        let (context, _open) = self.begin(context);
         let Some(whole) = self.collect(part) else {
             return Ok(api::SynchronizeResponse { more: true, ..Default::default() });
         };
         self.handler.observe("Synchronize", &whole);
-        let updates = self.handler.synchronize(&self.runtime, whole.pods, whole.containers).await;
+        if let Some(cache) = self.handler.cache() {
+            cache.reset(&whole.pods, &whole.containers);
+        }
+        let updates = self.handler.synchronize(&context, whole.pods, whole.containers).await;
         let update = updates.map_err(|error| self.start_refused(error))?;
+        self.progress.phase.send_replace(Phase::Synchronized(self.runtime.clone()));
         Ok(api::SynchronizeResponse { update, ..Default::default() })
     }
 
@@ -167,11 +232,12 @@ service! {
 
     async fn validate_container_adjustment(
         &self,
-        _: &TtrpcContext,
+        context: &TtrpcContext,
         request: api::ValidateContainerAdjustmentRequest,
     ) -> ttrpc::Result<api::ValidateContainerAdjustmentResponse> {
+        let (context, _open) = self.begin(context);
         self.handler.observe(Event::ValidateContainerAdjustment.name(), &request);
-        let verdict = self.handler.validate_container_adjustment(&self.runtime, request).await;
+        let verdict = self.handler.validate_container_adjustment(&context, request).await;
         let reason = verdict.err().map(|reason| reason.to_string());
         Ok(api::ValidateContainerAdjustmentResponse {
             reject: reason.is_some(),
@@ -180,7 +246,7 @@ service! {
         })
     }
 
-    /// The form in which runtimes before NRI v0.12 send events that have methods of their own since.
+    /// The form in which runtimes before NRI v0.12 send events that have their own methods since.
     async fn state_change(
         &self,
         context: &TtrpcContext,

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The surroundings of a request: how long the runtime waits for the answer, and the runtime itself. A plugin may
+//! call the runtime at any time once it is synchronized, also from inside a handler.
+
+use std::time::{Duration, Instant};
+
+use nri_api as api;
+use nri_transport::{Connection, Trunk};
+use tokio::net::UnixStream;
+
+use crate::answers::UpdatesWithEvictions;
+use crate::{Result, status_message};
+
+/// How long the runtime may take to answer the plugin: nri-runc gives an update through the real runtime half a minute.
+pub(crate) const UPCALL_TIMEOUT: Duration = Duration::from_secs(40);
+
+/// A request as a handler receives it, beside its message.
+#[derive(Debug, Clone)]
+pub struct Context {
+    pub(crate) runtime: RuntimeHandle,
+    pub(crate) deadline: Option<Instant>,
+}
+
+impl Context {
+    /// The runtime, to call it or to keep for later.
+    #[must_use]
+    pub fn runtime(&self) -> &RuntimeHandle {
+        &self.runtime
+    }
+
+    /// The moment at which the runtime stops waiting; none if it named no time-out.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// How long the runtime still waits for the answer, zero once it does not; none if it named no time-out.
+    #[must_use]
+    pub fn remaining(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+}
+
+/// The runtime at the other end of one connection; cheap to clone and to keep.
+#[derive(Clone)]
+pub struct RuntimeHandle {
+    pub(crate) trunk: Trunk,
+    pub(crate) client: api::RuntimeClient,
+}
+
+impl std::fmt::Debug for RuntimeHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RuntimeHandle").field("trunk", &self.trunk).finish_non_exhaustive()
+    }
+}
+
+impl RuntimeHandle {
+    /// Splits the plugin's stream: the runtime, and the connection on which it calls.
+    pub(crate) fn split(stream: UnixStream) -> std::io::Result<(Self, Connection)> {
+        let (trunk, plugin, runtime) = nri_transport::split(stream)?;
+        Ok((Self { trunk, client: nri_transport::client(runtime) }, plugin))
+    }
+
+    /// Updates containers unasked, and returns the updates that the runtime did not carry out.
+    ///
+    /// # Errors
+    /// Fails when the runtime refuses all of them, has not synchronized the plugin, or is gone.
+    pub async fn update(
+        &self,
+        updates: impl Into<UpdatesWithEvictions>,
+    ) -> Result<Vec<api::ContainerUpdate>> {
+        Ok(self.update_containers(&updates.into().into()).await?.failed)
+    }
+
+    /// Does the same from a [`BlockingHandler`](crate::BlockingHandler).
+    ///
+    /// # Errors
+    /// Fails as [`update`](Self::update) does.
+    ///
+    /// # Panics
+    /// Panics outside of a tokio runtime, and on the thread of its event loop.
+    pub fn update_blocking(
+        &self,
+        updates: impl Into<UpdatesWithEvictions>,
+    ) -> Result<Vec<api::ContainerUpdate>> {
+        tokio::runtime::Handle::current().block_on(self.update(updates))
+    }
+
+    /// Sends the message itself. The answer lists the updates that were not carried out.
+    ///
+    /// # Errors
+    /// Fails as [`update`](Self::update) does.
+    pub async fn update_containers(
+        &self,
+        request: &api::UpdateContainersRequest,
+    ) -> Result<api::UpdateContainersResponse> {
+        let context = ttrpc::context::with_duration(UPCALL_TIMEOUT);
+        Ok(self.client.update_containers(context, request).await.map_err(status_message)?)
+    }
+
+    /// Waits until the connection is gone; returns the reason.
+    pub async fn closed(&self) -> String {
+        self.trunk.closed().await
+    }
+
+    /// Closes the connection.
+    pub fn close(&self) {
+        self.trunk.close("the plugin closed it");
+    }
+}

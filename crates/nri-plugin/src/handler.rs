@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The traits that a plugin implements, asynchronous and blocking. Every method but `events` has a default that
+//! changes nothing, so a plugin writes only the handlers of its events.
+
+use std::sync::Arc;
+
+use nri_api as api;
+use nri_api::event::Event;
+use protobuf::MessageDyn;
+
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::{Result, async_trait};
+
+/// Both traits, from one table of handlers.
+macro_rules! handlers {
+    ($(
+        $(#[$doc:meta])*
+        $method:ident($($argument:ident: $type:ty),*) -> $answer:ty;
+    )*) => {
+        /// A plugin. An error from a handler refuses the engine's request (create, start, update), or is logged by the
+        /// runtime where nothing is left to refuse (stop, remove, the post events).
+        ///
+        /// The runtime waits for a handler as long as [`Context::remaining`] says. Then the handler is dropped where it
+        /// waits; one of a [`BlockingHandler`] goes on, and its answer is not used.
+        #[async_trait]
+        #[expect(unused_variables, reason = "the names are documentation")]
+        pub trait Handler: Send + Sync + 'static {
+            /// The events to receive; asked after `configure`. At least one: the protocol takes an empty list for all.
+            fn events(&self) -> &[Event];
+
+            /// The runtime's reaction when this plugin does not answer, where the operator has not decided. None: the
+            /// plugin is skipped, and disconnected at its first time-out. Runtimes before NRI v0.12.4 ignore it.
+            fn failure_policy(&self) -> Option<api::FailurePolicy> {
+                None
+            }
+
+            /// A cache that is to follow the events. The plugin is subscribed to those that the cache needs.
+            fn cache(&self) -> Option<&Cache> {
+                None
+            }
+
+            /// Every message as it came, before its own method; for logs and counters.
+            fn observe(&self, method: &'static str, message: &dyn MessageDyn) {}
+
+            /// The runtime ends the plugin; the connection is closed soon after.
+            async fn shutdown(&self) {}
+
+            $(
+                $(#[$doc])*
+                async fn $method(&self, context: &Context, $($argument: $type),*) -> Result<$answer> {
+                    Ok(<$answer>::default())
+                }
+            )*
+        }
+
+        /// A plugin whose handlers block, each on a thread for that; several may run at once. It is a [`Handler`]
+        /// inside [`Blocking`], and its methods mean what that trait's do.
+        #[expect(unused_variables, reason = "the names are documentation")]
+        pub trait BlockingHandler: Send + Sync + 'static {
+            /// The events to receive; see [`Handler::events`].
+            fn events(&self) -> &[Event];
+
+            /// See [`Handler::failure_policy`].
+            fn failure_policy(&self) -> Option<api::FailurePolicy> {
+                None
+            }
+
+            /// See [`Handler::cache`].
+            fn cache(&self) -> Option<&Cache> {
+                None
+            }
+
+            /// See [`Handler::observe`]. It must not block.
+            fn observe(&self, method: &'static str, message: &dyn MessageDyn) {}
+
+            /// See [`Handler::shutdown`].
+            fn shutdown(&self) {}
+
+            $(
+                $(#[$doc])*
+                fn $method(&self, context: &Context, $($argument: $type),*) -> Result<$answer> {
+                    Ok(<$answer>::default())
+                }
+            )*
+        }
+
+        /// So that a program keeps its plugin, to look at its state from outside.
+        #[async_trait]
+        impl<H: Handler + ?Sized> Handler for Arc<H> {
+            fn events(&self) -> &[Event] {
+                self.as_ref().events()
+            }
+
+            fn failure_policy(&self) -> Option<api::FailurePolicy> {
+                self.as_ref().failure_policy()
+            }
+
+            fn cache(&self) -> Option<&Cache> {
+                self.as_ref().cache()
+            }
+
+            fn observe(&self, method: &'static str, message: &dyn MessageDyn) {
+                self.as_ref().observe(method, message);
+            }
+
+            async fn shutdown(&self) {
+                self.as_ref().shutdown().await;
+            }
+
+            $(
+                async fn $method(&self, context: &Context, $($argument: $type),*) -> Result<$answer> {
+                    self.as_ref().$method(context, $($argument),*).await
+                }
+            )*
+        }
+
+        #[async_trait]
+        impl<H: BlockingHandler> Handler for Blocking<H> {
+            fn events(&self) -> &[Event] {
+                self.0.events()
+            }
+
+            fn failure_policy(&self) -> Option<api::FailurePolicy> {
+                self.0.failure_policy()
+            }
+
+            fn cache(&self) -> Option<&Cache> {
+                self.0.cache()
+            }
+
+            fn observe(&self, method: &'static str, message: &dyn MessageDyn) {
+                self.0.observe(method, message);
+            }
+
+            async fn shutdown(&self) {
+                let handler = Arc::clone(&self.0);
+                let end = move || {
+                    handler.shutdown();
+                    Ok(())
+                };
+                let ended = on_a_thread(end).await;
+                if let Err(error) = ended {
+                    tracing::warn!("shutdown: {error}");
+                }
+            }
+
+            $(
+                async fn $method(&self, context: &Context, $($argument: $type),*) -> Result<$answer> {
+                    let (handler, context) = (Arc::clone(&self.0), context.clone());
+                    on_a_thread(move || handler.$method(&context, $($argument),*)).await
+                }
+            )*
+        }
+    };
+}
+
+handlers! {
+    /// The plugin's configuration, in any form that the plugin likes, and facts of the runtime. The first call of each
+    /// connection. An error ends the plugin.
+    configure(request: api::ConfigureRequest) -> ();
+
+    /// All pods and containers that exist, however many messages they came in; the answer may update containers. Once
+    /// in each connection, before the first event. An error ends the plugin.
+    synchronize(pods: Vec<api::PodSandbox>, containers: Vec<api::Container>) -> Vec<api::ContainerUpdate>;
+
+    /// A pod starts.
+    run_pod_sandbox(request: api::RunPodSandboxRequest) -> ();
+
+    /// A pod is about to be resized.
+    update_pod_sandbox(request: api::UpdatePodSandboxRequest) -> ();
+
+    /// A pod was resized.
+    post_update_pod_sandbox(request: api::PostUpdatePodSandboxRequest) -> ();
+
+    /// A pod has stopped.
+    stop_pod_sandbox(request: api::StopPodSandboxRequest) -> ();
+
+    /// A pod is removed.
+    remove_pod_sandbox(request: api::RemovePodSandboxRequest) -> ();
+
+    /// A container is about to be created: the one event whose answer adjusts it. The request contains the changes of
+    /// plugins with a lower index.
+    create_container(request: api::CreateContainerRequest) -> api::CreateContainerResponse;
+
+    /// A container was created; its process waits for the start.
+    post_create_container(request: api::PostCreateContainerRequest) -> ();
+
+    /// A container is about to be started; it has a process and a cgroup.
+    start_container(request: api::StartContainerRequest) -> ();
+
+    /// A container was started.
+    post_start_container(request: api::PostStartContainerRequest) -> ();
+
+    /// The engine changes the resources of a container; the answer may change them, and those of other containers.
+    update_container(request: api::UpdateContainerRequest) -> api::UpdateContainerResponse;
+
+    /// A container was updated.
+    post_update_container(request: api::PostUpdateContainerRequest) -> ();
+
+    /// A container has stopped; the answer may update others.
+    stop_container(request: api::StopContainerRequest) -> api::StopContainerResponse;
+
+    /// A container is removed.
+    remove_container(request: api::RemoveContainerRequest) -> ();
+
+    /// The changes of all plugins to a container that is being created; an error refuses it, with its text as reason.
+    validate_container_adjustment(request: api::ValidateContainerAdjustmentRequest) -> ();
+}
+
+/// A [`BlockingHandler`] as a [`Handler`].
+#[derive(Debug)]
+pub struct Blocking<H>(Arc<H>);
+
+impl<H: BlockingHandler> Blocking<H> {
+    /// Runs each of its handlers on a thread of tokio's pool for blocking work.
+    pub fn new(handler: H) -> Self {
+        Self(Arc::new(handler))
+    }
+}
+
+async fn on_a_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(_) => Err("the plugin's handler panicked".into()),
+    }
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One plugin as the harness's runtime is connected to it.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nri_api as api;
+use nri_api::event::{ALL_BITS, Event};
+use nri_api::identity::PluginIdentity;
+use nri_transport::{
+    NRI_VERSION, PluginCaller, PluginRequest, RuntimeServer, Trunk, Unanswered, Upcalls,
+    serve_runtime, split_to_call,
+};
+use tokio::net::UnixStream;
+
+use super::refused;
+use crate::{Result, async_trait};
+
+/// Pods and containers for Synchronize.
+pub(super) type Snapshot = (Vec<api::PodSandbox>, Vec<api::Container>);
+
+/// The unasked requests of all plugins.
+#[derive(Debug, Default)]
+pub(super) struct Upcall {
+    pub(super) requests: Vec<api::UpdateContainersRequest>,
+    /// Containers whose updates fail.
+    pub(super) failing: BTreeSet<String>,
+}
+
+struct Recorder(Arc<Mutex<Upcall>>);
+
+#[async_trait]
+impl Upcalls for Recorder {
+    async fn update_containers(
+        &self,
+        _: &PluginIdentity,
+        request: api::UpdateContainersRequest,
+    ) -> std::result::Result<api::UpdateContainersResponse, String> {
+        let mut upcall = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_failing =
+            |update: &&api::ContainerUpdate| upcall.failing.contains(&update.container_id);
+        let failed = request.update.iter().filter(is_failing).cloned().collect();
+        upcall.requests.push(request);
+        Ok(api::UpdateContainersResponse { failed, ..Default::default() })
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Connected {
+    id: String,
+    identity: PluginIdentity,
+    events: i32,
+    trunk: Trunk,
+    caller: PluginCaller,
+    _server: RuntimeServer,
+}
+
+impl Connected {
+    /// Registers, configures and synchronizes it; also returns the updates that it answered with.
+    pub(super) async fn new(
+        stream: UnixStream,
+        launched: Option<[String; 3]>,
+        timeout: Duration,
+        snapshot: Snapshot,
+        upcalls: Arc<Mutex<Upcall>>,
+    ) -> Result<(Self, Vec<api::ContainerUpdate>)> {
+        let (trunk, caller, connection) = split_to_call(stream)?;
+        let (launched_as, config) = match launched {
+            Some([index, name, config]) => (Some((index, name)), config),
+            None => (None, String::new()),
+        };
+        let recorder = Arc::new(Recorder(upcalls));
+        let server = serve_runtime(&trunk, connection, launched_as, recorder).await;
+        let mut server = server.map_err(|error| error.to_string())?;
+        let identity = server.registered(&trunk, super::CONNECT_TIMEOUT).await?;
+        let id = identity.to_string();
+        let mut plugin = Self { id, identity, events: 0, trunk, caller, _server: server };
+        let milliseconds = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
+        let request = api::ConfigureRequest {
+            config,
+            runtime_name: "nri-plugin-harness".to_owned(),
+            runtime_version: env!("CARGO_PKG_VERSION").to_owned(),
+            request_timeout: milliseconds,
+            registration_timeout: milliseconds,
+            NRI_version: NRI_VERSION.to_owned(),
+            ..Default::default()
+        };
+        let events = plugin.call(&request, timeout).await?.events;
+        plugin.events = if events == 0 { ALL_BITS } else { events };
+        let (pods, containers) = snapshot;
+        let request = api::SynchronizeRequest { pods, containers, ..Default::default() };
+        let part = protobuf::Message::write_to_bytes(&request)?;
+        let answer = plugin.call(&nri_transport::SynchronizePart(part), timeout).await?;
+        plugin._server.mark_synchronized();
+        Ok((plugin, answer.update))
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(super) fn instance(&self) -> api::PluginInstance {
+        let PluginIdentity { index, name, .. } = self.identity.clone();
+        api::PluginInstance { index, name, ..Default::default() }
+    }
+
+    pub(super) fn is_subscribed(&self, event: Event) -> bool {
+        self.events & event.bit() != 0 && !self.is_gone()
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.trunk.is_closed()
+    }
+
+    pub(super) fn close(&self, why: &str) {
+        self.trunk.close(why);
+    }
+
+    /// Sends a request; the error of the plugin, or its silence, is the error.
+    pub(super) async fn call<R: PluginRequest>(
+        &self,
+        request: &R,
+        timeout: Duration,
+    ) -> Result<R::Answer> {
+        let answer = self.caller.call(request, timeout, &[]);
+        let answered = tokio::select! {
+            answered = tokio::time::timeout(timeout, answer) => answered,
+            why = self.trunk.closed() => return Err(refused(&self.id, why)),
+        };
+        match answered {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(Unanswered::Status(status))) => Err(refused(&self.id, status.message())),
+            Ok(Err(Unanswered::TooLarge(size))) => {
+                Err(refused(&self.id, format!("the request has {size} bytes")))
+            }
+            Ok(Err(Unanswered::Unreadable(why))) => Err(refused(&self.id, why)),
+            Err(_) => {
+                let why = format!("{} was not answered within {timeout:?}", R::METHOD);
+                self.close(&why);
+                Err(refused(&self.id, why))
+            }
+        }
+    }
+}

@@ -1,0 +1,489 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A runtime for tests, in the process of the test: no engine, no container, no root.
+//!
+//! It listens on a socket of a private folder, registers plugins as a runtime does, asks them in the order of their
+//! indices, and merges their answers with the rules of nri-runc. A conflict, a refusal or a time-out is the error of the
+//! request. A restart closes every connection, and takes back the plugins that reconnect.
+//!
+//! ```
+//! use nri_plugin::harness::{Runtime, container, pod};
+//! use nri_plugin::{Adjustment, BlockingHandler, Blocking, Context, Event, Result, api};
+//!
+//! struct Greeter;
+//!
+//! impl BlockingHandler for Greeter {
+//!     fn events(&self) -> &[Event] {
+//!         &[Event::CreateContainer]
+//!     }
+//!
+//!     fn create_container(
+//!         &self,
+//!         _: &Context,
+//!         request: api::CreateContainerRequest,
+//!     ) -> Result<api::CreateContainerResponse> {
+//!         Ok(Adjustment::new().env("GREETING", &request.pod.name).into())
+//!     }
+//! }
+//!
+//! # async fn test() -> Result<()> {
+//! let mut runtime = Runtime::new()?;
+//! runtime.add("10-greeter", Blocking::new(Greeter)).await?;
+//! runtime.run_pod(pod("web")).await?;
+//! let created = runtime.create(container("nginx", "web")).await?;
+//! assert_eq!(created.adjust.env[0].value, "web");
+//! assert_eq!(created.owners.to_flat("nginx")["Env[GREETING]"], "10-greeter");
+//!
+//! runtime.restart().await?;
+//! assert_eq!(runtime.plugins(), ["10-greeter"], "it reconnected and was synchronized");
+//! # Ok(())
+//! # }
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test()).unwrap();
+//! ```
+
+mod bundle;
+mod connected;
+mod recording;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nri_adaptation::{Creation, Merged, Rights, Updated, Updates};
+use nri_api as api;
+use nri_api::event::Event;
+use tokio::net::{UnixListener, UnixStream};
+
+use crate::handler::Handler;
+use crate::plugin::{Plugin, PluginHandle};
+use crate::{HandlerError, Result};
+use connected::{Connected, Upcall};
+
+pub use bundle::bundle;
+pub use recording::Answered;
+
+/// How long the harness waits for a plugin to connect, register and synchronize.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a plugin may take to answer, unless the test sets another time-out. A runtime's default is 2 s.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A pod called `name`, which is its ID as well.
+#[must_use]
+pub fn pod(name: &str) -> api::PodSandbox {
+    api::PodSandbox {
+        id: name.to_owned(),
+        name: name.to_owned(),
+        uid: name.to_owned(),
+        namespace: "default".to_owned(),
+        ..Default::default()
+    }
+}
+
+/// A container called `name`, which is its ID as well, of the pod with the ID `pod`.
+#[must_use]
+pub fn container(name: &str, pod: &str) -> api::Container {
+    api::Container {
+        id: name.to_owned(),
+        name: name.to_owned(),
+        pod_sandbox_id: pod.to_owned(),
+        ..Default::default()
+    }
+}
+
+/// A runtime with its pods, containers and plugins.
+#[derive(Debug)]
+pub struct Runtime {
+    folder: PathBuf,
+    listener: UnixListener,
+    timeout: Duration,
+    plugins: Vec<Connected>,
+    pods: BTreeMap<String, api::PodSandbox>,
+    containers: BTreeMap<String, api::Container>,
+    upcalls: Arc<Mutex<Upcall>>,
+}
+
+impl Runtime {
+    /// Listens on a socket in a new private folder.
+    ///
+    /// # Errors
+    /// Fails when the folder or the socket cannot be made.
+    pub fn new() -> std::io::Result<Self> {
+        use std::os::unix::fs::DirBuilderExt;
+        static COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let name = format!("nri-harness-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
+        let listener = UnixListener::bind(folder.join("nri.sock"))?;
+        Ok(Self {
+            folder,
+            listener,
+            timeout: REQUEST_TIMEOUT,
+            plugins: Vec::new(),
+            pods: BTreeMap::new(),
+            containers: BTreeMap::new(),
+            upcalls: Arc::default(),
+        })
+    }
+
+    /// The socket, for plugins that are programs.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join("nri.sock")
+    }
+
+    /// Sets how long a plugin may take to answer a request. One that takes longer is disconnected.
+    pub fn set_request_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// Runs a plugin in this process, and waits until it is synchronized.
+    ///
+    /// # Errors
+    /// Fails when the identity is not valid, or the plugin refuses to be configured or synchronized.
+    pub async fn add(&mut self, id: &str, handler: impl Handler) -> Result<PluginHandle> {
+        let plugin = Plugin::new(id, handler)?.socket(self.socket());
+        self.start(plugin).await
+    }
+
+    /// Does the same for a plugin with settings of the test, whose socket is this runtime's.
+    ///
+    /// # Errors
+    /// Fails as [`add`](Self::add) does.
+    pub async fn start(&mut self, plugin: Plugin) -> Result<PluginHandle> {
+        let plugin = plugin.socket(self.socket());
+        let handle = plugin.handle();
+        tokio::spawn(plugin.run());
+        self.accept().await?;
+        Ok(handle)
+    }
+
+    /// Waits for a plugin to connect, and registers, configures and synchronizes it; returns its identity.
+    ///
+    /// # Errors
+    /// Fails when none comes within half a minute, or when it is refused or refuses.
+    pub async fn accept(&mut self) -> Result<String> {
+        let accepted = tokio::time::timeout(CONNECT_TIMEOUT, self.listener.accept()).await;
+        let (stream, _address) = accepted.map_err(|_elapsed| "no plugin connected")??;
+        self.register(stream, None).await
+    }
+
+    /// Registers, configures and synchronizes a plugin that a test has launched with the other end of this stream, with
+    /// its index, name and configuration; returns its identity. A restart does not launch it again.
+    ///
+    /// # Errors
+    /// Fails when it is not registered within half a minute, or when it refuses.
+    pub async fn attach(
+        &mut self,
+        stream: UnixStream,
+        index: &str,
+        name: &str,
+        config: &str,
+    ) -> Result<String> {
+        let launched = [index, name, config].map(str::to_owned);
+        self.register(stream, Some(launched)).await
+    }
+
+    async fn register(
+        &mut self,
+        stream: UnixStream,
+        launched: Option<[String; 3]>,
+    ) -> Result<String> {
+        let (pods, containers) = (self.pods.values().cloned(), self.containers.values().cloned());
+        let snapshot = (pods.collect(), containers.collect());
+        let upcalls = Arc::clone(&self.upcalls);
+        let connected = Connected::new(stream, launched, self.timeout, snapshot, upcalls).await;
+        let (plugin, updates) = connected?;
+        self.plugins.retain(|other| other.id() != plugin.id());
+        let id = plugin.id().to_owned();
+        self.plugins.push(plugin);
+        self.plugins.sort_by(|one, other| one.id().cmp(other.id()));
+        self.apply(&updates);
+        Ok(id)
+    }
+
+    /// The identities of the connected plugins, in the order in which they are asked.
+    #[must_use]
+    pub fn plugins(&self) -> Vec<&str> {
+        let connected = self.plugins.iter().filter(|plugin| !plugin.is_gone());
+        connected.map(Connected::id).collect()
+    }
+
+    /// Closes every connection as a restart does, and waits until as many plugins are connected and synchronized again.
+    /// Pods and containers stay.
+    ///
+    /// # Errors
+    /// Fails when a plugin does not reconnect.
+    pub async fn restart(&mut self) -> Result<()> {
+        let before = self.plugins().len();
+        for plugin in self.plugins.drain(..) {
+            plugin.close("the runtime restarts");
+        }
+        for _plugin in 0..before {
+            self.accept().await?;
+        }
+        Ok(())
+    }
+
+    /// The updates and evictions that plugins have sent unasked; they are applied.
+    #[must_use]
+    pub fn requests(&self) -> Vec<api::UpdateContainersRequest> {
+        self.upcalls.lock().unwrap_or_else(PoisonError::into_inner).requests.clone()
+    }
+
+    /// Lists unasked updates of this container as failed from now on.
+    pub fn fail_updates_of(&mut self, container: &str) {
+        let mut upcalls = self.upcalls.lock().unwrap_or_else(PoisonError::into_inner);
+        upcalls.failing.insert(container.to_owned());
+    }
+
+    /// A container as it is.
+    #[must_use]
+    pub fn container(&self, id: &str) -> Option<&api::Container> {
+        self.containers.get(id)
+    }
+
+    /// Starts a pod: RunPodSandbox.
+    ///
+    /// # Errors
+    /// Fails when a plugin refuses it or does not answer.
+    pub async fn run_pod(&mut self, pod: api::PodSandbox) -> Result<()> {
+        let request =
+            api::RunPodSandboxRequest { pod: Some(pod.clone()).into(), ..Default::default() };
+        self.notify(Event::RunPodSandbox, &request).await?;
+        self.pods.insert(pod.id.clone(), pod);
+        Ok(())
+    }
+
+    /// Resizes a pod: UpdatePodSandbox, PostUpdatePodSandbox.
+    ///
+    /// # Errors
+    /// Fails when there is no such pod, or a plugin refuses or does not answer.
+    pub async fn resize_pod(&mut self, id: &str, resources: api::LinuxResources) -> Result<()> {
+        let pod = Some(self.pods.get(id).ok_or_else(|| format!("there is no pod {id}"))?.clone());
+        let request = api::UpdatePodSandboxRequest {
+            pod: pod.clone().into(),
+            linux_resources: Some(resources).into(),
+            ..Default::default()
+        };
+        self.notify(Event::UpdatePodSandbox, &request).await?;
+        let request = api::PostUpdatePodSandboxRequest { pod: pod.into(), ..Default::default() };
+        self.notify(Event::PostUpdatePodSandbox, &request).await
+    }
+
+    /// Stops a pod and removes it, with its containers.
+    ///
+    /// # Errors
+    /// Fails when there is no such pod, or a plugin does not answer.
+    pub async fn remove_pod(&mut self, id: &str) -> Result<()> {
+        let pod = self.pods.get(id).ok_or_else(|| format!("there is no pod {id}"))?.clone();
+        let members = self.containers.values().filter(|one| one.pod_sandbox_id == id);
+        let members: Vec<_> = members.map(|container| container.id.clone()).collect();
+        for member in members {
+            self.stop(&member).await?;
+            self.remove(&member).await?;
+        }
+        let pod = Some(pod);
+        let request = api::StopPodSandboxRequest { pod: pod.clone().into(), ..Default::default() };
+        self.notify(Event::StopPodSandbox, &request).await?;
+        let request = api::RemovePodSandboxRequest { pod: pod.into(), ..Default::default() };
+        self.notify(Event::RemovePodSandbox, &request).await?;
+        self.pods.remove(id);
+        Ok(())
+    }
+
+    /// Creates a container of a pod that runs: CreateContainer, ValidateContainerAdjustment, PostCreateContainer.
+    ///
+    /// # Errors
+    /// Fails when a plugin refuses it or does not answer, or two plugins set the same field.
+    pub async fn create(&mut self, container: api::Container) -> Result<Merged> {
+        let pod = self.pods.get(&container.pod_sandbox_id).cloned();
+        let pod = pod.ok_or_else(|| format!("there is no pod {}", container.pod_sandbox_id))?;
+        let merged = self.ask_to_create(pod.clone(), container).await?;
+        let container = merged.container.clone();
+        self.containers.insert(container.id.clone(), container.clone());
+        let (pod, container) = (Some(pod).into(), Some(container).into());
+        let request = api::PostCreateContainerRequest { pod, container, ..Default::default() };
+        self.notify(Event::PostCreateContainer, &request).await?;
+        Ok(merged)
+    }
+
+    async fn ask_to_create(
+        &mut self,
+        pod: api::PodSandbox,
+        container: api::Container,
+    ) -> Result<Merged> {
+        let mut creation = Creation::new(pod, container);
+        for plugin in self.subscribed(Event::CreateContainer) {
+            let answer = plugin.call(creation.request(), self.timeout).await?;
+            creation = creation.answer(plugin.id(), &Rights::default(), answer)?;
+        }
+        let instances = self.plugins.iter().map(Connected::instance).collect();
+        let request = creation.validation_request(instances);
+        for plugin in self.subscribed(Event::ValidateContainerAdjustment) {
+            let verdict = plugin.call(&request, self.timeout).await?;
+            if verdict.reject {
+                return Err(
+                    format!("{} refused the container: {}", plugin.id(), verdict.reason).into()
+                );
+            }
+        }
+        let merged = creation.finish();
+        self.apply(&merged.updates);
+        Ok(merged)
+    }
+
+    /// Starts a container: StartContainer, PostStartContainer.
+    ///
+    /// # Errors
+    /// Fails when there is no such container, or a plugin refuses the start or does not answer.
+    pub async fn start_container(&mut self, id: &str) -> Result<()> {
+        let (pod, container) = self.subject(id)?;
+        let (pod, container) = (Some(pod).into(), Some(container).into());
+        let request = api::StartContainerRequest { pod, container, ..Default::default() };
+        self.notify(Event::StartContainer, &request).await?;
+        let (pod, container) = (request.pod, request.container);
+        let request = api::PostStartContainerRequest { pod, container, ..Default::default() };
+        self.notify(Event::PostStartContainer, &request).await
+    }
+
+    /// Updates the resources of a container as an engine does: UpdateContainer, PostUpdateContainer.
+    ///
+    /// # Errors
+    /// Fails when there is no such container, a plugin refuses or does not answer, or two plugins set the same field.
+    pub async fn update(&mut self, id: &str, resources: api::LinuxResources) -> Result<Updated> {
+        let (pod, container) = self.subject(id)?;
+        let (pod, container) = (Some(pod), Some(container));
+        let request = api::UpdateContainerRequest {
+            pod: pod.clone().into(),
+            container: container.clone().into(),
+            linux_resources: Some(resources).into(),
+            ..Default::default()
+        };
+        let updated = self.ask_to_update(request).await?;
+        let (pod, container) = (pod.into(), self.containers.get(id).cloned().into());
+        let request = api::PostUpdateContainerRequest { pod, container, ..Default::default() };
+        self.notify(Event::PostUpdateContainer, &request).await?;
+        Ok(updated)
+    }
+
+    async fn ask_to_update(&mut self, request: api::UpdateContainerRequest) -> Result<Updated> {
+        let asked = engine_update(&request);
+        let mut updates = Updates::for_update(request);
+        for plugin in self.subscribed(Event::UpdateContainer) {
+            let request = updates.request().ok_or("an update without a request")?.clone();
+            let answer = plugin.call(&request, self.timeout).await?;
+            updates.answer_update(plugin.id(), &Rights::default(), answer)?;
+        }
+        let updated = updates.finish();
+        self.apply(&[asked]);
+        self.apply(&updated.updates);
+        Ok(updated)
+    }
+
+    /// Stops a container: StopContainer. Returns the updates of others that plugins answered with.
+    ///
+    /// # Errors
+    /// Fails when there is no such container, or a plugin does not answer.
+    pub async fn stop(&mut self, id: &str) -> Result<Vec<api::ContainerUpdate>> {
+        let (pod, container) = self.subject(id)?;
+        let (pod, container) = (Some(pod).into(), Some(container).into());
+        self.ask_at_stop(api::StopContainerRequest { pod, container, ..Default::default() }).await
+    }
+
+    async fn ask_at_stop(
+        &mut self,
+        request: api::StopContainerRequest,
+    ) -> Result<Vec<api::ContainerUpdate>> {
+        let mut updates = Updates::for_stop();
+        for plugin in self.subscribed(Event::StopContainer) {
+            let answer = plugin.call(&request, self.timeout).await?;
+            updates.answer_stop(plugin.id(), &Rights::default(), answer)?;
+        }
+        let updates = updates.finish().updates;
+        self.apply(&updates);
+        Ok(updates)
+    }
+
+    /// Removes a container: RemoveContainer.
+    ///
+    /// # Errors
+    /// Fails when there is no such container, or a plugin does not answer.
+    pub async fn remove(&mut self, id: &str) -> Result<()> {
+        let (pod, container) = self.subject(id)?;
+        let (pod, container) = (Some(pod).into(), Some(container).into());
+        let request = api::RemoveContainerRequest { pod, container, ..Default::default() };
+        self.notify(Event::RemoveContainer, &request).await?;
+        self.containers.remove(id);
+        Ok(())
+    }
+
+    /// Sends the requests of a recording (`nri-runc nri record`) to the plugins, and returns their answers.
+    ///
+    /// # Errors
+    /// Fails at a line that is not a request.
+    pub async fn replay(&mut self, recording: &Path) -> Result<Vec<Answered>> {
+        recording::replay(self, recording).await
+    }
+
+    fn subject(&self, id: &str) -> Result<(api::PodSandbox, api::Container)> {
+        let container =
+            self.containers.get(id).ok_or_else(|| format!("there is no container {id}"))?;
+        let pod = self.pods.get(&container.pod_sandbox_id).cloned();
+        Ok((pod.unwrap_or_default(), container.clone()))
+    }
+
+    fn subscribed(&self, event: Event) -> impl Iterator<Item = &Connected> {
+        self.plugins.iter().filter(move |plugin| plugin.is_subscribed(event))
+    }
+
+    async fn notify<R: nri_transport::PluginRequest>(
+        &self,
+        event: Event,
+        request: &R,
+    ) -> Result<()> {
+        for plugin in self.subscribed(event) {
+            plugin.call(request, self.timeout).await?;
+        }
+        Ok(())
+    }
+
+    /// Puts updates into the records, field by field where they are set.
+    fn apply(&mut self, updates: &[api::ContainerUpdate]) {
+        for update in updates {
+            if let Some(container) = self.containers.get_mut(&update.container_id) {
+                let linux = container.linux.mut_or_insert_default();
+                let resources = linux.resources.mut_or_insert_default();
+                // protobuf merges set fields over those that are there.
+                let set = protobuf::Message::write_to_bytes(&*update.linux.resources);
+                let merged =
+                    set.and_then(|set| protobuf::Message::merge_from_bytes(resources, &set));
+                if let Err(error) = merged {
+                    tracing::warn!("the update of {}: {error}", update.container_id);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        for plugin in &self.plugins {
+            plugin.close("the runtime ended");
+        }
+        let _gone_already = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The engine's own part of an update.
+fn engine_update(request: &api::UpdateContainerRequest) -> api::ContainerUpdate {
+    let resources = request.linux_resources.clone();
+    let linux = api::LinuxContainerUpdate { resources, ..Default::default() };
+    let container_id = request.container.id.clone();
+    api::ContainerUpdate { container_id, linux: Some(linux).into(), ..Default::default() }
+}
+
+/// A plugin's error as the error of the request.
+fn refused(plugin: &str, why: impl std::fmt::Display) -> HandlerError {
+    format!("{plugin}: {why}").into()
+}

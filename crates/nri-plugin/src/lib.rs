@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Write a plugin of the Node Resource Interface (NRI).
+//!
+//! A container runtime (containerd, CRI-O, or any engine with nri-runc) asks plugins about each container before it
+//! creates it. A plugin implements [`Handler`], or [`BlockingHandler`] where it does without async, lists the events
+//! that it wants, and ends `main` with [`main`]:
+//!
+//! ```no_run
+//! use nri_plugin::{Adjustment, Context, Event, Handler, Result, api, async_trait};
+//!
+//! struct Greeter;
+//!
+//! #[async_trait]
+//! impl Handler for Greeter {
+//!     fn events(&self) -> &[Event] {
+//!         &[Event::CreateContainer]
+//!     }
+//!
+//!     async fn create_container(
+//!         &self,
+//!         _: &Context,
+//!         request: api::CreateContainerRequest,
+//!     ) -> Result<api::CreateContainerResponse> {
+//!         let greeting = format!("hello {}", request.container.name);
+//!         Ok(Adjustment::new().env("GREETING", &greeting).into())
+//!     }
+//! }
+//!
+//! fn main() -> std::process::ExitCode {
+//!     nri_plugin::main("10-greeter", Greeter)
+//! }
+//! ```
+//!
+//! The same program runs launched by the runtime, whose socket it inherits as a descriptor, and by hand, where it
+//! connects to the runtime's socket, reconnects with growing pauses, and is synchronized again.
+//!
+//! * [`Plugin`] is that life without the command line: it runs over a socket, a descriptor or a stream.
+//!   [`PluginHandle`] waits until the plugin is ready, serves its readiness, updates containers unasked, and ends it.
+//! * [`Context`] comes with each request: the time that remains for the answer, and the runtime.
+//! * [`Adjustment`], [`Update`] and [`Updates`] build answers. A misuse does not compile: an update without a container
+//!   or without a value, an environment variable for a container that exists already.
+//! * [`Cache`] holds the pods and containers of the node, and follows the events.
+//! * [`annotation`] finds the annotation of a pod that is meant for a container.
+//! * Feature `harness`: a runtime for tests, in the process of the test.
+//! * Feature `program`, on by default: [`main`].
+//!
+//! Everything runs on tokio and logs with `tracing`. The crate knows no bundle, and no particular runtime.
+
+mod annotations;
+mod answers;
+mod cache;
+mod context;
+mod handler;
+#[cfg(feature = "harness")]
+pub mod harness;
+mod launched;
+mod plugin;
+#[cfg(feature = "program")]
+mod program;
+mod progress;
+mod resources;
+mod service;
+mod stub;
+
+pub use async_trait::async_trait;
+pub use nri_api as api;
+pub use nri_api::event::{ALL_EVENTS, Event};
+
+pub use annotations::annotation;
+pub use answers::{Adjustment, Device, Mount, Updates, UpdatesWithEvictions};
+pub use cache::Cache;
+pub use context::{Context, RuntimeHandle};
+pub use handler::{Blocking, BlockingHandler, Handler};
+pub use plugin::{DEFAULT_SOCKET, Plugin, PluginHandle};
+#[cfg(feature = "program")]
+pub use program::main;
+pub use resources::{Resources, Update, UpdateTarget};
+pub use stub::Stub;
+
+/// Any error of a plugin's own; its text is what the operator reads.
+pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
+/// The result of a handler.
+pub type Result<T> = std::result::Result<T, HandlerError>;
+
+/// The peer's error message, without ttRPC's envelope.
+fn status_message(error: ttrpc::Error) -> String {
+    if let ttrpc::Error::RpcStatus(status) = error {
+        return status.message().to_owned();
+    }
+    error.to_string()
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How far a plugin has come, and which requests it is answering: what readiness goes by.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use crate::context::RuntimeHandle;
+
+/// How far a plugin has come with its current connection.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Phase {
+    #[default]
+    Disconnected,
+    Registered,
+    Synchronized(RuntimeHandle),
+}
+
+/// Shared by the connections of one plugin, one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) phase: watch::Sender<Phase>,
+    /// Whether the plugin is to end.
+    pub(crate) ending: watch::Sender<bool>,
+    deadlines: Mutex<Deadlines>,
+}
+
+#[derive(Debug, Default)]
+struct Deadlines {
+    next: u64,
+    /// Of the requests that are being answered, by a number of ours.
+    open: HashMap<u64, Option<Instant>>,
+    /// Whether the last answer came too late.
+    was_late: bool,
+}
+
+impl Deadlines {
+    fn is_over(deadline: Instant) -> bool {
+        // ttRPC drops a handler at its own deadline, which began a little earlier.
+        deadline <= Instant::now() + Duration::from_millis(1)
+    }
+}
+
+impl Progress {
+    fn deadlines(&self) -> MutexGuard<'_, Deadlines> {
+        self.deadlines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request is open until the result is dropped.
+    pub(crate) fn begin(self: &Arc<Self>, deadline: Option<Instant>) -> OpenRequest {
+        let mut deadlines = self.deadlines();
+        deadlines.next += 1;
+        let number = deadlines.next;
+        deadlines.open.insert(number, deadline);
+        OpenRequest { progress: Arc::clone(self), number }
+    }
+
+    /// Whether it is synchronized and answers in time: the last request was, and none is open beyond its deadline.
+    pub(crate) fn is_ready(&self) -> bool {
+        let is_synchronized = matches!(*self.phase.borrow(), Phase::Synchronized(_));
+        let deadlines = self.deadlines();
+        let is_late = deadlines.was_late
+            || deadlines.open.values().flatten().any(|deadline| Deadlines::is_over(*deadline));
+        is_synchronized && !is_late
+    }
+
+    /// The runtime of the current connection, once the plugin is synchronized.
+    pub(crate) fn runtime(&self) -> Option<RuntimeHandle> {
+        match &*self.phase.borrow() {
+            Phase::Synchronized(runtime) => Some(runtime.clone()),
+            Phase::Disconnected | Phase::Registered => None,
+        }
+    }
+}
+
+/// Waits until the value is as wanted.
+pub(crate) async fn until<T>(watched: &watch::Sender<T>, is_wanted: impl FnMut(&T) -> bool) {
+    let mut changes = watched.subscribe();
+    // The sender is borrowed, so it is not gone.
+    let _value = changes.wait_for(is_wanted).await;
+}
+
+/// A request that the plugin is answering.
+#[derive(Debug)]
+pub(crate) struct OpenRequest {
+    progress: Arc<Progress>,
+    number: u64,
+}
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        let mut deadlines = self.progress.deadlines();
+        let deadline = deadlines.open.remove(&self.number).flatten();
+        deadlines.was_late = deadline.is_some_and(Deadlines::is_over);
+    }
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One connection of a plugin to a runtime: it serves the runtime's requests and registers.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use nri_api as api;
+use nri_transport::{Connection, OpenRequests};
+use tokio::net::UnixStream;
+use ttrpc::r#async::Server;
+
+use crate::context::{RuntimeHandle, UPCALL_TIMEOUT};
+use crate::handler::Handler;
+use crate::progress::{Phase, Progress};
+use crate::service::Service;
+use crate::{HandlerError, Result, status_message};
+
+/// How often a plugin that ends looks whether a request is still open.
+const IDLE_POLL: Duration = Duration::from_millis(10);
+
+/// A connected plugin. [`Plugin`](crate::Plugin) keeps one connected; this is for those who bring each stream.
+pub struct Stub {
+    runtime: RuntimeHandle,
+    /// The reason why the plugin itself refused to start; empty for a plugin of the generated service.
+    refused: Arc<OnceLock<String>>,
+    open: OpenRequests,
+    _server: Server,
+}
+
+impl std::fmt::Debug for Stub {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stub").field("runtime", &self.runtime).finish_non_exhaustive()
+    }
+}
+
+impl Stub {
+    /// Serves `handler` over `stream` and registers as `id` (`NN-name`). `config` stands in for the configuration that
+    /// a runtime does not have for a plugin it has not launched.
+    ///
+    /// # Errors
+    /// Fails when the runtime refuses the registration.
+    pub async fn serve(
+        stream: UnixStream,
+        id: &str,
+        config: &str,
+        handler: Arc<dyn Handler>,
+    ) -> Result<Self> {
+        Self::serve_with(stream, id, config, handler, Arc::default()).await
+    }
+
+    pub(crate) async fn serve_with(
+        stream: UnixStream,
+        id: &str,
+        config: &str,
+        handler: Arc<dyn Handler>,
+        progress: Arc<Progress>,
+    ) -> Result<Self> {
+        let (index, name) = id.split_once('-').unwrap_or((id, ""));
+        let (runtime, plugin) = RuntimeHandle::split(stream)?;
+        // Before it registers: the runtime may synchronize it before it answers.
+        progress.phase.send_replace(Phase::Registered);
+        let service = Service::new(handler, runtime.clone(), config.to_owned(), progress);
+        let refused = service.refused();
+        let stub = Self::start(runtime.clone(), plugin, Arc::new(service), refused).await;
+        let stub = stub.map_err(status_message)?;
+        let registered = nri_transport::register(&runtime.client, index, name, UPCALL_TIMEOUT);
+        registered.await.map_err(status_message)?;
+        Ok(stub)
+    }
+
+    /// Does the same for the generated service itself, for a plugin that answers each request as it likes.
+    ///
+    /// # Errors
+    /// Fails when the runtime refuses the registration.
+    pub async fn register(
+        stream: UnixStream,
+        index: &str,
+        name: &str,
+        service: Arc<dyn api::Plugin + Send + Sync>,
+    ) -> ttrpc::Result<Self> {
+        let split = RuntimeHandle::split(stream);
+        let (runtime, plugin) = split.map_err(|error| ttrpc::Error::Socket(error.to_string()))?;
+        let stub = Self::start(runtime.clone(), plugin, service, Arc::default()).await?;
+        nri_transport::register(&runtime.client, index, name, UPCALL_TIMEOUT).await?;
+        Ok(stub)
+    }
+
+    /// Answers from here on; the runtime may call before it has answered the registration.
+    async fn start(
+        runtime: RuntimeHandle,
+        plugin: Connection,
+        service: Arc<dyn api::Plugin + Send + Sync>,
+        refused: Arc<OnceLock<String>>,
+    ) -> ttrpc::Result<Self> {
+        let open = plugin.open_requests();
+        let server = nri_transport::serve_plugin(plugin, service).await?;
+        Ok(Self { runtime, refused, open, _server: server })
+    }
+
+    /// The runtime, to call it at any time.
+    #[must_use]
+    pub fn runtime(&self) -> RuntimeHandle {
+        self.runtime.clone()
+    }
+
+    /// Updates containers unasked, see [`RuntimeHandle::update_containers`].
+    ///
+    /// # Errors
+    /// Fails when the runtime does not take the updates.
+    pub async fn update_containers(
+        &self,
+        request: &api::UpdateContainersRequest,
+    ) -> Result<api::UpdateContainersResponse> {
+        self.runtime.update_containers(request).await
+    }
+
+    /// Waits until the connection is gone; returns the reason.
+    pub fn closed(&self) -> impl Future<Output = String> + Send + use<> {
+        // ttRPC's server cannot be looked at by two threads, so a waiting task must not hold it.
+        let runtime = self.runtime();
+        async move { runtime.closed().await }
+    }
+
+    /// The plugin's own refusal to be configured or synchronized, if it was one.
+    pub(crate) fn refusal(&self) -> Option<HandlerError> {
+        self.refused.get().map(|why| why.as_str().into())
+    }
+
+    /// Waits until every request has its answer on the stream.
+    pub(crate) fn idle(&self) -> impl Future<Output = ()> + Send + use<> {
+        let open = self.open.clone();
+        async move {
+            while open.count() > 0 {
+                tokio::time::sleep(IDLE_POLL).await;
+            }
+        }
+    }
+
+    /// Closes the connection.
+    pub fn close(&self) {
+        self.runtime.close();
+    }
+}

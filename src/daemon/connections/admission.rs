@@ -323,7 +323,7 @@ async fn synchronize(
 ) -> Result<(), String> {
     takeover::pass(daemon, takeover, Point::DaemonTakeover)?;
     let mut response = {
-        let _room = daemon.registry.snapshots.take(snapshot.longest_request()).await;
+        let _room = daemon.snapshots.take(snapshot.longest_request()).await;
         Some(request_synchronization(connected, snapshot).await?)
     };
     takeover::pass(daemon, takeover, Point::DaemonTakeoverEvents)?;

@@ -14,7 +14,6 @@ pub(crate) mod pre_installed;
 pub(crate) mod recording;
 pub(crate) mod returning;
 pub(crate) mod roster;
-mod snapshot_room;
 pub(crate) mod socket;
 mod subscribers;
 pub(crate) mod takeovers;
@@ -43,7 +42,6 @@ use pre_installed::PreInstalled;
 use recording::Recorders;
 use returning::ReturningPlugins;
 use roster::Roster;
-use snapshot_room::SnapshotRoom;
 use socket::PluginSocket;
 use subscribers::Subscribers;
 use takeovers::Takeovers;
@@ -84,8 +82,6 @@ pub(crate) struct Registry {
     pub(crate) socket: PluginSocket,
     /// Plugins that creates wait for.
     pub(crate) returning: ReturningPlugins,
-    /// Snapshots on their way to plugins.
-    pub(crate) snapshots: SnapshotRoom,
     /// Identities that belong to files.
     pub(crate) pre_installed: PreInstalled,
     /// The operator's default validator.
@@ -110,7 +106,6 @@ impl Registry {
             recorders: Recorders::default(),
             socket: PluginSocket::default(),
             returning: ReturningPlugins::default(),
-            snapshots: SnapshotRoom::default(),
             pre_installed,
             builtin: RefCell::new(Rc::new(config.default_validator.clone())),
             rules: RefCell::new(Rc::new(Rules::new(&config.rules))),

@@ -19,6 +19,7 @@ pub(crate) mod queues;
 pub(crate) mod records;
 pub(crate) mod refused;
 pub(crate) mod report;
+mod snapshot_room;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -43,6 +44,7 @@ use off_loop::Unanswered;
 use queues::{InitProcess, PodNews, Watches};
 use records::Records;
 use report::Report;
+use snapshot_room::SnapshotRoom;
 
 /// The share of a caller's time-out after which the daemon answers: the answer takes time to
 /// arrive.
@@ -61,6 +63,8 @@ pub(crate) struct Daemon {
     pub(crate) report: Report,
     pub(crate) process: OwnProcess,
     pub(crate) evictions: EvictionRate,
+    /// Snapshots on their way to plugins.
+    pub(crate) snapshots: SnapshotRoom,
     /// File systems that do not answer.
     unanswered: Unanswered,
 }
@@ -80,6 +84,7 @@ impl Daemon {
             report,
             process: OwnProcess::default(),
             evictions: EvictionRate::default(),
+            snapshots: SnapshotRoom::default(),
             unanswered: Unanswered::default(),
         })
     }

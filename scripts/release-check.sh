@@ -23,6 +23,7 @@ oldest() {
 }
 
 part oldest-rust oldest
+part plugin-package sh scripts/plugin-package.sh
 part book make --no-print-directory docs
 part audit make --no-print-directory audit
 part lengths env LENGTHS=all cargo test --locked --test pure length::

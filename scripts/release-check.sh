@@ -23,6 +23,7 @@ oldest() {
 }
 
 part oldest-rust oldest
+part misuse cargo test --locked -p nri-plugin --features misuse --test misuse
 part plugin-package sh scripts/plugin-package.sh
 part book make --no-print-directory docs
 part audit make --no-print-directory audit

@@ -13,7 +13,8 @@ run() { "$@" || failed="$failed
 run make --no-print-directory static
 cargo build --locked --examples --bins
 run sh scripts/left.sh sh scripts/skips.sh test cargo test --locked --no-fail-fast --tests -- --test-threads=4
-run cargo test --locked -p nri-api -p nri-adaptation -p nri-transport -p nri-plugin -p oci-document --all-features
+run cargo test --locked -p nri-api -p nri-adaptation -p nri-transport -p nri-plugin -p oci-document \
+    --features nri-api/services,nri-api/json,nri-plugin/harness
 [ -z "$failed" ] || printf 'failed, see above:%s\n' "$failed"
 run cargo test --locked --doc
 [ -z "$failed" ]

@@ -168,8 +168,11 @@ pub fn check_runtime(
     };
     for Need { field, what } in needs(adjustment, resolved).into_iter().filter(is_runtimes) {
         if let Some(lack) = what.lacking(runtime) {
-            let has_no = if must_name(runtime) { "names in its features no" } else { "has no" };
-            let problem = quoted(&format!("{runtime} {has_no} {lack}"));
+            let problem = match must_name(runtime) {
+                true => format!("{runtime} names in its features no {lack}"),
+                false => format!("{runtime} has no {lack}"),
+            };
+            let problem = quoted(&problem);
             return Err(PatchError::Invalid { field, problem });
         }
     }
@@ -334,9 +337,12 @@ impl What {
                 (is_known && !is_listed).then(|| format!("option {option} of bind mounts"))
             }
             Self::Namespace(kind) => {
-                let known = linux.and_then(|linux| linux.namespaces.as_ref());
                 let is_young = kind == "time" && before(runtime, (1, 2, 0), (1, 8, 4));
+                // No crun up to 1.29.1 lists time namespaces; each since 1.8.4 has them.
+                let is_listed_by = kind != "time" || runtime.kind() != RuntimeKind::Crun;
+                let known = linux.and_then(|linux| linux.namespaces.as_ref());
                 known
+                    .filter(|_| is_listed_by)
                     .map_or(must_name(runtime) || is_young, |known| !known.contains(kind))
                     .then(|| format!("{kind} namespaces"))
             }

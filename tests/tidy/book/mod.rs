@@ -4,6 +4,7 @@
 
 mod commands;
 mod errors;
+mod limits;
 mod links;
 mod vocabulary;
 

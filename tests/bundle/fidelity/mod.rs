@@ -3,6 +3,7 @@
 //! `fixtures/captures` through the built binary, the engine's files below a private root,
 //! containerd's records on a socket, a small runtime behind. Prints the share of equal fields.
 
+mod messages;
 mod store;
 
 use std::collections::BTreeMap;

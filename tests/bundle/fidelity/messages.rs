@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `docs/messages.md`: one message of each event, as a plugin gets it for a captured pod of containerd
+//! and of CRI-O. `UPDATE_GOLDEN=1` writes them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::Play;
+
+const BEGIN: &str = "<!-- messages: begin -->\n";
+const END: &str = "<!-- messages: end -->";
+
+/// The events in the order of a pod's life.
+const EVENTS: [&str; 11] = [
+    "RunPodSandbox",
+    "CreateContainer",
+    "PostCreateContainer",
+    "StartContainer",
+    "PostStartContainer",
+    "UpdateContainer",
+    "PostUpdateContainer",
+    "StopContainer",
+    "RemoveContainer",
+    "StopPodSandbox",
+    "RemovePodSandbox",
+];
+
+/// Elements of a list and members of a map that the page shows.
+const SHOWN: usize = 3;
+
+/// The message as the page shows it: the same in each run, and short.
+fn shortened(value: &Value, name: &str, root: &str) -> Value {
+    match value {
+        Value::Array(list) => {
+            let mut shown: Vec<Value> =
+                list.iter().take(SHOWN).map(|value| shortened(value, name, root)).collect();
+            if list.len() > SHOWN {
+                shown.push(json!(format!("({} more)", list.len() - SHOWN)));
+            }
+            Value::Array(shown)
+        }
+        Value::Object(members) if matches!(name, "annotations" | "labels" | "unified") => {
+            // A map of protobuf has no order.
+            let members: BTreeMap<&String, &Value> = members.iter().collect();
+            let shown = members.iter().take(SHOWN);
+            let mut shown: serde_json::Map<String, Value> =
+                shown.map(|(key, value)| ((*key).clone(), shortened(value, key, root))).collect();
+            if members.len() > SHOWN {
+                shown.insert("…".to_owned(), json!(format!("({} more)", members.len() - SHOWN)));
+            }
+            Value::Object(shown)
+        }
+        Value::Object(members) => members
+            .iter()
+            .map(|(key, value)| (key.clone(), shortened(value, key, root)))
+            .collect::<serde_json::Map<String, Value>>()
+            .into(),
+        Value::Number(_) if name == "pid" => json!(4711),
+        // protobuf's JSON writes 64-bit numbers as texts.
+        Value::String(_) if matches!(name, "created_at" | "started_at" | "finished_at") => {
+            json!("1767323045000000000")
+        }
+        Value::String(text) => json!(text.replace(root, "")),
+        other => other.clone(),
+    }
+}
+
+/// The members of `new` that are not the same in `before`; one that is gone is `null`.
+fn changed(before: &Value, new: &Value) -> Option<Value> {
+    match (before, new) {
+        _ if before == new => None,
+        (Value::Object(before), Value::Object(new)) => {
+            let null = Value::Null;
+            let there = new.iter().filter_map(|(key, value)| {
+                let changed = changed(before.get(key).unwrap_or(&null), value)?;
+                Some((key.clone(), changed))
+            });
+            let gone = before.keys().filter(|key| !new.contains_key(*key));
+            let gone = gone.map(|key| (key.clone(), Value::Null));
+            Some(Value::Object(there.chain(gone).collect()))
+        }
+        (_, new) => Some(new.clone()),
+    }
+}
+
+fn messages() -> String {
+    let engines = [("containerd", "containerd-2.4.2-pod"), ("CRI-O", "crio-1.37-pod")];
+    let told = engines.map(|(engine, capture)| {
+        let play = Play::new(capture);
+        let root = play.host.path("").display().to_string();
+        let (told, _) = play.play();
+        (engine, root.trim_end_matches('/').to_owned(), told)
+    });
+    let mut page = String::new();
+    let mut last = [Value::Null, Value::Null];
+    for event in EVENTS {
+        let _ = write!(page, "\n## {event}\n");
+        for ((engine, root, told), last) in told.iter().zip(&mut last) {
+            let mut of_event = told.iter().filter(|(key, _)| key.starts_with(&format!("{event} ")));
+            let Some((_, request)) = of_event.next() else {
+                let _ = write!(page, "\n{engine}: not in the captured pod.\n");
+                continue;
+            };
+            let short = shortened(request, "", root);
+            let Some(shown) = changed(last, &short) else {
+                let _ = write!(page, "\n{engine}: the same as in the event before.\n");
+                continue;
+            };
+            *last = short;
+            let shown = serde_json::to_string_pretty(&shown).unwrap();
+            let _ = write!(page, "\n{engine}:\n\n```json\n{shown}\n```\n");
+        }
+    }
+    page
+}
+
+#[test]
+fn the_page_of_messages_is_what_plugins_get() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/messages.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (head, rest) = page.split_once(BEGIN).expect("its beginning");
+    let (there, tail) = rest.split_once(END).expect("its end");
+    let wanted = messages();
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        let page = format!("{head}{BEGIN}{wanted}\n{END}{tail}");
+        nri_runc::testing::files::replace(&path, page.as_bytes()).unwrap();
+        return;
+    }
+    let lines = |text: &str| -> BTreeMap<usize, String> {
+        text.trim().lines().map(str::to_owned).enumerate().collect()
+    };
+    let (there, wanted) = (lines(there), lines(&wanted));
+    let first = wanted.iter().find(|(at, line)| there.get(at) != Some(line));
+    assert!(
+        first.is_none() && there.len() == wanted.len(),
+        "docs/messages.md is stale at {first:?}: UPDATE_GOLDEN=1 cargo test --test bundle fidelity::messages"
+    );
+}

@@ -94,6 +94,7 @@ async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
     }
     // Before the first word of it: later the process may be another.
     let peer = origin::peer_of(&daemon, &stream);
+    origin::look_at_program(&daemon, &peer).await;
     let pid = peer.pid;
     let settings = settings(&daemon);
     let unregistered = daemon.registry.roster.enters(None, Some(pid).filter(|pid| *pid > 0));
@@ -160,24 +161,32 @@ async fn may_be(daemon: &Rc<Daemon>, plugin: &Plugin, peer: &PluginPeer) -> Resu
 
 /// Disconnects the plugins that another configuration no longer permits; `before` is the one until
 /// now. A file of the name that has appeared takes over from them, without a gap.
-pub(crate) fn disconnect_unfit(daemon: &Daemon, before: &Config) {
-    let config = daemon.config();
+pub(crate) fn disconnect_unfit(daemon: &Rc<Daemon>, before: &Config) {
     for connected in daemon.registry.connected() {
         let Some(peer) = &connected.peer else { continue };
         let plugin = &connected.chained.plugin;
-        let identity = (plugin.index(), plugin.name());
-        let Err((kind, why)) = peer.check(&config, &daemon.registry.pre_installed, identity) else {
-            continue;
-        };
-        let allowed_others = before.plugin(identity.0, identity.1).displace == Displace::Any;
-        if kind != NotAdmitted::File || allowed_others {
-            warn!(
-                plugin = plugin.id(),
-                "{} is disconnected by the new configuration: {why}",
-                plugin.id()
-            );
-            plugin.disconnect(&why);
+        let had_others = before.plugin(plugin.index(), plugin.name()).displace == Displace::Any;
+        if peer.facts.needs_file(&daemon.config()) {
+            let daemon = Rc::clone(daemon);
+            tokio::task::spawn_local(async move {
+                let Some(peer) = &connected.peer else { return };
+                origin::look_at_program(&daemon, peer).await;
+                disconnect_if_unfit(&daemon, &connected.chained.plugin, peer, had_others);
+            });
+        } else {
+            disconnect_if_unfit(daemon, plugin, peer, had_others);
         }
+    }
+}
+
+fn disconnect_if_unfit(daemon: &Daemon, plugin: &Plugin, peer: &PluginPeer, had_others: bool) {
+    let identity = (plugin.index(), plugin.name());
+    let checked = peer.check(&daemon.config(), &daemon.registry.pre_installed, identity);
+    let Err((kind, why)) = checked else { return };
+    if kind != NotAdmitted::File || had_others {
+        let id = plugin.id();
+        warn!(plugin = id, "{id} is disconnected by the new configuration: {why}");
+        plugin.disconnect(&why);
     }
 }
 

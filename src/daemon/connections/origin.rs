@@ -7,6 +7,7 @@
 //! else one that is opened now, while the connection stands. What was read of a process that has
 //! ended meanwhile does not count. It admits and refuses nothing.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -15,6 +16,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::daemon::registry::peer::{PeerFacts, PluginPeer};
 use crate::daemon::resources::own_pod;
@@ -63,19 +65,39 @@ fn facts_of(daemon: &Daemon, pid: u32) -> PeerFacts {
     let link = std::fs::read_link(host.path(format!("/proc/{pid}/exe")));
     let program = link.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
     PeerFacts {
-        is_hosts: is_program_of_host(host, pid, &program) && is_process_of_host(host, pid),
         program,
+        is_on_host: is_process_of_host(host, pid),
+        is_hosts_file: Cell::new(None),
         is_contained,
         pod: pod.map(|pod| (pod.namespace, pod.name)),
     }
 }
 
+/// Finds out whether the process executes this host's file, where an `exe:` of the configuration asks for
+/// that. The process chose the path, whose file system may never answer: the calls are made off the loop,
+/// and a file system that does not answer proves nothing.
+pub(super) async fn look_at_program(daemon: &Daemon, peer: &PluginPeer) {
+    let facts = &peer.facts;
+    if !facts.needs_file(&daemon.config()) {
+        return;
+    }
+    let Ok(pid) = u32::try_from(peer.pid) else { return };
+    let folder = Path::new(&facts.program).parent().unwrap_or(Path::new("/"));
+    let folder = folder.display().to_string();
+    let (host, program) = (daemon.host.clone(), facts.program.clone());
+    let look = move || Ok(is_program_of_host(&host, pid, &program));
+    let looked = daemon.off_loop(&folder, look).await;
+    facts.is_hosts_file.set(Some(looked.unwrap_or(false)));
+}
+
 /// Whether the process executes this host's file of that path: a container has its own files under
 /// the same names.
 fn is_program_of_host(host: &Host, pid: u32, program: &str) -> bool {
-    // What cannot be looked at proves nothing.
-    let file =
-        |path: &Path| std::fs::metadata(path).or_absent().map(|meta| (meta.dev(), meta.ino()));
+    // The kernel's answer is enough: a file server is not asked. A failure proves nothing.
+    let file = |path: &Path| {
+        let stat = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
+        Some((stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino))
+    };
     let executed = file(&host.path(format!("/proc/{pid}/exe")));
     Path::new(program).is_absolute() && executed.is_some() && executed == file(&host.path(program))
 }

@@ -3,6 +3,7 @@
 //! user (D11), by its origin (`[plugin.NAME] from`, D44), and because no file has its name (D55). A
 //! reload may change each answer, so it is kept with the plugin. It is found out elsewhere.
 
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -23,13 +24,15 @@ pub(crate) struct PluginPeer {
     pub(crate) facts: PeerFacts,
 }
 
-/// What is known of it.
+/// Facts about the process, from the kernel and from the records of pods.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct PeerFacts {
     /// The file that it executes, as it sees that path.
     pub(crate) program: String,
-    /// Whether that is this host's file of the path, executed by a process of this host.
-    pub(crate) is_hosts: bool,
+    /// Whether it is in the user and PID namespaces of the daemon.
+    pub(crate) is_on_host: bool,
+    /// Whether its program is this host's file of that path; `None` if no `exe:` needed the answer yet.
+    pub(crate) is_hosts_file: Cell<Option<bool>>,
     /// Whether it runs in a container that nri-runc knows.
     pub(crate) is_contained: bool,
     /// Namespace and name of the pod in which it runs, where nobody but the engine may have written
@@ -112,6 +115,22 @@ fn name_belongs_to_file(file: &Path, name: &str, pid: i32) -> String {
 }
 
 impl PeerFacts {
+    /// Whether only the program's file can tell if the process is one of this `exe:` pattern.
+    fn may_be_program(&self, pattern: &str) -> bool {
+        self.is_on_host && !self.is_contained && glob::matches_path(pattern, &self.program)
+    }
+
+    /// Whether a plugin's section asks for the file of this process, and it was not looked at yet.
+    pub(crate) fn needs_file(&self, config: &Config) -> bool {
+        let mut origins =
+            config.plugins.values().filter_map(|section| section.from.as_ref()).flatten();
+        self.is_hosts_file.get().is_none()
+            && origins.any(|origin| match origin {
+                PluginOrigin::Program(pattern) => self.may_be_program(pattern),
+                PluginOrigin::Pod { .. } => false,
+            })
+    }
+
     fn fits(&self, origin: &PluginOrigin) -> bool {
         match origin {
             PluginOrigin::Pod { namespace, name } => self
@@ -119,7 +138,7 @@ impl PeerFacts {
                 .as_ref()
                 .is_some_and(|(ns, pod)| glob::matches(namespace, ns) && glob::matches(name, pod)),
             PluginOrigin::Program(pattern) => {
-                self.is_hosts && !self.is_contained && glob::matches_path(pattern, &self.program)
+                self.may_be_program(pattern) && self.is_hosts_file.get() == Some(true)
             }
         }
     }
@@ -136,7 +155,10 @@ impl std::fmt::Display for PeerFacts {
                 write!(f, "{program} in pod {}/{}", quoted(namespace), quoted(name))
             }
             (None, true) => write!(f, "{program} in a pod whose namespace is not proven"),
-            (None, false) if self.is_hosts => write!(f, "{program} on the host"),
+            (None, false) if self.is_hosts_file.get() == Some(false) => {
+                write!(f, "{program}, which is not shown to be the host's file of that path")
+            }
+            (None, false) if self.is_on_host => write!(f, "{program} on the host"),
             (None, false) => write!(f, "{program} in a container that nri-runc did not create"),
         }
     }
@@ -157,7 +179,8 @@ mod tests {
     fn facts() -> PeerFacts {
         PeerFacts {
             program: "/opt/nri/plugins/10-a".to_owned(),
-            is_hosts: true,
+            is_on_host: true,
+            is_hosts_file: Cell::new(Some(true)),
             is_contained: false,
             pod: None,
         }
@@ -170,12 +193,37 @@ mod tests {
         for other in ["/opt/nri/*", "/opt/nri/plugins", "/opt/*/10-a", "/opt/nri/plugins/1"] {
             assert!(!facts().fits(&program(other)), "{other}");
         }
-        assert!(!PeerFacts { is_hosts: false, ..facts() }.fits(&own), "its own file of that name");
+        assert!(!PeerFacts { is_on_host: false, ..facts() }.fits(&own), "its own namespaces");
+        let other = PeerFacts { is_hosts_file: Cell::new(Some(false)), ..facts() };
+        assert!(!other.fits(&own), "its own file of that name");
+        assert!(other.to_string().ends_with("not shown to be the host's file of that path"));
         assert!(
             !PeerFacts { is_contained: true, ..facts() }.fits(&own),
             "mounted into a container"
         );
         assert!(!facts().fits(&pod("*", "*")), "it is in no pod");
+    }
+
+    #[test]
+    fn a_programs_file_is_looked_at_only_where_an_exe_pattern_matches_its_path() {
+        let new = || PeerFacts { is_hosts_file: Cell::new(None), ..facts() };
+        let config = |from: Option<PluginOrigin>| {
+            let mut config = Config::default();
+            let section = config.plugins.entry("a".to_owned()).or_default();
+            section.from = from.map(|origin| vec![origin]);
+            config
+        };
+        let own = config(Some(program("/opt/nri/plugins/*")));
+        assert!(new().needs_file(&own) && !new().fits(&program("/opt/nri/plugins/*")));
+        for config in [config(None), config(Some(program("/other"))), config(Some(pod("*", "*")))] {
+            assert!(!new().needs_file(&config));
+        }
+        let elsewhere = [
+            PeerFacts { is_on_host: false, ..new() },
+            PeerFacts { is_contained: true, ..new() },
+            facts(),
+        ];
+        assert!(elsewhere.iter().all(|facts| !facts.needs_file(&own)));
     }
 
     #[test]

@@ -64,7 +64,7 @@ fn shortened(value: &Value, name: &str, root: &str) -> Value {
             json!("1767323045000000000")
         }
         Value::String(text) => json!(text.replace(root, "")),
-        other => other.clone(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
     }
 }
 

@@ -65,8 +65,8 @@ impl api::Plugin for Odd {
 
 fn settings() -> Settings {
     Settings {
-        registration_timeout: Duration::from_millis(300),
-        request_timeout: Duration::from_millis(300),
+        registration_timeout: Duration::from_secs(3),
+        request_timeout: Duration::from_secs(3),
         runtime_name: "test".to_owned(),
         runtime_version: "v1".to_owned(),
         nri_version: "v0.12.5".to_owned(),

@@ -9,7 +9,7 @@ use nri_runc::testing::admin::{EXIT_CODES, EXIT_CODES_OF_VERBS};
 use saphyr::{LoadableYamlNode, Scalar, Yaml};
 use serde_json::{Value, json};
 use test_support::adjustments::sets;
-use test_support::{BUNDLE, Script, TestHost, started, succeeds, wait_until};
+use test_support::{BUNDLE, SILENT, Script, TestHost, started, succeeds, wait_until};
 
 use super::terminal::{ends, signal};
 

@@ -67,7 +67,7 @@ use nri_runc::plugin::api;
 use nri_runc::testing::error::RESERVED_PHRASES;
 use serde_json::Value;
 use test_support::adjustments::{env, pins, sets};
-use test_support::{BUNDLE, Script, TestHost, heard, life, started, succeeds, wait_until};
+use test_support::{BUNDLE, SILENT, Script, TestHost, heard, life, started, succeeds, wait_until};
 
 /// One line on stderr, one entry in the log, exit code 1, no phrase that engines look for.
 #[track_caller]

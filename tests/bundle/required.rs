@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nri_runc::plugin::Event;
 use serde_json::{Value, json};
 use test_support::responding_plugin::{RespondingPlugin, Response};
-use test_support::{BUNDLE, Script, TestHost, wait_until};
+use test_support::{BUNDLE, SILENT, Script, TestHost, wait_until};
 
 use super::policies::{row, seat};
 use super::{started, succeeds};

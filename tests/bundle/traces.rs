@@ -5,7 +5,7 @@
 use nri_runc::plugin::Event;
 use serde_json::{Value, json};
 use test_support::responding_plugin::{RespondingPlugin, Response};
-use test_support::{BUNDLE, TestHost, task, wait_until};
+use test_support::{BUNDLE, SILENT, TestHost, task, wait_until};
 
 use super::policies::seat;
 use super::{sets, started, succeeds};

@@ -16,6 +16,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use test_support::wait_until;
 
 use super::{Place, Tree, tree};
 

@@ -75,7 +75,7 @@ fn slow(host: &TestHost) -> SharedPlugin {
 fn settings(more: &str) -> String {
     format!(
         "---[plugin.policy]\nstrikes = 0\n{more}\n\
-         [debug]\ncreate_cap = \"{CAP}s\"\n"
+         [debug]\ncreate_cap = \"{CAP}s\"\nsilence = \"60s\"\n"
     )
 }
 

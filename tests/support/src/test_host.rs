@@ -21,6 +21,9 @@ const RUNTIME: &str = include_str!("../../../fixtures/runtime/fake.sh");
 /// machine as well.
 pub const SILENT: &str = "plugin_request_timeout = \"3s\"\n";
 
+/// For a daemon that has so much to do that a wrapper would give it up on a busy machine.
+pub const BUSY: &str = "[debug]\nsilence = \"60s\"\n";
+
 /// What a plugin hears of a plain container from beginning to end, its pod's events around it.
 pub const LIFE: [&str; 9] = [
     "RunPodSandbox",
@@ -371,9 +374,12 @@ pub fn started(more: &str) -> TestHost {
 #[track_caller]
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
+    let mut pause = Duration::from_millis(10);
     while !is_so() {
         assert!(Instant::now() < deadline, "waited too long until {what}");
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(pause);
+        // A look may start a program: many of them would keep the machine busy.
+        pause = (pause * 5 / 4).min(Duration::from_millis(100));
     }
 }
 

@@ -7,6 +7,8 @@
 mod book;
 #[path = "tidy/manual/mod.rs"]
 mod manual;
+#[path = "tidy/pace.rs"]
+mod pace;
 #[path = "tidy/sbom/mod.rs"]
 mod sbom;
 #[path = "tidy/skips.rs"]

@@ -43,7 +43,7 @@ fn a_daemon_that_is_told_to_end_answers_what_it_has_begun() {
 
 #[test]
 fn what_comes_to_a_daemon_that_is_ending_waits_and_is_answered_by_the_next() {
-    let host = started("---plugin_registration_timeout = \"1s\"\n");
+    let host = started("");
     let (policy, mut wrapper) = asked(&host, "create");
     let old = host.daemon_pid();
     tell(old, Signal::SIGTERM);

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use test_support::{BUNDLE, Script, TestHost, wait_until};
+use test_support::{BUNDLE, BUSY, Script, TestHost, wait_until};
 
 use super::{runtime, say};
 
@@ -101,7 +101,7 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 
 #[test]
 fn a_thousand_running_containers_wake_nobody_and_their_ends_are_told_at_once() {
-    let mut host = with_a_record("");
+    let mut host = with_a_record(&format!("---{BUSY}"));
     host.start_daemon();
     let one = status(host.daemon_pid(), "VmRSS");
     host.kill_daemon();
@@ -173,7 +173,7 @@ fn creates_take(host: &TestHost) -> Duration {
 
 #[test]
 fn a_create_costs_no_more_with_ten_thousand_known_containers() {
-    let mut host = with_a_record("");
+    let mut host = with_a_record(&format!("---{BUSY}"));
     let one = Sleepers(vec![sleeper()]);
     put_on_record(&host, &[one.0[0].id(); 10]);
     host.start_daemon();

@@ -214,7 +214,8 @@ async fn a_plugin_that_floods_us_waits_and_still_answers_us_and_loses_nothing() 
     let slow = Arc::new(slow);
     let upcalls: Arc<dyn Upcalls> = Arc::clone(&slow) as _;
     let registered = Stub::register(theirs, "10", "odd", Arc::new(Odd::default()));
-    let (plugin, stub) = tokio::join!(handshake(ours, None, &settings(), upcalls), registered);
+    let settings = settings();
+    let (plugin, stub) = tokio::join!(handshake(ours, None, &settings, upcalls), registered);
     let (plugin, stub) = (plugin.unwrap(), stub.unwrap());
     assert!(matches!(plugin.synchronize(&[], &[]).await, Outcome::Answered(_)));
     let asks = (0..FLOOD).map(|_| {

@@ -178,6 +178,7 @@ pub struct PluginSection {
     pub evict: Option<Evict>,
     pub from: Option<Vec<PluginOrigin>>,
     pub displace: Option<Displace>,
+    pub runtime_annotations: Option<Vec<String>>,
 }
 
 impl Default for Config {

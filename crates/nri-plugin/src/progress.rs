@@ -96,3 +96,28 @@ impl Drop for OpenRequest {
         deadlines.was_late = deadline.is_some_and(Deadlines::is_over);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_overdue_request_takes_readiness_until_one_is_in_time() {
+        let progress = Arc::new(Progress::default());
+        assert!(!progress.is_ready(), "it is not connected");
+        let (ours, _theirs) = tokio::net::UnixStream::pair().unwrap();
+        let (runtime, _connection) = RuntimeHandle::split(ours).unwrap();
+        progress.phase.send_replace(Phase::Synchronized(runtime));
+        let far = Instant::now() + Duration::from_secs(3600);
+        let in_time = progress.begin(Some(far));
+        assert!(progress.is_ready());
+        let overdue = progress.begin(Some(Instant::now()));
+        assert!(!progress.is_ready(), "one is open beyond its deadline");
+        drop(in_time);
+        assert!(!progress.is_ready());
+        drop(overdue);
+        assert!(!progress.is_ready(), "the last one was answered too late");
+        drop(progress.begin(None));
+        assert!(progress.is_ready());
+    }
+}

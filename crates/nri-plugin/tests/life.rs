@@ -4,9 +4,10 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test writes its files and starts a program")]
 
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use nri_plugin::harness::{Runtime, bundle, container, pod};
 use nri_plugin::{
@@ -15,16 +16,24 @@ use nri_plugin::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
-/// Sets one variable, after a pause; keeps a cache, and the time that remained.
+/// Sets one variable, once it may; keeps a cache, and the time that remained.
 #[derive(Default)]
 struct Setter {
     value: &'static str,
-    pause: Duration,
+    held: Option<Hold>,
     cache: Cache,
     synchronized: AtomicUsize,
     remaining: std::sync::Mutex<Option<Duration>>,
     ended: AtomicUsize,
+}
+
+/// A handler that waits for the test.
+#[derive(Default)]
+struct Hold {
+    has_begun: Notify,
+    may_answer: Notify,
 }
 
 #[async_trait]
@@ -54,7 +63,10 @@ impl Handler for Setter {
         request: api::CreateContainerRequest,
     ) -> Result<api::CreateContainerResponse> {
         *self.remaining.lock().unwrap() = context.remaining();
-        tokio::time::sleep(self.pause).await;
+        if let Some(held) = &self.held {
+            held.has_begun.notify_one();
+            held.may_answer.notified().await;
+        }
         if request.container.name == "forbidden" {
             return Err("the name is not allowed".into());
         }
@@ -74,18 +86,33 @@ impl Handler for Setter {
     }
 }
 
-fn setter(value: &'static str, pause: Duration) -> Arc<Setter> {
-    Arc::new(Setter { value, pause, ..Default::default() })
+fn quick(value: &'static str) -> Arc<Setter> {
+    Arc::new(Setter { value, ..Default::default() })
 }
 
-fn quick(value: &'static str) -> Arc<Setter> {
-    setter(value, Duration::ZERO)
+/// Does not answer before the test lets it.
+fn held(value: &'static str) -> Arc<Setter> {
+    Arc::new(Setter { value, held: Some(Hold::default()), ..Default::default() })
 }
+
+/// What an answer takes on a busy machine, and what is long enough for one that never comes.
+const ANSWERED: Duration = Duration::from_secs(60);
+const UNANSWERED: Duration = Duration::from_millis(300);
 
 async fn with_a_pod() -> Runtime {
     let mut runtime = Runtime::new().unwrap();
+    runtime.set_request_timeout(ANSWERED);
     runtime.run_pod(pod("p")).await.unwrap();
     runtime
+}
+
+/// Waits for something, at most a minute: the machine may be busy.
+async fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited too long until {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 #[tokio::test]
@@ -130,14 +157,15 @@ async fn a_refusal_is_the_error_of_the_request() {
 #[tokio::test]
 async fn a_plugin_that_is_late_is_disconnected_and_returns() {
     let mut runtime = with_a_pod().await;
-    runtime.set_request_timeout(Duration::from_millis(300));
-    let plugin = setter("1", Duration::from_secs(2));
+    let plugin = held("1");
     runtime.add("10-slow", Arc::clone(&plugin)).await.unwrap();
+    runtime.set_request_timeout(UNANSWERED);
     let why = runtime.create(container("c", "p")).await.unwrap_err().to_string();
     assert!(why.contains("10-slow: CreateContainer was not answered"), "{why}");
     let remaining = plugin.remaining.lock().unwrap().unwrap();
-    assert!(remaining <= Duration::from_millis(300), "{remaining:?}");
+    assert!(remaining <= UNANSWERED, "{remaining:?}");
     assert!(runtime.plugins().is_empty());
+    runtime.set_request_timeout(ANSWERED);
     assert_eq!(runtime.accept().await.unwrap(), "10-slow");
 }
 
@@ -169,41 +197,45 @@ async fn probe(address: std::net::SocketAddr) -> String {
 #[tokio::test]
 async fn readiness_follows_connection_and_overdue_requests() {
     let mut runtime = with_a_pod().await;
-    let plugin = Plugin::new("10-slow", setter("1", Duration::from_millis(600))).unwrap();
+    let plugin = Plugin::new("10-slow", held("1")).unwrap();
     let handle = plugin.handle();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let served = handle.clone();
     tokio::spawn(async move { served.serve_readiness(listener).await });
     assert_eq!(probe(address).await, "HTTP/1.1 503 Service Unavailable");
-    runtime.set_request_timeout(Duration::from_millis(200));
     runtime.start(plugin).await.unwrap();
     handle.ready().await;
     assert_eq!(probe(address).await, "HTTP/1.1 200 OK");
-    // The request is not answered in time: the plugin is connected, and does not answer.
-    let late = runtime.create(container("c", "p")).await;
-    assert!(late.is_err() && !handle.is_ready());
+    // The request is not answered in time.
+    runtime.set_request_timeout(UNANSWERED);
+    assert!(runtime.create(container("c", "p")).await.is_err());
+    wait_until("the plugin is not ready", || !handle.is_ready()).await;
     assert_eq!(probe(address).await, "HTTP/1.1 503 Service Unavailable");
 }
 
 #[tokio::test]
 async fn a_plugin_that_ends_answers_first_and_stays_away() {
     let mut runtime = with_a_pod().await;
-    let plugin = setter("1", Duration::from_millis(300));
-    let handle = runtime.add("10-setter", Arc::clone(&plugin)).await.unwrap();
-    let ending = tokio::spawn(async move {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+    let plugin = held("1");
+    let running = Plugin::new("10-setter", Arc::clone(&plugin)).unwrap().socket(runtime.socket());
+    let handle = running.handle();
+    let running = tokio::spawn(running.run());
+    runtime.accept().await.unwrap();
+    let hold = plugin.held.as_ref().unwrap();
+    let ended_while_asked = async {
+        hold.has_begun.notified().await;
         handle.shut_down();
-        handle
-    });
-    let created = runtime.create(container("c", "p")).await.unwrap();
-    assert_eq!(created.adjust.env[0].value, "1");
-    let handle = ending.await.unwrap();
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(runtime.plugins().is_empty() && !handle.is_ready());
+        wait_until("it ends", || !handle.is_ready()).await;
+        assert_eq!(plugin.ended.load(Ordering::Relaxed), 0, "a request is open");
+        hold.may_answer.notify_one();
+    };
+    let (created, ()) = tokio::join!(runtime.create(container("c", "p")), ended_while_asked);
+    assert_eq!(created.unwrap().adjust.env[0].value, "1");
+    // It has returned, so it does not reconnect.
+    running.await.unwrap().unwrap();
     assert_eq!(plugin.ended.load(Ordering::Relaxed), 1);
-    let returned = tokio::time::timeout(Duration::from_secs(1), runtime.accept()).await;
-    assert!(returned.is_err(), "it does not reconnect");
+    wait_until("its connection is gone", || runtime.plugins().is_empty()).await;
 }
 
 #[tokio::test]
@@ -260,13 +292,28 @@ async fn a_handler_that_panics_refuses_and_stays_connected() {
     assert_eq!(runtime.plugins(), ["10-broken"]);
 }
 
+/// The example, as the sources have it now: `cargo test --test life` builds none.
+fn greeter() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let this = std::env::current_exe().unwrap();
+        let (folder, target) = (this.ancestors().nth(2).unwrap(), this.ancestors().nth(3).unwrap());
+        let profile = folder.file_name().unwrap().to_str().unwrap();
+        // cargo calls one profile by another name than its folder.
+        let profile = if profile == "debug" { "dev" } else { profile };
+        let mut cargo = std::process::Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--offline", "--example", "greeter", "--profile", profile]);
+        cargo.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+        let output = cargo.arg("--target-dir").arg(target).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        folder.join("examples/greeter")
+    })
+}
+
 /// Runs the example as a runtime launches a plugin: its socket is descriptor 3, and nothing else is inherited.
 fn launch(socket: std::os::unix::net::UnixStream, number: &str) -> std::process::Child {
-    let program = std::env::current_exe().unwrap();
-    let program = program.ancestors().nth(2).unwrap().join("examples/greeter");
-    assert!(program.exists(), "cargo build -p nri-plugin --examples makes {}", program.display());
     let mut command = std::process::Command::new("/bin/sh");
-    command.args(["-c", "exec \"$0\" 3<&0 </dev/null"]).arg(program);
+    command.args(["-c", "exec \"$0\" 3<&0 </dev/null"]).arg(greeter());
     command.env_clear().env("NRI_PLUGIN_SOCKET", number).env("NRI_PLUGIN_NAME", "greeter");
     command.stdin(std::os::fd::OwnedFd::from(socket)).stderr(std::process::Stdio::piped());
     command.spawn().unwrap()
@@ -305,7 +352,7 @@ async fn a_stream_that_is_given_is_served_until_it_ends() {
     let (ours, theirs) = tokio::net::UnixStream::pair().unwrap();
     let plugin = Plugin::new("10-setter", quick("1")).unwrap();
     drop(ours);
-    let ended = tokio::time::timeout(Duration::from_secs(10), plugin.serve(theirs)).await;
+    let ended = tokio::time::timeout(ANSWERED, plugin.serve(theirs)).await;
     assert!(ended.unwrap().is_err(), "it could not register");
 }
 

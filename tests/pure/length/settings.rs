@@ -39,14 +39,10 @@ fn keys() -> Vec<(String, String)> {
     let mut keys: Vec<(String, String)> = Vec::new();
     let mut add = |header: &str, key: &str| keys.push((header.to_owned(), key.to_owned()));
     for (path, _) in rows {
-        match path.split_once(".*.") {
-            Some((section, key)) => add(&format!("[{section}.k#]"), key),
-            None => match path.split_once('.') {
-                Some((list @ ("rule" | "exec_rule" | "inject"), key)) => {
-                    add(&format!("[[{list}]]"), key);
-                }
-                Some(_) | None => {}
-            },
+        if let Some((section, key)) = path.split_once(".*.") {
+            add(&format!("[{section}.k#]"), key);
+        } else if let Some((list @ ("rule" | "exec_rule" | "inject"), key)) = path.split_once('.') {
+            add(&format!("[[{list}]]"), key);
         }
     }
     keys

@@ -47,8 +47,8 @@ impl api::Plugin for Greeter {
             drop(slot);
         }
         self.note("Configure", "-", &format!("runtime {}", request.runtime_name));
-        // Everything but pod updates and validation.
-        Ok(api::ConfigureResponse { events: 0x7ff, ..api::ConfigureResponse::default() })
+        // Everything but updates and validation.
+        Ok(api::ConfigureResponse { events: 0x67f, ..api::ConfigureResponse::default() })
     }
 
     async fn synchronize(

@@ -3,6 +3,8 @@
 //! not read, plugins that never connected. `check` and `reload` print them; they change nothing for
 //! containers. Nothing here reads a file.
 
+use std::collections::BTreeSet;
+
 use super::exec_rules::ExecRuleSection;
 use super::plugins::bare_name;
 use super::rules::{INJECTIONS, RuleMode, RuleSection};
@@ -10,10 +12,15 @@ use super::selectors::excluded;
 use super::settings::{ANY_PLUGIN, Config};
 use crate::glob;
 
+/// The first rules with which each later one is compared, and the entries of their lists: every rule with
+/// every other takes a minute where there are thousands.
+const MOST: usize = 100;
+
 /// The rules that never decide, one line each.
 pub(super) fn unreached(rules: &[RuleSection]) -> Vec<String> {
     let lines = rules.iter().enumerate().filter_map(|(index, rule)| {
-        let before = rules[..index].iter().find(|before| covers(before, rule))?;
+        let mut before = rules[..index.min(MOST)].iter();
+        let before = before.find(|before| covers(before, rule))?;
         Some(format!(
             "the rule \"{}\" never decides: the earlier rule \"{}\" matches all that it matches",
             rule.name, before.name
@@ -27,12 +34,10 @@ pub(super) fn unreached(rules: &[RuleSection]) -> Vec<String> {
 pub(super) fn bare_denials(rules: &[ExecRuleSection]) -> Vec<String> {
     let is_for_any_command = |rule: &ExecRuleSection| {
         let is_bare = rule.commands.is_empty() && rule.terminal != Some(true);
-        !rule.allow && rule.mode == RuleMode::Enforce && is_bare
+        rule.mode == RuleMode::Enforce && is_bare
     };
-    let before = |at: usize| rules[..at].iter().any(|rule| rule.allow);
-    let bare =
-        rules.iter().enumerate().filter(|(at, rule)| is_for_any_command(rule) && !before(*at));
-    let lines = bare.map(|(_, rule)| {
+    let before_any_permits = rules.iter().take_while(|rule| !rule.allow);
+    let lines = before_any_permits.filter(|rule| is_for_any_command(rule)).map(|rule| {
         format!(
             "the exec rule \"{}\" refuses exec probes and lifecycle hooks of kubelet too: permit their \
              commands by a rule before it, or set terminal = true",
@@ -52,6 +57,7 @@ fn covers(rule: &RuleSection, other: &RuleSection) -> bool {
     lists.iter().all(|(list, other)| covers_list(list, other, covers_pattern))
         && covers_list(&rule.plugins, &other.plugins, covers_plugin)
         && rule.pods.without_labels == other.pods.without_labels
+        && rule.pods.labels.len() <= MOST
         && rule.pods.labels.iter().all(|(key, pattern)| {
             let has_all =
                 |(name, value): &(String, String)| name == key && covers_pattern(pattern, value);
@@ -59,10 +65,10 @@ fn covers(rule: &RuleSection, other: &RuleSection) -> bool {
         })
 }
 
-/// An empty list matches everything. One with exclusions is compared as a whole; those of `other`
+/// An empty list matches everything. A long one, or one with exclusions, is compared as a whole; those of `other`
 /// only make it narrower.
 fn covers_list(list: &[String], other: &[String], covers: fn(&str, &str) -> bool) -> bool {
-    if list.iter().any(|entry| excluded(entry).is_some()) {
+    if list.len() > MOST || list.iter().any(|entry| excluded(entry).is_some()) {
         return list == other;
     }
     let is_covered = |other: &String| list.iter().any(|pattern| covers(pattern, other));
@@ -98,9 +104,11 @@ impl Config {
             required.map(|name| ("nri.default_validator.required_plugins".to_owned(), name));
         let awaited = self.wait_for.iter().map(|name| ("nri.wait_for".to_owned(), name));
         let named = sections.chain(in_rules).chain(required).chain(awaited);
+        let ids = known.iter().map(String::as_str);
+        let known: BTreeSet<&str> = ids.clone().chain(ids.map(bare_name)).collect();
         let is_known = |name: &str| {
-            let is_it = |id: &String| glob::matches(name, id) || glob::matches(name, bare_name(id));
-            name == "*" || known.iter().any(is_it)
+            let fits = || glob::is_pattern(name) && known.iter().any(|id| glob::matches(name, id));
+            name == "*" || known.contains(name) || fits()
         };
         let unseen = named.filter(|(_, name)| !is_known(name));
         let lines = unseen.map(|(place, name)| {

@@ -4,10 +4,10 @@
 //! (`Config::protection_error`), and one in a key that names a runtime never leads to another runtime
 //! (decision D7). Nothing here reads a file.
 
-use super::keys::{Key, nearest_key};
+use super::keys::{KEYS as ALL, Key};
 use super::lists;
 use super::settings::Consequence;
-use super::spelling::distance_to_key;
+use super::spelling::nearest_within;
 
 /// Sections and keys that protect.
 const SECTIONS: [&str; 2] = ["plugin", "nri.default_validator"];
@@ -35,10 +35,8 @@ pub(super) fn of_value(key: &Key, dotted: &str) -> Consequence {
 /// What the key `dotted` does, which does not exist, in a section that does.
 pub(super) fn of_unknown_key(dotted: &str) -> Consequence {
     let lower = dotted.to_lowercase();
-    let near = nearest_key(&lower);
-    let is_near_runtime =
-        RUNTIMES.contains(&near) && distance_to_key(&lower, near) <= RUNTIME_TYPO_LETTERS;
-    if is_near_runtime || lower.starts_with("instance.") {
+    let near = nearest_within(RUNTIME_TYPO_LETTERS, &lower, ALL.iter().map(|key| key.path));
+    if near.is_some_and(|near| RUNTIMES.contains(&near)) || lower.starts_with("instance.") {
         return Consequence::UsesNoFile;
     }
     if is_protecting(dotted) { Consequence::RefusesCreates } else { Consequence::Ignored }
@@ -64,11 +62,8 @@ fn is_protecting(dotted: &str) -> bool {
     let lower = dotted.to_lowercase().replace('-', "_");
     let last = lower.rsplit('.').next().unwrap_or_default();
     let is_misplaced = MISPLACED.contains(&last) || last.starts_with("reject_");
-    let is_close = || {
-        let key = nearest_key(&lower);
-        is_ours(key) && distance_to_key(&lower, key) <= TYPO_LETTERS
-    };
-    is_ours(&lower) || is_misplaced || is_close()
+    let near = || nearest_within(TYPO_LETTERS, &lower, ALL.iter().map(|key| key.path));
+    is_ours(&lower) || is_misplaced || near().is_some_and(is_ours)
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ mod injections;
 mod keys;
 mod lists;
 mod mistakes;
+mod places;
 mod plain;
 mod plugins;
 mod protection;
@@ -145,7 +146,7 @@ impl Loaded {
     }
 
     /// The errors that no reload is refused for, and the advice, one line each.
-    pub(crate) fn warnings(&self) -> Vec<String> {
+    pub fn warnings(&self) -> Vec<String> {
         let problems = self.problems.iter().map(|problem| problem.text.clone());
         problems.chain(self.advice()).collect()
     }

@@ -8,6 +8,8 @@
 //! This reader never accepts a file that the parser would refuse, and never reads a value
 //! differently (docs/decisions/0007-plain-configuration-files.md).
 
+use std::collections::BTreeSet;
+
 use toml_edit::{Array, Value};
 
 use super::keys::{KEYS, Key};
@@ -18,15 +20,15 @@ use super::settings::{ANY_PLUGIN, Config};
 /// Takes over what `text` sets; `false` when the parser has to read it, whatever was taken over.
 pub(super) fn apply(config: &mut Config, file: &str, text: &str) -> bool {
     read(text).is_some_and(|PlainFile { settings, tables }| {
-        settings.iter().all(|(key, path, value)| {
-            key.name_in(path).is_some_and(|name| (key.set)(config, name, value).is_ok())
-        }) && tables.iter().all(|table| {
-            (table.list.add_plain)(config, &table.settings, &format!("{file}:{}", table.line))
-        })
+        settings.iter().all(|(key, name, value)| (key.set)(config, name, value).is_ok())
+            && tables.iter().all(|table| {
+                (table.list.add_plain)(config, &table.settings, &format!("{file}:{}", table.line))
+            })
     })
 }
 
-type Setting = (&'static Key, Vec<String>, Value);
+/// A key, what the `*` in it stands for, and its value.
+type Setting = (&'static Key, String, Value);
 
 /// One file.
 #[derive(Default)]
@@ -42,16 +44,6 @@ struct PlainTable {
     settings: Vec<(String, Value)>,
 }
 
-impl PlainTable {
-    fn set(&mut self, key: &str, value: Value) -> Option<()> {
-        if !is_bare(key) || self.settings.iter().any(|(other, _)| other == key) {
-            return None;
-        }
-        self.settings.push((key.to_owned(), value));
-        Some(())
-    }
-}
-
 fn read(text: &str) -> Option<PlainFile> {
     // Carriage returns and other control characters are the parser's business.
     let is_odd = |byte: u8| (byte < b' ' && byte != b'\n' && byte != b'\t') || byte == 0x7f;
@@ -59,7 +51,9 @@ fn read(text: &str) -> Option<PlainFile> {
         return None;
     }
     let PlainFile { mut settings, mut tables } = PlainFile::default();
-    let mut sections: Vec<Vec<String>> = Vec::new();
+    let mut sections = BTreeSet::new();
+    // The path of the last section, and where its settings begin: a key occurs once among these.
+    let (mut path, mut first) = (Vec::new(), 0);
     let mut is_in_table = false;
     for (line, number) in text.split('\n').zip(1..) {
         let line = blank(line);
@@ -76,31 +70,25 @@ fn read(text: &str) -> Option<PlainFile> {
         if let Some(header) = line.strip_prefix('[') {
             is_in_table = false;
             let (name, rest) = header.split_once(']')?;
-            let section = section(name).filter(|_| is_end(rest))?;
-            if sections.contains(&section) {
-                return None;
-            }
-            sections.push(section);
+            path = section(name).filter(|_| is_end(rest) && sections.insert(name))?;
+            first = settings.len();
             continue;
         }
         let (key, value) = line.split_once('=')?;
-        let key = key.trim_matches([' ', '\t']);
+        let key = Some(key.trim_matches([' ', '\t'])).filter(|key| is_bare(key))?.to_owned();
+        let (value, _) = value_of(blank(value)).filter(|(_, rest)| is_end(rest))?;
         if let Some(table) = tables.last_mut().filter(|_| is_in_table) {
-            let (value, rest) = value_of(blank(value))?;
-            table.set(key, value).filter(|()| is_end(rest))?;
+            table.settings.push((key, value));
             continue;
         }
-        let section = sections.last().into_iter().flatten().map(String::as_str);
-        let path: Vec<String> = section.chain([key]).map(str::to_owned).collect();
-        let known = KEYS.iter().find(|known| known.name_in(&path).is_some())?;
-        if !is_bare(key) || settings.iter().any(|(_, other, _)| *other == path) {
+        path.push(key);
+        let named = |known: &'static Key| Some((known, known.name_in(&path)?.to_owned()));
+        let (known, name) = KEYS.iter().find_map(named)?;
+        path.pop();
+        if settings[first..].iter().any(|(other, ..): &Setting| std::ptr::eq(*other, known)) {
             return None;
         }
-        let (value, rest) = value_of(blank(value))?;
-        if !is_end(rest) {
-            return None;
-        }
-        settings.push((known, path, value));
+        settings.push((known, name, value));
     }
     Some(PlainFile { settings, tables })
 }

@@ -71,7 +71,9 @@ impl Config {
         let bare = bare_name(id);
         let is_it = |name: &String| name == id || name == bare;
         let required = &self.default_validator.required_plugins;
-        self.plugins.keys().any(is_it) || self.wait_for.iter().chain(required).any(is_it)
+        self.plugins.contains_key(id)
+            || self.plugins.contains_key(bare)
+            || self.wait_for.iter().chain(required).any(is_it)
     }
 
     /// How long a create or a pod waits for the required plugin `name` (or `NN-name`) while it is

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use toml_edit::{ArrayOfTables, Document, Item, TableLike, Value};
 
 use super::keys::{KEYS, nearest_key};
+use super::places::Places;
 use super::settings::{Config, Consequence, Problem};
 use super::{Files, injections, lists, mistakes, plain};
 use crate::error::quoted;
@@ -17,8 +18,12 @@ pub(super) fn apply(config: &mut Config, file: &str, text: &str, problems: &mut 
     // What was taken over before it gave up is taken over again, or the file is not used at all.
     let known = (config.rules.len(), config.exec_rules.len());
     if !plain::apply(config, file, text) {
-        config.rules.truncate(known.0);
-        config.exec_rules.truncate(known.1);
+        for rule in config.rules.drain(known.0..) {
+            config.section_names.forget("rule", rule.name);
+        }
+        for rule in config.exec_rules.drain(known.1..) {
+            config.section_names.forget("exec_rule", rule.name);
+        }
         parse(config, file, text, problems);
     }
 }
@@ -27,7 +32,7 @@ pub(super) fn apply(config: &mut Config, file: &str, text: &str, problems: &mut 
 pub(super) fn parse(config: &mut Config, file: &str, text: &str, problems: &mut Vec<Problem>) {
     match Document::parse(text) {
         Ok(document) => {
-            let mut reader = Reader { config, file, text, problems };
+            let mut reader = Reader { config, file, text, places: Places::new(text), problems };
             reader.table(document.as_table(), &mut Vec::new());
         }
         Err(error) => {
@@ -35,7 +40,8 @@ pub(super) fn parse(config: &mut Config, file: &str, text: &str, problems: &mut 
             let old = old_instance(text).map(|(at, name)| (at, in_new_spelling(name)));
             let at = error.span().map_or(0, |span| span.start);
             let (at, what) = old.unwrap_or_else(|| (at, error.message().to_owned()));
-            let text = format!("{file}:{}: {}", place(text, at), quoted(&what));
+            let (line, column) = Places::new(text).at(at);
+            let text = format!("{file}:{line}:{column}: {}", quoted(&what));
             problems.push(Problem { text, consequence: Consequence::UsesNoFile });
         }
     }
@@ -64,6 +70,7 @@ struct Reader<'a> {
     config: &'a mut Config,
     file: &'a str,
     text: &'a str,
+    places: Places<'a>,
     problems: &'a mut Vec<Problem>,
 }
 
@@ -98,8 +105,7 @@ impl Reader<'_> {
             let unknown = || mistakes::of_unknown_table(&dotted);
             return self.problem(at, &what, consequence.unwrap_or_else(unknown));
         };
-        let (file, text) = (self.file, self.text);
-        let line = |at| format!("{file}:{}", place(text, at).split(':').next().unwrap_or_default());
+        let line = |at| format!("{}:{}", self.file, self.places.at(at).0);
         for mistake in (list.read)(self.config, tables, &line) {
             self.problem(mistake.at, &mistake.what, mistake.consequence);
         }
@@ -153,7 +159,8 @@ impl Reader<'_> {
     }
 
     fn problem(&mut self, at: usize, what: &str, consequence: Consequence) {
-        let text = format!("{}:{}: {}", self.file, place(self.text, at), quoted(what));
+        let (line, column) = self.places.at(at);
+        let text = format!("{}:{line}:{column}: {}", self.file, quoted(what));
         self.problems.push(Problem { text, consequence });
     }
 }
@@ -173,15 +180,6 @@ pub(super) fn is_section(path: &[String]) -> bool {
     })
 }
 
-/// Line and column of `offset`, both from 1, the column in characters.
-fn place(text: &str, offset: usize) -> String {
-    let before = text.get(..offset).unwrap_or(text);
-    let line = before.matches('\n').count() + 1;
-    let start = before.rfind('\n').map_or(0, |end| end + 1);
-    let column = before[start..].chars().count() + 1;
-    format!("{line}:{column}")
-}
-
 /// `FILE:LINE:COLUMN` of the key with this path, in the last of these files that has it.
 pub(super) fn place_of(files: &Files, path: &[&str]) -> Option<String> {
     files.iter().rev().find_map(|(file, text)| {
@@ -192,7 +190,8 @@ pub(super) fn place_of(files: &Files, path: &[&str]) -> Option<String> {
             table = table.get(name)?.as_table_like()?;
         }
         let at = table.get_key_value(last)?.0.span()?.start;
-        Some(format!("{}:{}", file.display(), place(text, at)))
+        let (line, column) = Places::new(text).at(at);
+        Some(format!("{}:{line}:{column}", file.display()))
     })
 }
 

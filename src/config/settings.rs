@@ -2,7 +2,7 @@
 //! The settings as types, with their defaults and the paths that follow from them. The table in
 //! `keys.rs` fills them and says what each means. Nothing here reads a file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -131,6 +131,7 @@ pub struct Config {
     /// Likewise.
     pub exec_rules: Vec<ExecRuleSection>,
     pub injections: Vec<InjectionSection>,
+    pub section_names: SectionNames,
     pub cdi_spec_dirs: Vec<PathBuf>,
     pub blockio_config_file: Option<PathBuf>,
     pub rdt_config_file: Option<PathBuf>,
@@ -181,6 +182,30 @@ pub struct PluginSection {
     pub runtime_annotations: Option<Vec<String>>,
 }
 
+/// The names of the sections in the lists, with the name of the list. They follow from the lists, so
+/// that no two differ by them.
+#[derive(Debug, Clone, Default)]
+pub struct SectionNames(BTreeSet<(&'static str, String)>);
+
+impl PartialEq for SectionNames {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for SectionNames {}
+
+impl SectionNames {
+    /// Notes a name; false where a section of this list has it.
+    pub(super) fn add(&mut self, list: &'static str, name: &str) -> bool {
+        self.0.insert((list, name.to_owned()))
+    }
+
+    pub(super) fn forget(&mut self, list: &'static str, name: String) {
+        self.0.remove(&(list, name));
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -210,6 +235,7 @@ impl Default for Config {
             rules: Vec::new(),
             exec_rules: Vec::new(),
             injections: Vec::new(),
+            section_names: SectionNames::default(),
             cdi_spec_dirs: vec![PathBuf::from("/etc/cdi"), PathBuf::from("/var/run/cdi")],
             blockio_config_file: None,
             rdt_config_file: None,

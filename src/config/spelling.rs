@@ -1,13 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The known name that is nearest to a mistyped one. Pure.
 
+/// The letters of a word that are compared; each key has fewer.
+const LONGEST: usize = 200;
+
 /// The one of `names` with the smallest edit distance, letters in another case counting least.
 pub(super) fn nearest<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> &'n str {
-    let by_distance = |name: &&str| {
+    nearest_within(usize::MAX, wrong, names).unwrap_or_default()
+}
+
+/// The same if at most so many letters differ.
+pub(super) fn nearest_within<'n>(
+    mut most: usize,
+    wrong: &str,
+    names: impl Iterator<Item = &'n str>,
+) -> Option<&'n str> {
+    let wrong = wrong.char_indices().nth(LONGEST).map_or(wrong, |(end, _)| &wrong[..end]);
+    let (lower, mut best) = (wrong.to_lowercase(), None);
+    for name in names {
         let meant = meant(wrong, name);
-        (distance_to_key(wrong, name), distance(wrong.as_bytes(), meant.as_bytes()))
-    };
-    names.min_by_key(by_distance).unwrap_or_default()
+        let lower_meant = meant.to_lowercase();
+        // As many letters differ at least.
+        if lower.len().abs_diff(lower_meant.len()) > most {
+            continue;
+        }
+        let letters = distance(lower.as_bytes(), lower_meant.as_bytes());
+        if letters <= most {
+            let found = (letters, distance(wrong.as_bytes(), meant.as_bytes()));
+            best = Some((found, name)).filter(|_| best.is_none_or(|(b, _)| found < b)).or(best);
+            most = letters;
+        }
+    }
+    best.map(|(_, name)| name)
 }
 
 /// How many letters differ between what was written and a key, whatever their case.

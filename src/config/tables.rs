@@ -2,6 +2,8 @@
 //! Reads the tables of a list such as `[[rule]]`, each by a table of keys. A section of such a list
 //! protects: one with a mistake is replaced by one that is closed. Nothing here reads a file.
 
+use std::collections::BTreeSet;
+
 use toml_edit::{ArrayOfTables, Item, TableLike, Value};
 
 use super::lists::TableMistake;
@@ -68,6 +70,7 @@ pub(super) trait ListedSection: Default + 'static {
                 wrong.extend(added.err().map(|what| TableMistake::new(at, what.into_owned())));
             }
             if !wrong.is_empty() {
+                config.section_names.add(Self::LIST, &name);
                 Self::list(config).push(Self::closed(&name));
             }
             mistakes.extend(wrong);
@@ -77,10 +80,10 @@ pub(super) trait ListedSection: Default + 'static {
 
     /// Takes over a table whose keys and values need no parser; false where it has a mistake.
     fn add_plain(config: &mut Config, settings: &[(String, Value)], place: &str) -> bool {
-        let mut section = Self::default();
+        let (mut section, mut names) = (Self::default(), BTreeSet::new());
         let mut set = settings.iter().map(|(name, value)| {
             let key = Self::KEYS.iter().find(|key| key.name == name);
-            key.is_some_and(|key| (key.set)(&mut section, value).is_ok())
+            names.insert(name) && key.is_some_and(|key| (key.set)(&mut section, value).is_ok())
         });
         set.all(|is_set| is_set) && add(config, section, place).is_ok()
     }
@@ -128,10 +131,10 @@ fn add<S: ListedSection>(config: &mut Config, mut section: S, place: &str) -> Re
     if section.name().is_empty() {
         place.clone_into(section.name());
     }
-    let name = section.name().clone();
-    if S::list(config).iter_mut().any(|other| *other.name() == name) {
+    let name = section.name();
+    if !config.section_names.add(S::LIST, name) {
         let what = S::LIST.replace('_', " ");
-        return Err(format!("another {what} has the name \"{}\"", quoted(&name)).into());
+        return Err(format!("another {what} has the name \"{}\"", quoted(name)).into());
     }
     S::list(config).push(section);
     Ok(())

@@ -230,6 +230,7 @@ async fn serve(loaded: Loaded, beginning: Beginning, start: &Start) -> Result<()
         () = reexec.serve(signals.reexecs) => {}
         () = service_manager::keep_informed() => {}
         () = crate::log::deliver_waiting() => {}
+        () = crate::log::count_held_back() => {}
     }
     drain.drain(daemon, &mut signals.ends).await;
     farewell(daemon).await;

@@ -4,6 +4,7 @@
 //! of each line and what it is about as fields. A log that cannot be written never fails a request, and
 //! never makes one wait (`output.rs`).
 
+mod few;
 mod output;
 
 use std::fmt;
@@ -30,6 +31,7 @@ use crate::text::printable;
 
 use output::{LogTarget, Output};
 
+pub(crate) use few::{LineLimit, Room, WINDOW, count_held_back};
 pub(crate) use output::lost;
 
 /// A longer line is cut for the journal and syslog, in characters: a datagram has a limit.
@@ -63,7 +65,8 @@ static WAITING: Notify = Notify::const_new();
 pub(crate) fn start(config: &Config, foreground: bool) {
     let (filter, level) = reload::Layer::new(level(config));
     let (lines, handle) = reload::Layer::new(lines(config, foreground));
-    let subscriber = tracing_subscriber::registry().with(filter).with(lines);
+    let subscriber =
+        tracing_subscriber::registry().with(filter).with(lines).with(few::FewOfEachPlace);
     // The first subscriber stays installed: tests run several daemons in one process.
     if tracing::subscriber::set_global_default(subscriber).is_ok() {
         let running = RunningLog { is_foreground: foreground, level, lines: handle };

@@ -283,14 +283,13 @@ pub(super) fn read_list(
             if section.name.is_empty() {
                 section.name = place(at);
             }
-            let is_it = |other: &InjectionSection| other.name == section.name;
-            match config.injections.iter().any(is_it) {
-                true => {
+            match config.section_names.add("inject", &section.name) {
+                true => config.injections.push(section),
+                false => {
                     let name = quoted(&section.name);
                     let what = format!("another injection has the name \"{name}\"");
                     wrong.push(TableMistake::new(at, what));
                 }
-                false => config.injections.push(section),
             }
         }
         let consequence = consequence(table);

@@ -11,8 +11,8 @@ use crate::audit::AuditAction;
 use crate::clock::now;
 use crate::daemon::registry::peer::NotAdmitted;
 use crate::daemon::shared::Daemon;
-use crate::daemon::shared::few_lines::{Room, WINDOW};
 use crate::daemon::shared::refused::ConnectionLine;
+use crate::log::{Room, WINDOW};
 use crate::plugin::Plugin;
 
 /// How operators see refusals of one kind as one failure, whichever names were tried.

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::few_lines::{LineLimit, Room};
 use crate::clock::now;
+use crate::log::{LineLimit, Room};
 
 /// The most lines of one reason in that time: enough for the plugins of a node that is set up wrong.
 const REFUSALS: usize = 10;

@@ -11,6 +11,7 @@
 mod documents;
 mod keys;
 mod plugins;
+mod settings;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -8,10 +8,10 @@
 use std::collections::{BTreeSet, HashMap};
 
 use oci_document::{DocumentError, Item, Object};
-use oci_spec::runtime::{LinuxDeviceBuilder, LinuxDeviceType};
+use protobuf::MessageField;
 use serde_json::{Value, json};
 
-use super::{Changes, PatchError, clean, fragment, invalid_fragment, unmark, values};
+use super::{Changes, PatchError, clean, object_of, unmark, values};
 use crate::error::quoted;
 use crate::plugin::api;
 
@@ -198,34 +198,26 @@ impl<'t> Nodes<'t> {
 fn device_value(nri_field: &str, device: &api::LinuxDevice) -> Result<Value, PatchError> {
     let api::LinuxDevice { path, type_, major, minor, file_mode, uid, gid, special_fields: _ } =
         device;
-    let typ = match type_.as_str() {
-        "c" => LinuxDeviceType::C,
-        "u" => LinuxDeviceType::U,
-        "b" => LinuxDeviceType::B,
-        "p" => LinuxDeviceType::P,
-        other => {
-            let problem = format!("\"{}\" is not a type of device (c, u, b, p)", quoted(other));
-            return Err(PatchError::invalid(nri_field, problem));
-        }
-    };
+    if !matches!(type_.as_str(), "c" | "u" | "b" | "p") {
+        let problem = format!("\"{}\" is not a type of device (c, u, b, p)", quoted(type_));
+        return Err(PatchError::invalid(nri_field, problem));
+    }
     values::check_place(path).map_err(|problem| PatchError::invalid(nri_field, problem))?;
-    if typ != LinuxDeviceType::P {
+    if type_ != "p" {
         values::check_device_numbers(*major, *minor)
             .map_err(|problem| PatchError::invalid(nri_field, problem))?;
     }
-    let mut builder =
-        LinuxDeviceBuilder::default().path(path.as_str()).typ(typ).major(*major).minor(*minor);
-    if let Some(mode) = file_mode.as_ref() {
-        builder = builder.file_mode(mode.value & values::PERMISSIONS);
-    }
-    if let Some(uid) = uid.as_ref() {
-        builder = builder.uid(uid.value);
-    }
-    if let Some(gid) = gid.as_ref() {
-        builder = builder.gid(gid.value);
-    }
-    let device = builder.build().map_err(|error| invalid_fragment(nri_field, &error))?;
-    fragment(nri_field, &device)
+    let id = |id: &MessageField<api::OptionalUInt32>| id.as_ref().map(|id| id.value).into();
+    let mode = file_mode.as_ref().map(|mode| mode.value & values::PERMISSIONS);
+    Ok(object_of([
+        ("path", path.as_str().into()),
+        ("type", type_.as_str().into()),
+        ("major", (*major).into()),
+        ("minor", (*minor).into()),
+        ("fileMode", mode.into()),
+        ("uid", id(uid)),
+        ("gid", id(gid)),
+    ]))
 }
 
 fn rules_of<'o, 't>(root: &'o mut Object<'t>) -> Result<&'o mut Vec<Item<'t>>, DocumentError> {

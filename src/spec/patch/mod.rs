@@ -11,9 +11,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use oci_document::{DocumentError, Object, SpecDocument};
-use protobuf::{Enum, EnumOrUnknown};
-use serde::Serialize;
+use protobuf::{EnumFull, EnumOrUnknown};
 use serde_json::Value;
+
+use nri_adaptation::keys::destination as clean;
 
 use crate::error::{Error, quoted};
 use crate::plugin::api;
@@ -268,35 +269,36 @@ fn patch_map(
     Ok(())
 }
 
-/// The value of an enumeration. A number that a newer NRI may have added is refused: it would
-/// become nothing, or a removal.
-fn known<E: Enum>(field: &str, what: &str, value: EnumOrUnknown<E>) -> Result<E, PatchError> {
-    value
+/// The name of an enumeration's value, which NRI has from OCI. A number that a newer NRI may have added
+/// is refused: it would become an absent member, or a removal.
+fn known<E: EnumFull>(
+    field: &str,
+    what: &str,
+    value: EnumOrUnknown<E>,
+) -> Result<(E, Value), PatchError> {
+    let value = value
         .enum_value()
-        .map_err(|number| PatchError::invalid(field, format!("{number} is an unknown {what}")))
+        .map_err(|number| PatchError::invalid(field, format!("{number} is an unknown {what}")))?;
+    Ok((value, Value::from(value.descriptor().name())))
 }
 
-/// A fragment built from a type of the OCI specification.
-fn fragment(field: &str, part: &impl Serialize) -> Result<Value, PatchError> {
-    serde_json::to_value(part).map_err(|error| invalid_fragment(field, &error))
+/// The names of a list of enumeration values.
+fn all_known<E: EnumFull>(field: &str, values: &[EnumOrUnknown<E>]) -> Result<Value, PatchError> {
+    values.iter().map(|value| known(field, "flag", *value).map(|(_, name)| name)).collect()
 }
 
-fn invalid_fragment(field: &str, error: &impl std::fmt::Display) -> PatchError {
-    PatchError::invalid(field, quoted(&error.to_string()))
+/// An object of these members, without absent ones: `null`, empty texts and empty lists.
+fn object_of<const N: usize>(members: [(&str, Value); N]) -> Value {
+    let is_absent = |value: &Value| match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Bool(_) | Value::Number(_) | Value::Object(_) => false,
+    };
+    members.into_iter().filter(|(_, value)| !is_absent(value)).collect()
 }
 
-/// A path as the container sees it: absolute, without `.`, `..` and double slashes. Compares
-/// `/a`, `/a/` and `a` as runtimes do.
-fn clean(path: &str) -> String {
-    let mut parts: Vec<&str> = Vec::new();
-    for part in path.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => {
-                parts.pop();
-            }
-            part => parts.push(part),
-        }
-    }
-    format!("/{}", parts.join("/"))
+/// A number of which zero says nothing.
+fn nonzero<T: Into<Value> + Default + PartialEq>(number: T) -> Value {
+    Some(number).filter(|number| *number != T::default()).map_or(Value::Null, Into::into)
 }

@@ -8,9 +8,9 @@
 use std::collections::HashMap;
 
 use oci_document::Object;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::{Changes, PatchError, patch_map, wanted_by_key};
+use super::{Changes, PatchError, object_of, patch_map, wanted_by_key};
 use crate::error::quoted;
 use crate::plugin::api;
 
@@ -54,11 +54,7 @@ pub(super) fn patch(
 /// Without a name the device keeps the one it has on the host.
 fn device_value(device: &api::LinuxNetDevice) -> Value {
     let api::LinuxNetDevice { name, special_fields: _ } = device;
-    let mut value = Map::new();
-    if !name.is_empty() {
-        value.insert("name".to_owned(), Value::from(name.as_str()));
-    }
-    Value::Object(value)
+    object_of([("name", name.as_str().into())])
 }
 
 /// The kernel's rule, and no `%`: it would put a number of its own choice there.

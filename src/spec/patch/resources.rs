@@ -11,9 +11,10 @@ use std::ops::RangeInclusive;
 
 use nri_adaptation::{NriField, SCALARS, Scalar, keys, rule_text};
 use oci_document::{Item, Object};
+use protobuf::MessageField;
 use serde_json::{Map, Value, json};
 
-use super::{Changes, Class, HostFacts, PatchError, Resolved, devices, values};
+use super::{Changes, Class, HostFacts, PatchError, Resolved, devices, object_of, values};
 use crate::error::quoted;
 use crate::plugin::api;
 use crate::spec::owned::holds_anyway;
@@ -329,8 +330,6 @@ fn patch_hugepages(
 
 fn rule_value(rule: &api::LinuxDeviceCgroup) -> Result<Value, &'static str> {
     let api::LinuxDeviceCgroup { allow, type_, major, minor, access, special_fields: _ } = rule;
-    let mut value = Map::new();
-    value.insert("allow".to_owned(), Value::from(*allow));
     if !matches!(type_.as_str(), "" | "a" | "b" | "c") {
         return Err("its type is none of a, b, c");
     }
@@ -342,16 +341,13 @@ fn rule_value(rule: &api::LinuxDeviceCgroup) -> Result<Value, &'static str> {
     if [major, minor].iter().any(|n| n.as_ref().is_some_and(|n| !is_number(n.value))) {
         return Err("no device has such a number");
     }
-    if !type_.is_empty() {
-        value.insert("type".to_owned(), Value::from(type_.as_str()));
-    }
-    for (key, number) in [("major", major), ("minor", minor)] {
-        if let Some(number) = number.as_ref() {
-            value.insert(key.to_owned(), Value::from(number.value));
-        }
-    }
-    if !access.is_empty() {
-        value.insert("access".to_owned(), Value::from(access.as_str()));
-    }
-    Ok(Value::Object(value))
+    let number =
+        |number: &MessageField<api::OptionalInt64>| number.as_ref().map(|n| n.value).into();
+    Ok(object_of([
+        ("allow", (*allow).into()),
+        ("type", type_.as_str().into()),
+        ("major", number(major)),
+        ("minor", number(minor)),
+        ("access", access.as_str().into()),
+    ]))
 }

@@ -196,6 +196,30 @@ impl Write {
     }
 }
 
+/// The writes of CPUs and memory nodes.
+fn plan_cpuset(controller: &'static str, cpu: &Cpu, writes: &mut Vec<Write>) {
+    let lists = [("cpuset.cpus", &cpu.cpus, "cpu.cpus"), ("cpuset.mems", &cpu.mems, "cpu.mems")];
+    for (file, value, field) in lists.into_iter().filter(|(_, value, _)| !value.is_empty()) {
+        writes.push(write(controller, file, value, field));
+    }
+}
+
+/// The writes of huge page limits; `file` is the name of the limit's file without its page size.
+fn plan_hugepages(
+    controller: &'static str,
+    file: &str,
+    limits: &[HugepageLimit],
+    writes: &mut Vec<Write>,
+) {
+    for HugepageLimit { page_size, limit } in limits {
+        let field = format!("hugepageLimits[{page_size}]");
+        let path = format!("hugetlb.{page_size}");
+        writes.push(write(controller, format!("{path}.{file}"), limit, field.clone()));
+        let reserved = write(controller, format!("{path}.rsvd.{file}"), limit, field);
+        writes.push(reserved.optional(true));
+    }
+}
+
 fn refused<T>(field: &str, why: impl Into<String>) -> Result<T, Unfit> {
     Err(Unfit::Refused { field: field.to_owned(), why: why.into() })
 }

@@ -129,28 +129,7 @@ pub(crate) fn owner<'o>(
 
 /// Returns the part of `wanted` that has an owner.
 pub fn part(wanted: &Map<String, Value>, owners: &BTreeMap<String, String>) -> Map<String, Value> {
-    let mut part = Map::new();
-    for (section, value) in wanted {
-        let kept = if let Value::Object(members) = value {
-            let mut members = members.clone();
-            members.retain(|key, value| {
-                let (path, nri) = (member_path(section, key), name(section, key));
-                let value = value.clone();
-                let owned = OwnedMember { path, nri, value, owners_begin_with: None };
-                owner(&owned, wanted, owners).is_some()
-            });
-            (!members.is_empty()).then_some(Value::Object(members))
-        } else {
-            let mut alone = Map::new();
-            alone.insert(section.clone(), value.clone());
-            let is_owned = |owned: &OwnedMember| owner(owned, wanted, owners).is_some();
-            fields(&alone).iter().any(is_owned).then(|| value.clone())
-        };
-        if let Some(kept) = kept {
-            part.insert(section.clone(), kept);
-        }
-    }
-    part
+    keep_owned(wanted, |member| owner(member, wanted, owners).is_some())
 }
 
 /// Removes the owners of resources that are not in the overlay.

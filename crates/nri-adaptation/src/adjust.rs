@@ -93,13 +93,17 @@ impl AdjustmentMerger<'_> {
     }
 
     fn hooks(&mut self, hooks: &MessageField<api::Hooks>) -> Result<(), MergeError> {
-        let Some(hooks) = hooks.as_ref() else { return Ok(()) };
-        if all_hooks(hooks).iter().all(|list| list.is_empty()) {
+        let mut hooks = hooks.clone().unwrap_or_default();
+        if hook_lists(&mut hooks).iter().all(|list| list.is_empty()) {
             return Ok(());
         }
         self.claims.accumulate(NriField::OciHooks)?;
-        append_hooks(self.combined.hooks.mut_or_insert_default(), hooks);
-        append_hooks(self.visible.hooks.mut_or_insert_default(), hooks);
+        for all in [&mut self.combined.hooks, &mut self.visible.hooks] {
+            let all = hook_lists(all.mut_or_insert_default());
+            for (list, more) in all.into_iter().zip(hook_lists(&mut hooks)) {
+                list.extend(more.iter().cloned());
+            }
+        }
         Ok(())
     }
 
@@ -265,7 +269,7 @@ fn variable(entry: &str) -> &str {
     entry.split_once('=').map_or(entry, |(name, _)| name)
 }
 
-fn all_hooks(hooks: &api::Hooks) -> [&Vec<api::Hook>; 6] {
+fn hook_lists(hooks: &mut api::Hooks) -> [&mut Vec<api::Hook>; 6] {
     let api::Hooks {
         prestart,
         create_runtime,
@@ -276,20 +280,4 @@ fn all_hooks(hooks: &api::Hooks) -> [&Vec<api::Hook>; 6] {
         special_fields: _,
     } = hooks;
     [prestart, create_runtime, create_container, start_container, poststart, poststop]
-}
-
-fn append_hooks(base: &mut api::Hooks, more: &api::Hooks) {
-    let api::Hooks {
-        prestart,
-        create_runtime,
-        create_container,
-        start_container,
-        poststart,
-        poststop,
-        special_fields: _,
-    } = base;
-    let lists = [prestart, create_runtime, create_container, start_container, poststart, poststop];
-    for (list, more) in lists.into_iter().zip(all_hooks(more)) {
-        list.extend(more.iter().cloned());
-    }
 }

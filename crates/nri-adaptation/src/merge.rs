@@ -15,9 +15,9 @@ use crate::claims::FieldClaims;
 use crate::claims::MergeError;
 use crate::offers::{self, Offer, Slot, Yielded};
 use crate::owners::Owners;
+use crate::resources;
 use crate::rights::{Rights, RuleNote};
-use crate::updates::{DroppedRequest, Updated, Updates};
-use crate::{bounds, resources, unknown};
+use crate::updates::{DroppedRequest, Updated, Updates, examine};
 use nri_api as api;
 
 /// The state of one CreateContainer between two plugins.
@@ -120,9 +120,7 @@ impl Creation {
         rights: &Rights,
         response: api::CreateContainerResponse,
     ) -> Result<Self, MergeError> {
-        bounds::check(&response)
-            .map_err(|what| MergeError::TooMany { plugin: plugin.to_owned(), what })?;
-        let places = unknown::fields(&response);
+        let places = examine(plugin, &response)?;
         let api::CreateContainerResponse { adjust, update, evict, special_fields: _ } = response;
         if let Some(adjust) = adjust.as_ref() {
             let (owners, noted) = (&mut self.updates.owners, &mut self.updates.noted);
@@ -147,8 +145,7 @@ impl Creation {
         rights: &Rights,
         mut adjust: api::ContainerAdjustment,
     ) -> Result<Self, MergeError> {
-        bounds::check(&adjust)
-            .map_err(|what| MergeError::TooMany { plugin: from.to_owned(), what })?;
+        drop(examine(from, &adjust)?);
         let present = self
             .present
             .get_or_insert_with(|| offers::slots(&offers::as_adjustment(&self.pristine)));

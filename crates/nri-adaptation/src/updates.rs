@@ -10,6 +10,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use protobuf::MessageFull;
+
 use crate::claims::{FieldClaims, MergeError, check, permit_by_rules};
 use crate::owners::Owners;
 use crate::rights::{Forbidden, Rights, RuleNote};
@@ -113,9 +115,7 @@ impl Updates {
         rights: &Rights,
         response: api::UpdateContainerResponse,
     ) -> Result<(), MergeError> {
-        bounds::check(&response)
-            .map_err(|what| MergeError::TooMany { plugin: plugin.to_owned(), what })?;
-        let places = unknown::fields(&response);
+        let places = examine(plugin, &response)?;
         let api::UpdateContainerResponse { update, evict, special_fields: _ } = response;
         self.answer(plugin, rights, &update, &evict)?;
         self.note_unknown(plugin, places);
@@ -129,9 +129,7 @@ impl Updates {
         rights: &Rights,
         response: api::StopContainerResponse,
     ) -> Result<(), MergeError> {
-        bounds::check(&response)
-            .map_err(|what| MergeError::TooMany { plugin: plugin.to_owned(), what })?;
-        let places = unknown::fields(&response);
+        let places = examine(plugin, &response)?;
         let api::StopContainerResponse { update, special_fields: _ } = response;
         self.answer(plugin, rights, &update, &[])?;
         self.note_unknown(plugin, places);
@@ -376,6 +374,13 @@ impl Updates {
             dropped: Vec::new(),
         }
     }
+}
+
+/// Refuses an answer with too many entries; returns the places of fields that the schema does not know.
+pub(crate) fn examine<M: MessageFull>(plugin: &str, answer: &M) -> Result<Vec<String>, MergeError> {
+    bounds::check(answer)
+        .map_err(|what| MergeError::TooMany { plugin: plugin.to_owned(), what })?;
+    Ok(unknown::fields(answer))
 }
 
 /// The rule by which the plugin is not to know of the container.

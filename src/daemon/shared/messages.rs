@@ -159,8 +159,7 @@ fn named(
     new: Option<&String>,
     old: Option<api::OptionalString>,
 ) -> MessageField<api::OptionalString> {
-    let new = new.map(|name| api::OptionalString { value: name.clone(), ..Default::default() });
-    new.or(old).into()
+    new.cloned().map(Into::into).or(old).into()
 }
 
 /// The pod as plugins see it now.

@@ -242,14 +242,11 @@ impl Ids {
     /// CDI: a node without an owner belongs to the user of the container.
     fn fill(self, node: &api::LinuxDevice) -> api::LinuxDevice {
         let mut node = node.clone();
-        let own = |id: Option<u32>| {
-            id.map(|value| api::OptionalUInt32 { value, ..Default::default() }).into()
-        };
         if node.uid.is_none() {
-            node.uid = own(self.uid);
+            node.uid = self.uid.map(Into::into).into();
         }
         if node.gid.is_none() {
-            node.gid = own(self.gid);
+            node.gid = self.gid.map(Into::into).into();
         }
         node
     }

@@ -46,33 +46,21 @@ pub(crate) fn delta(
     engine: &Map<String, Value>,
 ) -> Map<String, Value> {
     let request = without_unset(request);
-    let mut delta = Map::new();
-    for (name, value) in &request {
-        let difference = match (name.as_str(), value, engine.get(name)) {
-            (_, Value::Object(asked), known) if SECTIONS.contains(&name.as_str()) => {
-                let known = known.and_then(Value::as_object);
-                let is_new =
-                    |key: &str, value: &Value| known.and_then(|k| k.get(key)) != Some(value);
-                let changed: Map<String, Value> = asked
-                    .iter()
-                    .filter(|(key, value)| is_new(key, value))
-                    .map(|(key, value)| (key.clone(), value.clone()))
-                    .collect();
-                (!changed.is_empty()).then_some(Value::Object(changed))
-            }
-            ("hugepageLimits", Value::Array(asked), known) => {
-                let known = known.and_then(Value::as_array);
-                let known: HashSet<String> = known.into_iter().flatten().map(text_of).collect();
-                let is_new = |limit: &&Value| !known.contains(&text_of(limit));
-                let changed: Vec<Value> = asked.iter().filter(is_new).cloned().collect();
-                (!changed.is_empty()).then_some(Value::Array(changed))
-            }
-            (_, value, known) => (known != Some(value)).then(|| value.clone()),
-        };
-        if let Some(difference) = difference {
-            delta.insert(name.clone(), difference);
+    let mut delta = request.clone();
+    delta.retain(|name, value| match (name.as_str(), value, engine.get(name)) {
+        (name, Value::Object(asked), known) if SECTIONS.contains(&name) => {
+            let known = known.and_then(Value::as_object);
+            asked.retain(|key, value| known.and_then(|known| known.get(key)) != Some(&*value));
+            !asked.is_empty()
         }
-    }
+        ("hugepageLimits", Value::Array(asked), known) => {
+            let known = known.and_then(Value::as_array).into_iter().flatten();
+            let known: HashSet<String> = known.map(text_of).collect();
+            asked.retain(|limit| !known.contains(&text_of(limit)));
+            !asked.is_empty()
+        }
+        (_, value, known) => known != Some(&*value),
+    });
     take_quota_along(&mut delta, &request);
     drop_following_swap(&mut delta, &request, engine);
     delta
@@ -180,28 +168,21 @@ pub(crate) fn put_over(base: &mut Map<String, Value>, top: &Map<String, Value>) 
 
 /// The overlay without the fields that the engine now asks for itself.
 fn release(overlay: &Map<String, Value>, delta: &Map<String, Value>) -> Map<String, Value> {
-    let mut kept = Map::new();
-    for (name, value) in &without_null(overlay) {
-        let rest = match (name.as_str(), value, delta.get(name)) {
-            // Runtimes cannot take device rules back in an update; plugins' rules stay.
-            ("devices", value, _) | (_, value, None) => Some(value.clone()),
-            (_, Value::Object(owned), Some(Value::Object(asked))) => {
-                let mut owned = owned.clone();
-                release_members(&mut owned, asked);
-                (!owned.is_empty()).then_some(Value::Object(owned))
-            }
-            ("hugepageLimits", Value::Array(owned), Some(Value::Array(asked))) => {
-                let asked: HashSet<Option<&str>> = asked.iter().map(page_size).collect();
-                let is_kept = |limit: &&Value| !asked.contains(&page_size(limit));
-                let owned: Vec<Value> = owned.iter().filter(is_kept).cloned().collect();
-                (!owned.is_empty()).then_some(Value::Array(owned))
-            }
-            (_, _, Some(_)) => None,
-        };
-        if let Some(rest) = rest {
-            kept.insert(name.clone(), rest);
+    let mut kept = without_null(overlay);
+    kept.retain(|name, value| match (name.as_str(), value, delta.get(name)) {
+        // Runtimes cannot take device rules back in an update; plugins' rules stay.
+        ("devices", ..) | (_, _, None) => true,
+        (_, Value::Object(owned), Some(Value::Object(asked))) => {
+            release_members(owned, asked);
+            !owned.is_empty()
         }
-    }
+        ("hugepageLimits", Value::Array(owned), Some(Value::Array(asked))) => {
+            let asked: HashSet<Option<&str>> = asked.iter().map(page_size).collect();
+            owned.retain(|limit| !asked.contains(&page_size(limit)));
+            !owned.is_empty()
+        }
+        (_, _, Some(_)) => false,
+    });
     kept
 }
 

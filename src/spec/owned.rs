@@ -30,32 +30,24 @@ pub struct OwnedMember {
 pub(crate) fn fields(overlay: &Map<String, Value>) -> Vec<OwnedMember> {
     let mut found = Vec::new();
     for (section, value) in overlay {
-        match value {
-            Value::Object(members) => {
-                found.extend(members.iter().map(|(key, value)| OwnedMember {
-                    path: member_path(section, key),
-                    nri: name(section, key),
-                    value: value.clone(),
-                    owners_begin_with: None,
-                }));
-            }
-            Value::Array(limits) if section == "hugepageLimits" => {
-                found.extend(limits.iter().map(|limit| OwnedMember {
-                    path: format!("hugepageLimits[{}]", page_size(limit)),
-                    nri: format!("{HUGEPAGES}{}]", page_size(limit)),
-                    value: limit.get("limit").cloned().unwrap_or_default(),
-                    owners_begin_with: Some(HUGEPAGES),
-                }));
-            }
-            Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_) => {
-                let (path, value) = (section.clone(), value.clone());
-                let owners_begin_with = (section == "devices").then_some(RULES);
-                found.push(OwnedMember { path, nri: String::new(), value, owners_begin_with });
-            }
+        if let Value::Object(members) = value {
+            found.extend(members.iter().map(|(key, value)| OwnedMember {
+                path: member_path(section, key),
+                nri: name(section, key),
+                value: value.clone(),
+                owners_begin_with: None,
+            }));
+        } else if let Some(limits) = value.as_array().filter(|_| section == "hugepageLimits") {
+            found.extend(limits.iter().map(|limit| OwnedMember {
+                path: format!("hugepageLimits[{}]", page_size(limit)),
+                nri: format!("{HUGEPAGES}{}]", page_size(limit)),
+                value: limit.get("limit").cloned().unwrap_or_default(),
+                owners_begin_with: Some(HUGEPAGES),
+            }));
+        } else {
+            let (path, value) = (section.clone(), value.clone());
+            let owners_begin_with = (section == "devices").then_some(RULES);
+            found.push(OwnedMember { path, nri: String::new(), value, owners_begin_with });
         }
     }
     found
@@ -156,29 +148,21 @@ pub fn keep_owned(
         .filter(|field| is_kept(field))
         .map(|field| field.path)
         .collect();
-    let mut part = Map::new();
-    for (section, value) in overlay {
-        let value = match value {
-            Value::Object(members) => {
-                let mut members = members.clone();
-                members.retain(|key, _| kept.contains(&member_path(section, key)));
-                (!members.is_empty()).then_some(Value::Object(members))
+    let mut part = overlay.clone();
+    part.retain(|section, value| {
+        if let Value::Object(members) = value {
+            members.retain(|key, _| kept.contains(&member_path(section, key)));
+            return !members.is_empty();
+        }
+        match value.as_array_mut().filter(|_| section == "hugepageLimits") {
+            Some(limits) => {
+                let path = |limit: &Value| format!("hugepageLimits[{}]", page_size(limit));
+                limits.retain(|limit| kept.contains(&path(limit)));
+                !limits.is_empty()
             }
-            Value::Array(limits) if section == "hugepageLimits" => {
-                let is_kept = |limit: &&Value| {
-                    kept.contains(&format!("hugepageLimits[{}]", page_size(limit)))
-                };
-                let limits: Vec<Value> = limits.iter().filter(is_kept).cloned().collect();
-                (!limits.is_empty()).then_some(Value::Array(limits))
-            }
-            Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_) => kept.contains(section).then(|| value.clone()),
-        };
-        part.extend(value.map(|value| (section.clone(), value)));
-    }
+            None => kept.contains(section),
+        }
+    });
     part
 }
 

@@ -51,9 +51,13 @@ pub(super) fn query(call: &CallerInfo<'_>, ids: Vec<String>) -> Option<StoreQuer
     Some(StoreQuery { socket, namespace, ids, with_images: false })
 }
 
-/// Where the containerd answers that keeps this bundle, unless it was told otherwise.
+/// Returns the socket of the containerd that keeps this bundle, unless it was told otherwise.
 fn usual_socket(bundle: &str) -> &'static str {
-    let state = bundle.split_once("/io.containerd.runtime.v2.task/").map_or("", |(state, _)| state);
+    socket_of(bundle.split_once("/io.containerd.runtime.v2.task/").map_or("", |(state, _)| state))
+}
+
+/// Returns the socket of the containerd with this state directory, by the habits of distributions.
+pub(crate) fn socket_of(state: &str) -> &'static str {
     let its = DISTRIBUTIONS.iter().find(|(folder, _)| *folder == state);
     its.map_or(DEFAULT_SOCKET, |(_, socket)| socket)
 }

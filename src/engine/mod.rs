@@ -21,7 +21,6 @@ mod isulad;
 mod kubernetes;
 pub(crate) mod libpod;
 mod own;
-mod plain;
 mod pod_cgroup;
 mod podman;
 mod storage;
@@ -34,6 +33,7 @@ use serde_json::{Map, Value};
 
 use identity::Writer;
 
+pub(crate) use containerd::socket_of as containerd_socket_of;
 pub use detect::{DetectedEngine, EngineKind, detect};
 pub(crate) use dockerd::Dockerd;
 pub(crate) use pod_cgroup::{cgroup_of_pod, cgroup_parent};
@@ -375,7 +375,13 @@ fn of_engine(
         EngineKind::Podman => podman::facts(engine, call, document, found),
         EngineKind::Isulad => isulad::facts(engine, call, document, found),
         EngineKind::Kubernetes => kubernetes::facts(engine, call, document, found),
-        EngineKind::Plain => plain::facts(engine, call, document),
+        // The container is its own pod, unless its owner says otherwise by our annotations.
+        EngineKind::Plain => {
+            let mut facts = Facts::alone(engine, call);
+            facts.pod.annotations = document.annotations.clone();
+            own::apply(&mut facts, document, document.annotations);
+            facts
+        }
     }
 }
 

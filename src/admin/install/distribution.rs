@@ -10,6 +10,7 @@
 use clap::ValueEnum;
 
 use super::plan::{EngineFile, Texts};
+use crate::engine::containerd_socket_of;
 use crate::error::Error;
 
 /// The file that containerd reads, unless a distribution names another.
@@ -140,16 +141,9 @@ impl Distribution {
         }
     }
 
-    /// Where its containerd answers.
+    /// Returns the socket of its containerd.
     pub(super) fn socket_path(self) -> &'static str {
-        match self {
-            Self::K3s | Self::Rke2 => "/run/k3s/containerd/containerd.sock",
-            Self::K0s => "/run/k0s/containerd.sock",
-            Self::Microk8s => "/var/snap/microk8s/common/run/containerd.sock",
-            Self::Kubeadm | Self::Kind | Self::Minikube | Self::Eks | Self::Flatcar => {
-                "/run/containerd/containerd.sock"
-            }
-        }
+        containerd_socket_of(self.state_directory())
     }
 
     /// crictl and ctr, as they are called on its nodes.

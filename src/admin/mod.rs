@@ -154,7 +154,7 @@ enum AdminVerb {
     Forget(forget::Forget),
 }
 
-/// How a verb is run.
+/// The needs of a verb.
 struct VerbTraits {
     /// The format that the verb's own option names; the formats of `adjust` are its own.
     output: Option<Format>,
@@ -342,7 +342,7 @@ fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
         .hint(format!("{by} names this file")))
 }
 
-/// Refuses a verb that needs root to anybody else, except to the owner of the run directory: reading
+/// Refuses a verb that needs root to another user, except to the owner of the run directory: reading
 /// the state of the daemon and the engines needs root.
 fn check_user(is_roots: bool, config: &Config) -> Result<()> {
     let user = nix::unistd::geteuid();

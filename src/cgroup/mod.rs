@@ -77,11 +77,11 @@ pub(crate) struct Write {
     pub controller: &'static str,
     /// Name of the file.
     pub file: String,
-    /// What to write, each line by itself.
+    /// The text to write, line by line.
     pub value: String,
     /// Path of the resource, below `linux.resources`.
     pub field: String,
-    /// How to take it back: another file and value where it is not its own text before.
+    /// File and value that undo the write, unless the file's earlier text does.
     pub undo: Option<(String, String)>,
     /// Without the file the value holds anyway.
     is_optional: bool,
@@ -123,11 +123,11 @@ impl fmt::Display for Unfit {
 /// The resources around the wanted ones.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Around<'a> {
-    /// What is in force.
+    /// The resources in force.
     pub before: &'a Map<String, Value>,
-    /// What is perhaps in force instead, in part: an update that failed on its way.
+    /// A failed update, of which a part is perhaps in force.
     pub tried: Option<&'a Map<String, Value>>,
-    /// What will be, the wanted ones included.
+    /// The resources after the writes.
     pub after: &'a Map<String, Value>,
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Resources as cgroup v1 takes them (and a hybrid host, where v1 has the controllers).
 //!
-//! Where two files bound each other, the order is such that the kernel takes the step between.
+//! Files that bound each other are written in an order in which the kernel takes each step.
 //! Reference: kernel `cgroup-v1/{memory,cpusets,devices,hugetlb,pids}.rst`, `sched-bwc.rst`.
 
 use super::{

@@ -66,7 +66,7 @@ fn plan_memory(memory: &Memory, around: Around<'_>, writes: &mut Vec<Write>) -> 
     let limit = set(*limit);
     let in_all = limit.or_else(|| number(around.after, "memory", "limit"));
     if let Some(swap) = swap_max(in_all, set(*swap), limit == Some(-1))? {
-        // Without swap there is no file; none, or as much as one likes, holds anyway.
+        // A kernel without swap has no such file, and then neither zero nor "max" needs one.
         let is_optional = swap <= 0;
         let swap = write("", "memory.swap.max", or_max(swap), "memory.swap");
         writes.push(swap.optional(is_optional));

@@ -19,7 +19,7 @@ pub(crate) const V1: [(&str, &str); 4] = [
     ("memory", "memory.limit_in_bytes"),
 ];
 
-/// The same on v2.
+/// The files that kubelet writes of a pod on v2.
 pub(crate) const V2: [(&str, &str); 3] = [("", "cpu.max"), ("", "cpu.weight"), ("", "memory.max")];
 
 /// v1 says "no limit" by a number beyond any memory.
@@ -76,7 +76,7 @@ pub(crate) fn resized(
     Some(resources)
 }
 
-/// A limit without the overhead; an overhead that is no less says nothing about it.
+/// Subtracts the overhead from a limit, unless the overhead is not less.
 fn without(limit: i64, overhead: i64) -> i64 {
     if (1..limit).contains(&overhead) { limit - overhead } else { limit }
 }

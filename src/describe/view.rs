@@ -112,7 +112,7 @@ impl Spec {
             Ok(None) => serde_json::from_slice(bytes).map_err(|error| unread(&error)),
             Ok(Some(document)) => serde_json::from_value(document).map_err(|error| {
                 let error = error.to_string();
-                // A value has no place any more; the text has, unless it is odd elsewhere too.
+                // Only the text has line numbers, unless it is odd elsewhere too.
                 let placed = serde_json::from_slice::<Self>(bytes).err().map(|e| e.to_string());
                 let placed = placed.filter(|placed| placed.starts_with(&format!("{error} at ")));
                 unread(&placed.unwrap_or(error))

@@ -15,10 +15,10 @@ use super::{
 const SANDBOX: &str = "io.cri-containerd.sandbox.metadata";
 const CONTAINER: &str = "io.cri-containerd.container.metadata";
 const KIND: &str = "io.cri-containerd.kind";
-/// Where its CRI plugin keeps containers.
+/// Namespace of its CRI plugin's containers.
 pub(super) const CRI_NAMESPACE: &str = "k8s.io";
 const DEFAULT_SOCKET: &str = "/run/containerd/containerd.sock";
-/// Where the containerds of k3s and RKE2, k0s and MicroK8s keep what lives, and where they answer.
+/// State directories and sockets of the containerds of k3s and RKE2, k0s and MicroK8s.
 const DISTRIBUTIONS: [(&str, &str); 3] = [
     ("/run/k3s/containerd", "/run/k3s/containerd/containerd.sock"),
     ("/run/k0s/containerd", "/run/k0s/containerd.sock"),
@@ -36,8 +36,8 @@ pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     wanted
 }
 
-/// Where containerd listens and under which namespace the container is kept; the shim's command
-/// line says both, newer shims pass the socket in a variable too.
+/// Finds containerd's socket and the container's namespace: the shim's command line has both, newer
+/// shims pass the socket in a variable too.
 pub(super) fn query(call: &CallerInfo<'_>, ids: Vec<String>) -> Option<StoreQuery> {
     let namespace = namespace(call.bundle)?.to_owned();
     let ttrpc = call.variable("TTRPC_ADDRESS").and_then(|path| path.strip_suffix(".ttrpc"));
@@ -116,7 +116,7 @@ pub(super) fn facts(
     facts
 }
 
-/// Who it is by containerd's own records, which no pod's author writes.
+/// Reads the identity from containerd's records, which no pod's author writes.
 fn claims_of_records(
     engine: &DetectedEngine,
     call: &CallerInfo<'_>,

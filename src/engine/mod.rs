@@ -40,7 +40,7 @@ pub(crate) use pod_cgroup::{cgroup_of_pod, cgroup_parent};
 pub use wanted::{FetchedFacts, StoreRecord};
 pub(crate) use wanted::{StoreQuery, Wanted};
 
-/// What a call shows of its caller.
+/// The caller of a call.
 #[derive(Debug)]
 pub struct CallerInfo<'a> {
     /// Container id.
@@ -99,7 +99,7 @@ impl Document<'_> {
     }
 }
 
-/// What a container is to its pod.
+/// The role of a container in its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// The pod's infrastructure container.
@@ -108,7 +108,7 @@ pub enum Role {
     Container,
 }
 
-/// Where the pod's own part (cgroup, namespaces, resources) is described.
+/// The document that describes the pod's own part (cgroup, namespaces, resources).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum PodDocument {
     /// In the container's document: it is its own pod, or the infrastructure container.
@@ -142,7 +142,7 @@ pub struct Image {
     pub config_digest: String,
 }
 
-/// What the engine says about a container.
+/// A container by the engine's word.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ContainerFacts {
     /// Id.
@@ -165,7 +165,7 @@ pub struct ContainerFacts {
     pub blockio_class: Option<String>,
 }
 
-/// What the engine says about a pod.
+/// A pod by the engine's word.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodFacts {
     /// Id.
@@ -192,17 +192,17 @@ pub struct PodFacts {
     pub overhead: Option<Map<String, Value>>,
     /// Sum of the containers' resources as a CRI message in JSON.
     pub resources: Option<Map<String, Value>>,
-    /// Where the rest of it is described.
+    /// The document that describes the rest of it.
     pub document: PodDocument,
     /// A path that is there for as long as the pod, where no call marks its end (CRI-O without
     /// infrastructure containers).
     pub lives_with: Option<String>,
 }
 
-/// What the engine says about a container and its pod.
+/// A container and its pod by the engine's word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// Who says it.
+    /// The engine.
     pub engine: DetectedEngine,
     /// Infrastructure container or workload.
     pub role: Role,
@@ -210,15 +210,15 @@ pub struct Facts {
     pub container: ContainerFacts,
     /// Its pod.
     pub pod: PodFacts,
-    /// Who can write the pod's namespace where it was found.
+    /// The writer of the source of the pod's namespace.
     pub namespace_by: Option<Writer>,
     /// Whether the pod's annotations may be those of the image.
     pub has_image_annotations: bool,
     /// Whether a key of our own names the pod's id.
     pub names_pod: bool,
-    /// What a weaker source says otherwise, and so is not believed.
+    /// The contradictions of weaker sources, which do not count.
     pub contradictions: Vec<String>,
-    /// What could not be read though this engine has it, each with its consequence.
+    /// The parts that could not be read although this engine has them, each with its consequence.
     pub missing: Vec<String>,
 }
 
@@ -250,7 +250,7 @@ pub(crate) fn is_pod_without_runtime(call: &CallerInfo<'_>, document: &Document<
     detect(call, document).kind == EngineKind::Crio && crio::is_pod_without_runtime(document)
 }
 
-/// What on the host would tell more about the container of this call.
+/// Names the sources of the host that have more about the container of this call.
 pub fn wanted(engine: &DetectedEngine, call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     match engine.kind {
         EngineKind::ContainerdCri => containerd::wanted(call, document),
@@ -279,11 +279,10 @@ pub(crate) fn wanted_of_dockers(call: &CallerInfo<'_>, dockers: &[Dockerd]) -> W
     docker::wanted_below(call, dockers.iter().map(Dockerd::data_root))
 }
 
-/// How often what was found may lead to more.
+/// Maximum rounds of reading sources that earlier sources name.
 pub const ROUNDS: usize = 3;
 
-/// What on the host would tell more, now that this was found: what was asked for before may be
-/// among it.
+/// Names the sources to which the found ones lead; some may have been asked for before.
 pub fn wanted_more(
     engine: &DetectedEngine,
     call: &CallerInfo<'_>,
@@ -303,7 +302,7 @@ pub fn wanted_more(
     }
 }
 
-/// What the engine says about the container of this call.
+/// Describes the container of this call by the engine's word.
 pub fn facts(
     engine: DetectedEngine,
     call: &CallerInfo<'_>,
@@ -344,7 +343,7 @@ pub(crate) fn doubt_sandbox(facts: &mut Facts, document: &Document<'_>) {
     facts.contradictions.push(what.to_owned());
 }
 
-/// What on the host stands for something that the engine did not say.
+/// Names the sources of the host that stand in for the engine's missing word.
 pub fn wanted_instead(facts: &Facts, document: &Document<'_>) -> Wanted {
     let files = if facts.engine.kind.has_pods() && facts.pod.resources.is_none() {
         pod_cgroup::files(document)

@@ -26,7 +26,7 @@ use crate::plugin::api;
 use crate::presence::{self, IfThere};
 use crate::spec::patch::{CdiDevice, PatchError, is_plain_path};
 
-/// What the spec files of this host say.
+/// The spec files of this host.
 #[derive(Debug, Default)]
 struct CdiRegistry {
     devices: HashMap<String, Vec<Entry>>,
@@ -42,7 +42,7 @@ struct Entry {
     device: Device,
 }
 
-/// What each of the wanted devices brings along, in their order.
+/// Returns the edits of each wanted device, in order.
 pub(super) fn devices(
     wanted: &[api::CDIDevice],
     spec_dirs: &[PathBuf],
@@ -57,7 +57,7 @@ pub(super) fn devices(
             problem: quoted(&problem),
         };
         let entry = registry.find(name, spec_dirs).map_err(failed)?;
-        // What a file says for all its devices comes once.
+        // The edits for all devices of a file come once.
         let is_first = files_seen.insert(&entry.file);
         let device = edits(name, entry, is_first, host)
             .map_err(|problem| failed(format!("{}: {problem}", entry.file.display())))?;

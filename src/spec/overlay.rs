@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What plugins own survives an engine's `update`.
+//! Keeps the values of plugins in an engine's `update`.
 //!
 //! Engines send resources from their own record, which knows nothing of plugins; containerd even
 //! sends all of them each time. So only the difference to the engine's last word counts as its
@@ -15,14 +15,14 @@ use super::owned::{self, OwnedMember};
 use super::patch::{PatchError, Resolved, resources};
 use crate::plugin::api;
 
-/// What becomes of one `update`.
+/// The result of one `update`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UpdateOutcome {
-    /// What the runtime is to be given.
+    /// The resources for the runtime.
     pub to_runtime: Map<String, Value>,
     /// The engine's view from now on.
     pub engine: Map<String, Value>,
-    /// What plugins still own.
+    /// The values that plugins still own.
     pub overlay: Map<String, Value>,
 }
 
@@ -39,8 +39,8 @@ const ZERO_IS_UNSET: [(&str, &[&str]); 3] = [
 /// Which fields of `request` differ from the engine's last word.
 ///
 /// A new period takes the quota along, for a quota means nothing without its period; a new quota
-/// leaves the period as it is (D66). A swap limit that only follows the memory limit is no request
-/// of its own.
+/// leaves the period as it is (D66). A swap limit that only follows the memory limit does not count as
+/// a request.
 pub(crate) fn delta(
     request: &Map<String, Value>,
     engine: &Map<String, Value>,
@@ -103,8 +103,8 @@ pub fn merge_update(
     UpdateOutcome { to_runtime, engine: new_engine, overlay }
 }
 
-/// What plugins are asked about when an engine only repeats its values: all of them, without the
-/// device rules, which no engine lists in an update.
+/// Returns the resources about which plugins are asked when an engine only repeats its values: all,
+/// without the device rules, which no engine lists in an update.
 pub(crate) fn repeated(engine: &Map<String, Value>) -> Map<String, Value> {
     let mut repeated = without_unset(engine);
     repeated.remove("devices");
@@ -126,8 +126,8 @@ pub(crate) fn not_in_force(
     differing.collect()
 }
 
-/// What a plugin's resources, in an adjustment or an update, are as an overlay; `resolved` is what
-/// the classes among them mean.
+/// Converts a plugin's resources, of an adjustment or an update, to an overlay; `resolved` has the
+/// meaning of their classes.
 pub(crate) fn overlay_of(
     resources: &api::LinuxResources,
     resolved: &Resolved,
@@ -230,7 +230,7 @@ fn drop_following_swap(
     }
 }
 
-/// What two entries have in common that say the same, in whatever order.
+/// Returns one text for equal entries, whatever the order of their members.
 fn text_of(value: &Value) -> String {
     let mut value = value.clone();
     value.sort_all_objects();

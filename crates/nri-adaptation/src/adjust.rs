@@ -230,7 +230,7 @@ fn set_both<T: Clone>(
     resources::set(visible, given);
 }
 
-/// What was set stands at the end, as in the reference.
+/// Moves set entries to the end, as the reference does.
 fn move_to_end<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     let touched = touched(&changes);
     list.retain(|entry| !touched.contains(T::key(entry.name()).as_str()));
@@ -245,9 +245,8 @@ fn touched<T>(changes: &[ListChange<T>]) -> HashSet<&str> {
     changes.iter().map(ListChange::key).collect()
 }
 
-/// What was set stands where it stood. NRI: the reference scrambles namespaces (BUG-06).
-/// An entry that is also set again keeps its place, so removals that are followed by a new
-/// entry are not carried out on their own.
+/// Replaces set entries where they stand. NRI: the reference scrambles namespaces (BUG-06).
+/// An entry that is removed and set again keeps its place, so its removal is not carried out alone.
 fn keep_places<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     let mut set = Vec::new();
     let mut removed = HashSet::new();

@@ -41,7 +41,7 @@ impl Scalar {
     }
 }
 
-/// How a member of a message is read and written.
+/// A member of a message that is read and written as JSON.
 trait ScalarValue: Default {
     fn get(&self) -> Value;
     fn read(value: &Value) -> Option<Self>;

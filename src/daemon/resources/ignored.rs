@@ -74,9 +74,9 @@ pub(crate) fn leave_out_idle(daemon: &Daemon, resources: &mut Block, engine: &Bl
 
 /// An update of a container that its runtime updates.
 pub(super) struct SplitUpdate {
-    /// What is written beside it.
+    /// The part that is written beside the runtime.
     pub(super) direct: Block,
-    /// What the runtime gets.
+    /// The part that the runtime gets.
     pub(super) rest: Block,
 }
 

@@ -15,7 +15,7 @@ use super::{Changes, PatchError, clean, object_of, unmark, values};
 use crate::error::quoted;
 use crate::plugin::api;
 
-/// What the kernel knows a device by.
+/// The kernel's identity of a device.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct DeviceNumber {
     /// `c` or `b`, as cgroup rules spell it.
@@ -25,7 +25,7 @@ struct DeviceNumber {
 }
 
 impl DeviceNumber {
-    /// `None` for what needs no rule (a FIFO) or is no device at all.
+    /// `None` for a FIFO, which needs no rule, and for other types.
     fn new(kind: &str, major: i64, minor: i64) -> Option<Self> {
         let kind = match kind {
             "c" | "u" => "c",
@@ -79,7 +79,7 @@ pub(super) struct Nodes<'t> {
     /// `None`: it was taken out.
     nodes: Vec<Option<DeviceNode<'t>>>,
     by_path: HashMap<String, Vec<usize>>,
-    /// How many nodes are this device.
+    /// Number of nodes of each device.
     count: HashMap<DeviceNumber, usize>,
     /// Read when the first device needs them.
     rules: Option<Rules<'t>>,
@@ -140,7 +140,7 @@ impl<'t> Nodes<'t> {
         Ok(())
     }
 
-    /// Puts the node in place of all at its path. Gives back the devices that no node is any more.
+    /// Replaces all nodes at its path. Returns the devices that lost their last node.
     fn place(
         &mut self,
         (path, nri_field): (&str, &str),

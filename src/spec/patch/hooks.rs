@@ -31,7 +31,7 @@ pub(super) fn patch(
     Ok(())
 }
 
-/// The same for one of many: what is noted is what was added, not the whole list each time.
+/// Appends the hooks of one of many devices; notes only the added ones, not the whole list.
 pub(super) fn append(
     root: &mut Object<'_>,
     hooks: &api::Hooks,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The NUMA memory policy, replaced as a whole.
 //!
-//! It cannot be removed: NRI has no way to ask for it, and mode zero is a policy of its own.
+//! It cannot be removed: NRI has no way to ask for it, and mode zero is a policy too.
 //! Reference: NRI `AdjustMemoryPolicy`, but for BUG-G14; set_mempolicy(2).
 
 use oci_document::Object;

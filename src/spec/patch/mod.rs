@@ -5,7 +5,7 @@
 //! devices, cgroup path, OOM score, I/O priority, scheduler, seccomp, namespaces, sysctls, network
 //! devices, memory policy, resources, classes, RDT, mounts, resource limits.
 //! All or nothing: edits go to a copy, and the first failure leaves the document as it was.
-//! What it cannot apply it refuses by name (D23); it never skips a field that a plugin set.
+//! A field that it cannot apply is refused by name (D23), never skipped.
 //! Reference: NRI `pkg/runtime-tools/generate`; docs/nri-differences.md.
 
 use std::collections::{BTreeMap, HashMap};
@@ -44,25 +44,25 @@ pub use propagation::{HostFacts, HostMounts, propagating_sources};
 pub use resolved::{CdiDevice, Resolved};
 pub(crate) use resolved::{Class, is_plain_path};
 
-/// What an adjustment makes of a document.
+/// The result of an adjustment of a document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PatchedSpec {
     /// The new document; `None` when nothing changed.
     pub bytes: Option<Vec<u8>>,
-    /// What changed, in the order in which it was done.
+    /// The changes, in order.
     pub changes: Vec<SpecChange>,
 }
 
 /// One changed place.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpecChange {
-    /// Where in config.json: `process.env[PATH]`, `mounts[/data]`, `linux.resources.cpu.cpus`.
+    /// Its place in config.json: `process.env[PATH]`, `mounts[/data]`, `linux.resources.cpu.cpus`.
     pub field: String,
     /// The NRI field behind it, as owners are keyed (D25): `Env[PATH]`, `CPUSetCPUs`.
     pub nri_field: String,
-    /// What was there.
+    /// The value before.
     pub before: Option<Value>,
-    /// What is there now.
+    /// The value now.
     pub after: Option<Value>,
 }
 
@@ -83,7 +83,7 @@ pub enum PatchError {
     Invalid {
         /// The NRI field, as in D25.
         field: String,
-        /// What is wrong with it.
+        /// The reason.
         problem: String,
     },
 }
@@ -121,8 +121,8 @@ pub fn patch_on(
     }
 }
 
-/// The same, but for values that are harmless and that a kernel or runtime will hardly take: those
-/// are applied, and come back as doubts. For a document that is only to be looked at.
+/// Like [`patch_on`], but applies harmless values that a kernel or runtime probably refuses, and returns
+/// them as doubts. For a document that is only shown.
 pub fn patch_anyway(
     document: &[u8],
     adjustment: &api::ContainerAdjustment,
@@ -140,7 +140,7 @@ pub fn patch_anyway(
         special_fields: _,
     } = adjustment;
     if *adjustment == api::ContainerAdjustment::default() {
-        // Whatever the document is like: it is the runtime's business alone.
+        // Even an odd document passes: only the runtime judges it.
         return Ok((PatchedSpec { bytes: None, changes: Vec::new() }, Vec::new()));
     }
     let mut document = SpecDocument::parse(document)?;
@@ -163,7 +163,7 @@ pub fn patch_anyway(
     Ok((PatchedSpec { bytes, changes }, doubts))
 }
 
-/// What was changed so far, and what a runtime will hardly take of it.
+/// The changes so far, and the values among them that a runtime probably refuses.
 #[derive(Debug, Default)]
 struct Changes(Vec<SpecChange>, Vec<PatchError>);
 
@@ -214,7 +214,7 @@ impl Changes {
         Ok(())
     }
 
-    /// Sets a member, or takes it out when there is no value for it.
+    /// Sets a member, or removes it without a value.
     fn put(
         &mut self,
         object: &mut Object<'_>,
@@ -237,8 +237,8 @@ fn unmark(key: &str) -> (&str, bool) {
     }
 }
 
-/// What a map with removal markers asks for each key, in a fixed order. A key that is both
-/// removed and set is set: plugins replace each other's values that way.
+/// Returns the wanted value of each key of a map with removal markers, in a fixed order. A key that is
+/// both removed and set is set: plugins replace each other's values that way.
 fn wanted_by_key<V>(
     map: &HashMap<String, V>,
     to_json: impl Fn(&V) -> Value,

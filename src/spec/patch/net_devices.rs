@@ -14,7 +14,7 @@ use super::{Changes, PatchError, object_of, patch_map, wanted_by_key};
 use crate::error::quoted;
 use crate::plugin::api;
 
-/// What the kernel stores of a name, without the final NUL.
+/// Maximum length of a name in bytes, without the final NUL.
 const LONGEST: usize = 15;
 
 /// Applies the adjustment's network devices: a `-name` removes, anything else sets.
@@ -57,7 +57,7 @@ fn device_value(device: &api::LinuxNetDevice) -> Value {
     object_of([("name", name.as_str().into())])
 }
 
-/// The kernel's rule, and no `%`: it would put a number of its own choice there.
+/// The kernel's rule, without `%`, which it would replace by a number.
 fn is_name(name: &str) -> bool {
     let is_odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '%');
     !matches!(name, "" | "." | "..") && name.len() <= LONGEST && !name.chars().any(is_odd)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The process: environment, arguments, resource limits, OOM score.
 //!
-//! What a plugin does not name stays, also entries that are no `NAME=value`. It never expands or
+//! Entries that a plugin does not name stay, also those without `=`. It never expands or
 //! merges values: a variable is replaced as a whole.
 //! Reference: NRI `AdjustEnv`, `AdjustArgs`, `AdjustOomScoreAdj`, `AdjustRlimits`, but for BUG-01,
 //! BUG-18, BUG-G2, BUG-G5, BUG-G17 (docs/nri-differences.md).
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::{Changes, PatchError, unmark};
 use crate::plugin::api;
 
-/// What an adjustment wants one variable to be, and what was found of it.
+/// A variable of an adjustment; without a value it is removed.
 struct Variable<'a> {
     name: &'a str,
     wanted: Option<&'a str>,
@@ -85,7 +85,7 @@ impl<'t> Environment<'t> {
         Ok(())
     }
 
-    /// Where a variable stands, and its value: the last one counts.
+    /// Finds the places of a variable, and its value: the last one counts.
     fn find(&self, name: &str) -> (Vec<usize>, Option<String>) {
         let there = self.by_name.get(name).cloned().unwrap_or_default();
         let last = there.last().and_then(|at| self.entries.get(*at)?.as_ref()?.as_string());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How the kernel schedules the process: CPU scheduler and I/O priority.
+//! Scheduling of the process: CPU scheduler and I/O priority.
 //!
 //! Values are checked as the kernel will, while the plugin can still be named. Nothing of
 //! what the engine wrote is mixed in: either is replaced, or removed, as a whole.
@@ -74,7 +74,7 @@ fn scheduler_value(
     ])))
 }
 
-/// What the kernel, and before it the runtime, would refuse.
+/// Refuses values that the runtime or the kernel would refuse.
 fn check(scheduler: &api::LinuxScheduler, policy: api::LinuxSchedulerPolicy) -> Result<(), String> {
     use api::LinuxSchedulerPolicy as Policy;
     let api::LinuxScheduler {

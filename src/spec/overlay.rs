@@ -12,8 +12,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use super::owned::{self, OwnedMember};
-use super::patch::{PatchError, Resolved, resources};
-use crate::plugin::api;
+pub(crate) use super::patch::resources::overlay_of;
 
 /// The result of one `update`.
 #[derive(Debug, Clone, PartialEq)]
@@ -124,15 +123,6 @@ pub(crate) fn not_in_force(
         Some((member, value.clone()))
     });
     differing.collect()
-}
-
-/// Converts a plugin's resources, of an adjustment or an update, to an overlay; `resolved` has the
-/// meaning of their classes.
-pub(crate) fn overlay_of(
-    resources: &api::LinuxResources,
-    resolved: &Resolved,
-) -> Result<Map<String, Value>, PatchError> {
-    resources::overlay_of(resources, resolved)
 }
 
 /// Puts the fields of `top` over those of `base`: members of sections one by one, huge page

@@ -218,6 +218,14 @@ fn read_displace(value: &Value) -> Result<Option<Displace>, Mistake> {
     Ok(Some(if is_any { Displace::Any } else { Displace::Never }))
 }
 
+fn read_patterns(value: &Value) -> Result<Vec<String>, Mistake> {
+    read_list(value, "strings", |value| {
+        let text = read_string(value)?;
+        let wrong = |why| Err(format!("the pattern {text:?} {why}").into());
+        crate::glob::mistake(&text).map_or_else(|| Ok(text.clone()), wrong)
+    })
+}
+
 fn read_origins(value: &Value) -> Result<Vec<PluginOrigin>, Mistake> {
     read_list(value, "strings", |value| {
         let text = read_string(value)?;
@@ -278,9 +286,9 @@ keys! {
     "nri.allowed_uids" = "[0]", Reload, "Users whose processes may connect as plugins, which makes them root on this node. A reload disconnects plugins of users that are no longer in it.", |c, _, v| c.allowed_uids = read_numbers(v)?;
     "nri.default_validator.enable" = "false", Reload, "Enable the built-in default validator.", |c, _, v| c.default_validator.enable = read_bool(v)?;
     "nri.default_validator.reject_oci_hook_adjustment" = "false", Reload, "Reject OCI hooks.", |c, _, v| c.default_validator.reject_oci_hook_adjustment = read_bool(v)?;
-    "nri.default_validator.reject_runtime_default_seccomp_adjustment" = "false", Reload, "Reject changes to the runtime's default seccomp policy. `config.json` does not distinguish default and localhost policies, so either key rejects changes to both.", |c, _, v| c.default_validator.reject_runtime_default_seccomp_adjustment = read_bool(v)?;
-    "nri.default_validator.reject_unconfined_seccomp_adjustment" = "false", Reload, "Reject a seccomp policy for a container that had none, or whose previous policy is unknown.", |c, _, v| c.default_validator.reject_unconfined_seccomp_adjustment = read_bool(v)?;
-    "nri.default_validator.reject_custom_seccomp_adjustment" = "false", Reload, "Reject changes to a localhost seccomp policy.", |c, _, v| c.default_validator.reject_custom_seccomp_adjustment = read_bool(v)?;
+    "nri.default_validator.reject_runtime_default_seccomp_adjustment" = "false", Reload, "Reject a seccomp policy for a container with the engine's default profile ([rules.md](rules.md#seccomp-keys-of-the-default-validator)).", |c, _, v| c.default_validator.reject_runtime_default_seccomp_adjustment = read_bool(v)?;
+    "nri.default_validator.reject_unconfined_seccomp_adjustment" = "false", Reload, "Reject a seccomp policy for a container without a profile.", |c, _, v| c.default_validator.reject_unconfined_seccomp_adjustment = read_bool(v)?;
+    "nri.default_validator.reject_custom_seccomp_adjustment" = "false", Reload, "Reject a seccomp policy for a container with a profile of its own (localhost).", |c, _, v| c.default_validator.reject_custom_seccomp_adjustment = read_bool(v)?;
     "nri.default_validator.reject_namespace_adjustment" = "false", Reload, "Reject namespace changes, including removals.", |c, _, v| c.default_validator.reject_namespace_adjustment = read_bool(v)?;
     "nri.default_validator.reject_sysctl_adjustment" = "false", Reload, "Reject sysctl changes, including removals.", |c, _, v| c.default_validator.reject_sysctl_adjustment = read_bool(v)?;
     "nri.default_validator.required_plugins" = "[]", Reload, "Plugins (`name` or `NN-name`) without which no container is created. A pod can require more with its annotation `required-plugins.noderesource.dev`.", |c, _, v| c.default_validator.required_plugins = read_strings(v)?;
@@ -300,6 +308,7 @@ keys! {
     "plugin.*.evict" = "\"allow\"", Reload, "Containers that the plugin may evict: `allow` = any, `deny` = none, `own-namespace` = those in the namespace of the pod that the plugin runs in.", |c, n, v| section(c, n).evict = read_evict(v)?;
     "plugin.*.from" = "[]", Reload, "Which processes may connect under this name: `pod:NAMESPACE/NAME` (in that pod, created by nri-runc) or `exe:/PATH` (a process of the host that executes that file). `*`, `?` and `[a-z]` match part of a name; of a path, part of one element. Empty = any. Plugins that the daemon launches are not concerned. A reload disconnects a plugin that no longer fits ([rules.md](rules.md#who-may-connect-under-a-name)).", |c, n, v| section(c, n).from = Some(read_origins(v)?);
     "plugin.*.displace" = "\"never\"", Reload, "Which processes may be this plugin while a file `NN-NAME` lies in `nri.plugin_path`: `never` = only the one that the daemon starts from it, `any` = others as well ([rules.md](rules.md#names-of-pre-installed-plugins)).", |c, n, v| section(c, n).displace = read_displace(v)?;
+    "plugin.*.runtime_annotations" = "[]", Reload, "Annotations that the runtime acts on and that this plugin may set, as patterns: `org.systemd.property.*`, `run.oci.*`, `org.criu.config`, `module.wasm.image/variant`, `io.kubernetes.cri.container-type`. Without it they are refused, since they reach further than the plugin's adjustment says. `bundle`, runc's own key, stays refused.", |c, n, v| section(c, n).runtime_annotations = Some(read_patterns(v)?);
     "eviction.signal" = "\"SIGTERM\"", Reload, "First signal sent to a container that a plugin evicts.", |c, _, v| c.eviction_signal = read_string(v)?;
     "eviction.grace" = "\"10s\"", Reload, "Time between that signal and SIGKILL.", |c, _, v| c.eviction_grace = read_duration(v)?;
     "eviction.per_minute" = "10", Reload, "Maximum number of evictions per minute, for all plugins together; further ones are refused. 0 = none.", |c, _, v| c.eviction_per_minute = read_number(v)?;
@@ -318,6 +327,8 @@ keys! {
     "debug.node_root" = "\"\"", Restart, "For tests: prefix of the host paths from which node capabilities are read.", |c, _, v| c.debug_node_root = read_string(v)?;
     #[cfg(feature = "faults")]
     "debug.fault" = "\"\"", Restart, "For tests: `POINT:kill`, `POINT:fail`, `POINT:stall`, `POINT:panic`, or `@FILE` that contains one of these.", |c, _, v| c.debug_fault = read_string(v)?;
+    #[cfg(feature = "faults")]
+    "debug.silence" = "\"3s\"", Call, "For tests: the time without a heartbeat after which the daemon counts as unresponsive.", |c, _, v| c.debug_silence = read_duration(v)?;
     "debug.state_version" = "", Restart, "For tests: the form of the state that a re-executed daemon leaves, as if another version had written it.", |c, _, v| c.debug_state_version = Some(read_number(v)?);
     "debug.protocol" = "", Call, "For tests: the version of the protocol between wrapper and daemon that this process speaks.", |c, _, v| c.debug_protocol = Some(read_number(v)?);
     "debug.create_cap" = "\"90s\"", Reload, "For tests: the longest that create, run and restore wait for the daemon.", |c, _, v| c.debug_create_cap = read_duration(v)?;
@@ -329,14 +340,14 @@ pub(super) fn nearest_key(dotted: &str) -> &'static str {
     nearest(dotted, KEYS.iter().map(|key| key.path))
 }
 
-/// The key that only builds for tests have.
-const OF_TESTS: &str = "debug.fault";
+/// The keys that only builds for tests have.
+const OF_TESTS: [&str; 2] = ["debug.fault", "debug.silence"];
 
 /// The table as `docs/config.md` shows it.
 pub fn markdown() -> String {
     let mut page = String::from(include_str!("about.md"));
     page.push_str("\n## Keys\n\n| key | default | applied by | meaning |\n|---|---|---|---|\n");
-    for key in KEYS.iter().filter(|key| key.path != OF_TESTS) {
+    for key in KEYS.iter().filter(|key| !OF_TESTS.contains(&key.path)) {
         let default =
             if key.default.is_empty() { String::new() } else { format!("`{}`", key.default) };
         let effect = key.effect.name();

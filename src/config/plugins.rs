@@ -32,6 +32,8 @@ pub struct PluginSettings {
     pub from: Vec<PluginOrigin>,
     /// Which processes may connect under its name while a file of that name is pre-installed.
     pub displace: Displace,
+    /// Patterns of annotations that runtimes act on and that it may set.
+    pub runtime_annotations: Vec<String>,
 }
 
 impl Config {
@@ -53,6 +55,8 @@ impl Config {
             evict: first(&sections, |section| section.evict.as_ref()).unwrap_or_default(),
             from: first(&sections, |section| section.from.as_ref()).unwrap_or_default(),
             displace: first(&sections, |section| section.displace.as_ref()).unwrap_or_default(),
+            runtime_annotations: first(&sections, |section| section.runtime_annotations.as_ref())
+                .unwrap_or_default(),
         }
     }
 
@@ -107,6 +111,17 @@ mod tests {
         super::super::reader::apply(&mut config, "f", text, &mut problems);
         assert_eq!(problems, []);
         config
+    }
+
+    #[test]
+    fn patterns_of_annotations_are_read_and_a_mistake_is_named() {
+        let config = config("[plugin.a]\nruntime_annotations = [\"run.oci.*\"]\n");
+        assert_eq!(config.plugin("10", "a").runtime_annotations, ["run.oci.*"]);
+        assert!(config.plugin("10", "b").runtime_annotations.is_empty());
+        let (mut config, mut problems) = (Config::default(), Vec::new());
+        let text = "[plugin.a]\nruntime_annotations = [\"run.oci.[\"]\n";
+        super::super::reader::apply(&mut config, "f", text, &mut problems);
+        assert!(format!("{problems:?}").contains("run.oci.["), "{problems:?}");
     }
 
     #[test]

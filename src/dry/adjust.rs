@@ -18,7 +18,9 @@ use crate::host::Host;
 use crate::plugin::{Event, Settings, api};
 use crate::resolve::{self, ResourceWriter};
 use crate::runtime;
-use crate::spec::patch::{PatchError, PatchedSpec, Resolved, patch_anyway, propagating_sources};
+use crate::spec::patch::{
+    HostFacts, PatchError, PatchedSpec, Resolved, patch_anyway, propagating_sources,
+};
 use crate::text::printable_page;
 
 use super::bundle::{DescribedBundle, DryRunBundle};
@@ -110,6 +112,8 @@ fn apply(config: &Config, host: &Host, document: &[u8], merged: &Merged) -> Resu
     let sources: Vec<String> =
         propagating_sources(adjust, &names).into_iter().map(str::to_owned).collect();
     let facts = resolve::host_facts(&sources, names, host)?;
+    let runtime_annotations = resolve::runtime_annotations(config, merged);
+    let facts = HostFacts { runtime_annotations, ..facts };
     let (patched, doubts) = patch_anyway(document, adjust, &facts).map_err(blamed)?;
     for doubt in lacking.into_iter().chain(doubts) {
         tracing::warn!("a container would be refused: {}", named(merged, &doubt));

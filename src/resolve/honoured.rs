@@ -2,13 +2,15 @@
 //! Whether the real runtime honours what plugins ask for.
 //!
 //! Runtimes skip members of config.json that they do not know, and the plugin would believe in a
-//! change that never happened. So what the runtime is known to lack is refused, by its own word
-//! (`features`) or by its version where the specification gives it no word. What is not known
-//! passes.
+//! change that never happened. So a field is refused that runc or crun is known to lack, by its own
+//! word (`features`) or by its version where it has no word, and one that any other runtime does not
+//! name in its `features`. A runtime that does not answer is refused nothing.
 //! Reference: OCI runtime-spec `features-linux.md`; change logs of runc (1.2.0-rc.1: time
 //! namespaces, scheduler, I/O priority, id-mapped mounts; 1.4.0-rc.1: network devices; 1.4.0-rc.2:
 //! memory policy, RDT schemata and monitoring) and crun (1.8.4: time namespaces; 1.8.5: scheduler;
-//! 1.8.6: I/O priority; 1.9: ridmap; 1.10: RDT).
+//! 1.8.6: I/O priority and `features`; 1.9: ridmap; 1.10: RDT; 1.22: network devices and RDT
+//! schemata; 1.24: memory policy and RDT monitoring). crun's `features` names network devices and
+//! memory policy in each release that has them, RDT never (1.29.1).
 
 use crate::error::quoted;
 use crate::plugin::api;
@@ -166,7 +168,11 @@ pub fn check_runtime(
     };
     for Need { field, what } in needs(adjustment, resolved).into_iter().filter(is_runtimes) {
         if let Some(lack) = what.lacking(runtime) {
-            let problem = quoted(&format!("{runtime} has no {lack}"));
+            let problem = match must_name(runtime) {
+                true => format!("{runtime} names in its features no {lack}"),
+                false => format!("{runtime} has no {lack}"),
+            };
+            let problem = quoted(&problem);
             return Err(PatchError::Invalid { field, problem });
         }
     }
@@ -291,7 +297,7 @@ impl Filter {
         filter
     }
 
-    fn lacking(&self, seccomp: &Seccomp) -> Option<String> {
+    fn lacking(&self, seccomp: &Seccomp, must_name: bool) -> Option<String> {
         if seccomp.enabled == Some(false) {
             return Some("seccomp".to_owned());
         }
@@ -302,8 +308,8 @@ impl Filter {
             ("architecture", &self.archs, seccomp.archs.as_ref()),
             ("flag", &self.flags, flags),
         ] {
-            let Some(known) = known else { continue };
-            let lack = wanted.iter().find(|word| !word.is_empty() && !known.contains(word));
+            let is_named = |word: &String| known.map_or(!must_name, |known| known.contains(word));
+            let lack = wanted.iter().find(|word| !word.is_empty() && !is_named(word));
             if let Some(lack) = lack {
                 return Some(format!("seccomp {kind} {lack}"));
             }
@@ -327,14 +333,18 @@ impl What {
             Self::BindOption(option) => {
                 let known = said.and_then(|said| said.mount_options.as_ref());
                 let is_listed = known.is_some_and(|known| known.contains(option));
-                let is_known = known.is_some() || runtime.kind() != RuntimeKind::Other;
+                let is_known = known.is_some() || !runtime.name.is_empty();
                 (is_known && !is_listed).then(|| format!("option {option} of bind mounts"))
             }
             Self::Namespace(kind) => {
-                let known = linux.and_then(|linux| linux.namespaces.as_ref());
-                let is_unlisted = known.is_some_and(|known| !known.contains(kind));
                 let is_young = kind == "time" && before(runtime, (1, 2, 0), (1, 8, 4));
-                (is_unlisted || is_young).then(|| format!("{kind} namespaces"))
+                // No crun up to 1.29.1 lists time namespaces; each since 1.8.4 has them.
+                let is_listed_by = kind != "time" || runtime.kind() != RuntimeKind::Crun;
+                let known = linux.and_then(|linux| linux.namespaces.as_ref());
+                known
+                    .filter(|_| is_listed_by)
+                    .map_or(must_name(runtime) || is_young, |known| !known.contains(kind))
+                    .then(|| format!("{kind} namespaces"))
             }
             // runc refuses them all, and has no word for it.
             Self::Seccomp(filter)
@@ -343,24 +353,22 @@ impl What {
                 Some("seccomp flags".to_owned())
             }
             Self::Seccomp(filter) => match linux.map(|linux| linux.seccomp.as_ref()) {
-                Some(Some(seccomp)) => filter.lacking(seccomp),
+                Some(Some(seccomp)) => filter.lacking(seccomp, must_name(runtime)),
                 // runc is built without seccomp, and then says nothing about it.
                 Some(None) if runtime.kind() == RuntimeKind::Runc => Some("seccomp".to_owned()),
-                _ => None,
+                _ => must_name(runtime).then(|| "seccomp".to_owned()),
             },
             Self::IntelRdt => {
-                let rdt = linux.and_then(|linux| linux.intel_rdt.as_ref());
-                let is_off = rdt.is_some_and(|rdt| rdt.enabled == Some(false));
-                (is_off || runtime.is_before(RuntimeKind::Crun, (1, 10, 0)))
-                    .then(|| "linux.intelRdt".into())
+                let enabled = linux.and_then(|linux| linux.intel_rdt.as_ref()?.enabled);
+                lacks(enabled, runtime, (0, 0, 0), (1, 10, 0)).then(|| "linux.intelRdt".into())
             }
-            Self::RdtSchemata => lacks_of_rdt(linux, runtime, |rdt| rdt.schemata)
+            Self::RdtSchemata => lacks_of_rdt(linux, runtime, (1, 22, 0), |rdt| rdt.schemata)
                 .then(|| "linux.intelRdt.schemata".into()),
-            Self::RdtMonitoring => lacks_of_rdt(linux, runtime, |rdt| rdt.monitoring)
+            Self::RdtMonitoring => lacks_of_rdt(linux, runtime, (1, 24, 0), |rdt| rdt.monitoring)
                 .then(|| "linux.intelRdt.enableMonitoring".into()),
             Self::NetDevices => {
                 let enabled = linux.and_then(|linux| linux.net_devices.as_ref()?.enabled);
-                lacks(enabled, runtime).then(|| "linux.netDevices".into())
+                lacks_unless_named(enabled, runtime).then(|| "linux.netDevices".into())
             }
             Self::MemoryPolicy { mode, flags } => lacks_policy(mode, flags, linux, runtime),
             Self::Scheduler => {
@@ -376,27 +384,43 @@ impl What {
     }
 }
 
-/// Whether it is runc or crun before the version that came with something.
-fn before(runtime: &Features, runc: (u32, u32, u32), crun: (u32, u32, u32)) -> bool {
-    runtime.is_before(RuntimeKind::Runc, runc) || runtime.is_before(RuntimeKind::Crun, crun)
+/// Whether the runtime has what it names in its `features`, and nothing else: it answered, and this
+/// project has no table of its versions.
+fn must_name(runtime: &Features) -> bool {
+    !runtime.name.is_empty() && matches!(runtime.kind(), RuntimeKind::Youki | RuntimeKind::Other)
 }
 
-/// For what the specification got after runc 1.3 and crun 1.10 were made: the runtime's own word
-/// wins, and those that do not list it are too old.
-fn lacks(enabled: Option<bool>, runtime: &Features) -> bool {
-    match enabled {
-        Some(enabled) => !enabled,
-        None => before(runtime, (1, 4, 0), (1, 10, 0)),
-    }
+/// Whether the runtime lacks something that `features` has no word for: runc and crun by the first
+/// version that has it.
+fn before(runtime: &Features, runc: (u32, u32, u32), crun: (u32, u32, u32)) -> bool {
+    let is_old = |kind, version| runtime.is_before(kind, version);
+    must_name(runtime) || is_old(RuntimeKind::Runc, runc) || is_old(RuntimeKind::Crun, crun)
+}
+
+/// Whether the runtime lacks something that `features` may name; where it does not, by [`before`].
+fn lacks(
+    enabled: Option<bool>,
+    runtime: &Features,
+    runc: (u32, u32, u32),
+    crun: (u32, u32, u32),
+) -> bool {
+    enabled.map_or_else(|| before(runtime, runc, crun), |enabled| !enabled)
+}
+
+/// The same for network devices and memory policies, which each crun that has them names.
+fn lacks_unless_named(enabled: Option<bool>, runtime: &Features) -> bool {
+    lacks(enabled, runtime, (1, 4, 0), (u32::MAX, 0, 0))
 }
 
 fn lacks_of_rdt(
     linux: Option<&Linux>,
     runtime: &Features,
+    crun: (u32, u32, u32),
     member: fn(&IntelRdt) -> Option<bool>,
 ) -> bool {
     let rdt = linux.and_then(|linux| linux.intel_rdt.as_ref());
-    rdt.is_some_and(|rdt| rdt.enabled == Some(false)) || lacks(rdt.and_then(member), runtime)
+    rdt.is_some_and(|rdt| rdt.enabled == Some(false))
+        || lacks(rdt.and_then(member), runtime, (1, 4, 0), crun)
 }
 
 fn lacks_option(
@@ -410,9 +434,10 @@ fn lacks_option(
     match option {
         // The runtime has a word of its own for these, beside the list.
         "idmap" | "ridmap" if idmap == Some(false) => true,
+        "idmap" | "ridmap" if must_name(runtime) => idmap.is_none(),
         "idmap" => runtime.is_before(RuntimeKind::Runc, (1, 2, 0)),
         "ridmap" => before(runtime, (1, 2, 0), (1, 9, 0)),
-        _ => is_listed == Some(false),
+        _ => !is_listed.unwrap_or(!must_name(runtime)),
     }
 }
 
@@ -423,7 +448,7 @@ fn lacks_policy(
     runtime: &Features,
 ) -> Option<String> {
     let Some(policy) = linux.and_then(|linux| linux.memory_policy.as_ref()) else {
-        return lacks(None, runtime).then(|| "linux.memoryPolicy".into());
+        return lacks_unless_named(None, runtime).then(|| "linux.memoryPolicy".into());
     };
     if policy.modes.as_ref().is_some_and(|modes| !modes.iter().any(|known| known == mode)) {
         return Some(format!("memory policy {mode}"));

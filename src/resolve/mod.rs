@@ -25,13 +25,16 @@ pub(crate) use mounts::host_facts;
 pub(crate) use node::{check_node, is_cgroup_v2};
 pub(crate) use rdt::rdt_group;
 
+use std::collections::BTreeSet;
+
+use nri_adaptation::Merged;
 use rdt::RdtPlaces;
 
 use crate::config::Config;
 use crate::error::quoted;
 use crate::host::Host;
 use crate::plugin::api;
-use crate::spec::patch::{PatchError, Resolved};
+use crate::spec::patch::{PatchError, Resolved, is_acted_on};
 
 const RDT_CLASS: &str = "RdtClass";
 
@@ -63,6 +66,22 @@ pub(crate) fn resolve(
         doubts.extend(missing.map(|problem| invalid(RDT_CLASS, &problem)));
     }
     Ok((resolved, doubts))
+}
+
+/// The annotations that the runtime acts on and that their plugins may set (`runtime_annotations`).
+pub(crate) fn runtime_annotations(config: &Config, merged: &Merged) -> BTreeSet<String> {
+    let mut keys = merged.adjust.annotations.keys().filter(|key| is_acted_on(key)).peekable();
+    if keys.peek().is_none() {
+        return BTreeSet::new();
+    }
+    let owners = merged.owners.to_flat(&merged.container.id);
+    let may_set = |key: &&String| {
+        let owner = owners.get(&format!("Annotations[{key}]"));
+        let (index, name) = owner.and_then(|id| id.split_once('-')).unwrap_or_default();
+        let patterns = config.plugin(index, name).runtime_annotations;
+        patterns.iter().any(|pattern| crate::glob::matches(pattern, key))
+    };
+    keys.filter(may_set).cloned().collect()
 }
 
 /// Finds out what the classes in an update stand for.

@@ -180,7 +180,7 @@ impl Admitted {
         let names =
             host_facts::resolve_for_runtime(daemon, &key.id, self.runtime(), &merged, writer).await;
         let (names, missing) = names.map_err(|error| blame(&merged, &error))?;
-        let facts = host_facts::host_facts(daemon, &merged.adjust, names).await?;
+        let facts = host_facts::host_facts(daemon, &merged, names).await?;
         let Written { patched, container } =
             host_facts::patch(&bundle.original.bytes, &merged, &facts)
                 .await

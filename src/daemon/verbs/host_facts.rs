@@ -141,20 +141,23 @@ pub(crate) fn check_node(
 /// propagate.
 pub(crate) async fn host_facts(
     daemon: &Daemon,
-    adjust: &api::ContainerAdjustment,
+    merged: &Merged,
     names: Resolved,
 ) -> Result<HostFacts> {
+    let adjust = &merged.adjust;
+    let runtime_annotations = resolve::runtime_annotations(&daemon.config(), merged);
     let has_resources = adjust.linux.as_ref().is_some_and(|linux| linux.resources.is_some());
     let is_cgroup_v2 = has_resources && resolve::is_cgroup_v2(&daemon.config().node());
     let sources = propagating_sources(adjust, &names).into_iter().map(str::to_owned);
     let sources: Vec<String> = sources.collect();
     if sources.is_empty() {
-        return Ok(HostFacts { names, is_cgroup_v2, ..HostFacts::default() });
+        let facts = HostFacts { names, is_cgroup_v2, ..HostFacts::default() };
+        return Ok(HostFacts { runtime_annotations, ..facts });
     }
     let host = daemon.host.clone();
     // Not on this thread: a plugin may name a file server that does not answer.
     let look = tokio::task::spawn_blocking(move || resolve::host_facts(&sources, names, &host));
     let facts = look.await;
     let facts = facts.map_err(|_panicked| Error::new("the host's mounts could not be read"))?;
-    facts.map(|facts| HostFacts { is_cgroup_v2, ..facts })
+    facts.map(|facts| HostFacts { is_cgroup_v2, runtime_annotations, ..facts })
 }

@@ -120,7 +120,7 @@ impl Admitted {
             return Err(missing);
         }
         let engines = &bundle.original.bytes;
-        let facts = host_facts::host_facts(daemon, &merged.adjust, names).await;
+        let facts = host_facts::host_facts(daemon, merged, names).await;
         let facts = facts.map_err(|error| {
             let problem = error.why();
             PatchError::Invalid { field: "Mounts".to_owned(), problem }

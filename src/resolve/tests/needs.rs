@@ -128,7 +128,7 @@ fn an_old_runc_is_refused_what_it_would_skip() {
 }
 
 #[test]
-fn a_new_runc_and_an_unknown_runtime_are_refused_nothing() {
+fn a_new_runc_and_a_silent_runtime_are_refused_nothing() {
     let features = r#"{"mountOptions": ["rro"], "linux": {"namespaces": ["time"],
         "seccomp": {"enabled": true, "actions": ["SCMP_ACT_ALLOW"],
             "knownFlags": ["SECCOMP_FILTER_FLAG_LOG"]},
@@ -137,7 +137,56 @@ fn a_new_runc_and_an_unknown_runtime_are_refused_nothing() {
         "mountExtensions": {"idmap": {"enabled": true}}, "netDevices": {"enabled": true}}}"#;
     assert_eq!(refusals(&Features::from_answers("runc version 1.4.0", features)), [""; 0]);
     assert_eq!(refusals(&Features::default()), [""; 0]);
-    assert_eq!(refusals(&Features::from_answers("youki version 0.5.3", "{}")), [""; 0]);
+    // The specification has no word for the last two.
+    let unnamed = ["LinuxSched", "IoPriority"];
+    assert_eq!(refusals(&Features::from_answers("youki version 0.5.3", features)), unnamed);
+}
+
+#[test]
+fn an_unknown_runtime_has_what_its_features_name_alone() {
+    let all: Vec<&str> = needing().into_iter().map(|(_, field)| field).collect();
+    let no_lists = r#"{"linux": {"seccomp": {"enabled": true}}}"#;
+    for said in ["{}", no_lists, "unknown command"] {
+        for version in ["youki version 0.5.3", "runsc version release-20250512.0", "other"] {
+            assert_eq!(refusals(&Features::from_answers(version, said)), all, "{version}: {said}");
+        }
+    }
+    let (rdt, _) = needing_what_is_young().swap_remove(0);
+    let youki = Features::from_answers("youki version 0.5.3", "{}");
+    let error = check_runtime(&rdt, &Resolved::default(), &youki, ResourceWriter::Runtime);
+    says(&error.unwrap_err(), &["youki 0.5.3 names in its features no linux.intelRdt.schemata"]);
+}
+
+#[test]
+fn crun_has_what_its_version_or_its_features_say() {
+    let named = r#"{"linux": {"netDevices": {"enabled": true}, "memoryPolicy": {}}}"#;
+    let (schemata, devices, policy) = ("RdtSchemata", "LinuxNetDevices[eth0]", "MemoryPolicy");
+    // As Debian's packages answer. They do not list time namespaces, which they have.
+    let on_1_21 = include_str!("../../../fixtures/runtime/crun/1.21.features.json");
+    let on_1_28 = include_str!("../../../fixtures/runtime/crun/1.28.features.json");
+    for (version, features, wanted) in [
+        ("1.21", on_1_21, vec![schemata, devices, policy]),
+        ("1.28", on_1_28, vec![]),
+        ("1.14.1", "{}", vec![schemata, devices, policy]),
+        ("1.22", r#"{"linux": {"netDevices": {"enabled": true}}}"#, vec![policy]),
+        // Its own word is above the version.
+        ("1.28", "{}", vec![devices, policy]),
+        ("1.21", named, vec![schemata]),
+    ] {
+        let crun = Features::from_answers(&format!("crun version {version}"), features);
+        assert_eq!(refusals(&crun), wanted, "{version}: {features}");
+    }
+    let monitored = api::LinuxRdt {
+        enable_monitoring: Some(api::OptionalBool { value: true, ..Default::default() }).into(),
+        ..Default::default()
+    };
+    let one = api::LinuxContainerAdjustment { rdt: Some(monitored).into(), ..Default::default() };
+    for (version, is_refused) in [("1.22", true), ("1.23.1", true), ("1.24", false)] {
+        let crun = Features::from_answers(&format!("crun version {version}"), "{}");
+        let writer = ResourceWriter::Runtime;
+        let checked = check_runtime(&linux(one.clone()), &Resolved::default(), &crun, writer);
+        assert_eq!(checked.is_err(), is_refused, "{version}");
+    }
 }
 
 #[test]
@@ -147,7 +196,7 @@ fn a_runtimes_own_word_counts_whatever_its_version() {
             "knownFlags": ["SECCOMP_FILTER_FLAG_LOG"], "supportedFlags": []},
         "intelRdt": {"enabled": false}, "memoryPolicy": {"modes": ["MPOL_DEFAULT"]},
         "mountExtensions": {"idmap": {"enabled": false}}, "netDevices": {"enabled": false}}}"#;
-    let refused = refusals(&Features::from_answers("other version 9.9", features));
+    let refused = refusals(&Features::from_answers("runc version 9.9", features));
     let wanted = [
         "Mounts[/m]",
         "Mounts[/m]",

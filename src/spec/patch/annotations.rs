@@ -3,19 +3,21 @@
 //!
 //! runc keeps annotations as `key=value` labels beside its own `bundle=` label, and runtimes give
 //! meaning to some keys (systemd properties, CRIU configuration, crun's handlers). A plugin that could set those would
-//! reach further than its adjustment says, so they are refused.
+//! reach further than its adjustment says, so they are refused unless the operator allows them.
 //! Reference: `features` of runc and crun, `potentiallyUnsafeConfigAnnotations`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use oci_document::Object;
 use serde_json::Value;
 
 use super::{Changes, PatchError, patch_map, wanted_by_key};
 
-/// Keys to which a runtime gives meaning; those with a final dot stand for all keys beneath.
-const UNSAFE: [&str; 6] = [
-    "bundle",
+/// runc's own label.
+const BUNDLE: &str = "bundle";
+
+/// Keys on which a runtime acts; those with a final dot stand for all keys beneath.
+const UNSAFE: [&str; 5] = [
     "io.kubernetes.cri.container-type",
     "module.wasm.image/variant",
     "org.criu.config",
@@ -23,10 +25,12 @@ const UNSAFE: [&str; 6] = [
     "run.oci.",
 ];
 
-/// Applies the adjustment's annotations: a `-key` removes, anything else sets.
+/// Applies the adjustment's annotations: a `-key` removes, anything else sets. Those in `allowed` may be
+/// annotations that the runtime acts on.
 pub(super) fn patch(
     root: &mut Object<'_>,
     annotations: &HashMap<String, String>,
+    allowed: &BTreeSet<String>,
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
     if annotations.is_empty() {
@@ -37,22 +41,27 @@ pub(super) fn patch(
     for (key, value) in &wanted {
         let Some(value) = value else { continue };
         let is_there = object.value(key)?.as_ref() == Some(value);
-        if !is_there && let Some(problem) = problem_of(key) {
+        if !is_there && let Some(problem) = problem_of(key, allowed) {
             return Err(PatchError::invalid(format!("Annotations[{key}]"), problem));
         }
     }
     patch_map(object, &wanted, ("annotations", "Annotations"), changes)
 }
 
-fn problem_of(key: &str) -> Option<&'static str> {
-    let is_unsafe = UNSAFE
-        .iter()
-        .any(|name| if name.ends_with('.') { key.starts_with(name) } else { key == *name });
+/// Whether a runtime acts on the annotation. `bundle` is not among those that an operator may allow:
+/// runc reads the container's bundle from it.
+pub(crate) fn is_acted_on(key: &str) -> bool {
+    let is_it =
+        |name: &&str| if name.ends_with('.') { key.starts_with(name) } else { key == *name };
+    UNSAFE.iter().any(is_it)
+}
+
+fn problem_of(key: &str, allowed: &BTreeSet<String>) -> Option<&'static str> {
     if key.is_empty() {
         Some("an annotation needs a key")
     } else if key.contains('=') {
         Some("runc would read the part before \"=\" as the key")
-    } else if is_unsafe {
+    } else if key == BUNDLE || (is_acted_on(key) && !allowed.contains(key)) {
         Some("the runtime gives this annotation a meaning of its own")
     } else {
         None

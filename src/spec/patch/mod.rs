@@ -38,6 +38,7 @@ mod seccomp;
 mod tests;
 mod values;
 
+pub(crate) use annotations::is_acted_on;
 pub(crate) use later::patch_later_process;
 pub(crate) use mounts::field_of as mount_field;
 pub use propagation::{HostFacts, HostMounts, propagating_sources};
@@ -146,7 +147,7 @@ pub fn patch_anyway(
     let mut document = SpecDocument::parse(document)?;
     let root = document.root();
     let mut changes = Changes::default();
-    annotations::patch(root, annotations, &mut changes)?;
+    annotations::patch(root, annotations, &facts.runtime_annotations, &mut changes)?;
     process::patch_env(root, env, &mut changes)?;
     process::patch_args(root, args, &mut changes)?;
     if let Some(hooks) = hooks.as_ref() {

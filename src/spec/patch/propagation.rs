@@ -6,7 +6,7 @@
 //! comes in as text; without it the runtime has the last word. It never changes a host mount.
 //! Reference: NRI `AdjustMounts`, but for BUG-G7; mount_namespaces(7), proc(5).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use oci_document::Object;
 use serde_json::Value;
@@ -26,6 +26,8 @@ pub struct HostFacts {
     pub names: Resolved,
     /// Whether cgroup v2 alone is in use: it lacks some settings of v1, whose value may hold anyway.
     pub is_cgroup_v2: bool,
+    /// Annotations that the runtime acts on and that their plugins may set.
+    pub runtime_annotations: BTreeSet<String>,
 }
 
 /// What a mount does with mounts beneath it.

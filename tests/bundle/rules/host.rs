@@ -235,3 +235,27 @@ fn a_create_is_decided_by_a_hundred_rules_as_by_one() {
     let bundle = pod_container(&host, "tenant-100", "free");
     succeeds(&host.create_from(&bundle, "free"));
 }
+
+fn annotates(key: &str) -> Script {
+    let annotations = [(key.to_owned(), "x".to_owned())].into();
+    let adjust = api::ContainerAdjustment { annotations, ..Default::default() };
+    Script { adjust, ..Script::default() }
+}
+
+#[test]
+fn a_plugin_sets_the_annotations_of_runtimes_that_it_may_set() {
+    let may = "---[plugin.allowed]\nruntime_annotations = [\"run.oci.*\"]\n";
+    let host = started(may);
+    let _told = host.plugin("20", "allowed", annotates("run.oci.handler"));
+    succeeds(&host.create("c1"));
+    assert!(host.read("fake/seen.json").contains("run.oci.handler"));
+    // By another plugin, and by the same one beyond its pattern.
+    for (index, name, key) in
+        [("10", "other", "run.oci.handler"), ("30", "allowed", "org.systemd.property.Delegate")]
+    {
+        let host = started(may);
+        let _told = host.plugin(index, name, annotates(key));
+        let field = format!("Annotations[{key}]");
+        fails(&host.create("c1"), &[&field, name, "the bundle is unchanged"]);
+    }
+}

@@ -31,10 +31,9 @@ fn tmpfs() -> api::Mount {
 /// known.
 fn on_host(mountinfo: &[&str], source: &str, option: &str) -> Result<String, String> {
     let facts = HostFacts {
-        is_cgroup_v2: false,
         mounts: Some(HostMounts::read(&mountinfo.join("\n"))),
         resolved: [("/link".to_owned(), "/shared/real".to_owned())].into(),
-        names: Resolved::default(),
+        ..HostFacts::default()
     };
     let mount = api::Mount { source: source.to_owned(), ..mount("/a", &["rbind", option]) };
     match patch_on(b"{}", &mounts(vec![mount]), &facts) {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{Adjustment, adjusted, invalid_field, linux, refused, some, uint64};
 use crate::plugin::api;
 use crate::plugin::api::LinuxContainerAdjustment as Linux;
+use crate::spec::patch::{HostFacts, patch_on};
 
 fn int64(value: i64) -> MessageField<api::OptionalInt64> {
     some(api::OptionalInt64 { value, ..Default::default() })
@@ -302,6 +303,22 @@ fn annotations_that_another_runtime_acts_on_are_refused_as_well() {
     let document = r#"{"annotations":{"io.kubernetes.cri.container-type":"container"}}"#;
     refused(document, &of("io.kubernetes.cri.container-type"));
     adjusted(document, &of("run.ocix"));
+}
+
+#[test]
+fn annotations_that_the_operator_allows_are_set_and_bundle_never() {
+    let allowed = ["run.oci.handler", "bundle"].map(str::to_owned).into();
+    let facts = HostFacts { runtime_annotations: allowed, ..HostFacts::default() };
+    let patched = |key: &str| {
+        let annotations = [(key.to_owned(), "1".to_owned())].into();
+        patch_on(b"{}", &Adjustment { annotations, ..Default::default() }, &facts)
+    };
+    let bytes = patched("run.oci.handler").unwrap().bytes.unwrap();
+    assert_eq!(bytes, br#"{"annotations":{"run.oci.handler":"1"}}"#);
+    for key in ["bundle", "run.oci.other", "a=b"] {
+        let field = format!("Annotations[{key}]");
+        assert_eq!(patched(key).unwrap_err().field(), Some(&*field));
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::identity::{Claims, Field, Source};
 use super::{
-    CallerInfo, DetectedEngine, Document, Facts, FetchedFacts, Image, Role, SeccompProfile,
+    CallerInfo, DetectedEngine, Document, Facts, FetchedFacts, Image, Role, SeccompProfile, Seen,
     StoreQuery, Wanted, cri, digest, text, texts,
 };
 
@@ -82,14 +82,10 @@ pub(super) fn option(words: &[Vec<u8>], name: &str) -> Option<String> {
     String::from_utf8(words.get(at + 1)?.clone()).ok()
 }
 
-pub(super) fn facts(
-    engine: DetectedEngine,
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-) -> Facts {
-    let claims = claims_of_records(&engine, call, document, found);
-    let mut facts = cri::facts_beside(claims, engine, call, document, found);
+pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
+    let Seen { call, document: _, found } = seen;
+    let claims = claims_of_records(&engine, seen);
+    let mut facts = cri::facts_beside(claims, engine, seen);
     let kind = |kind: &str| (KIND.to_owned(), kind.to_owned());
     facts.pod.labels.extend([kind("sandbox")]);
     facts.container.labels.extend([kind("container")]);
@@ -117,12 +113,8 @@ pub(super) fn facts(
 }
 
 /// Reads the identity from containerd's records, which no pod's author writes.
-fn claims_of_records(
-    engine: &DetectedEngine,
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-) -> Claims {
+fn claims_of_records(engine: &DetectedEngine, seen: Seen<'_>) -> Claims {
+    let Seen { call, document, found } = seen;
     let mut claims = Claims::new(engine.kind);
     let own = found.records.get(call.id);
     let mut pod_id = cri::pod_id(call, document);

@@ -84,6 +84,17 @@ pub struct Document<'a> {
     pub has_seccomp: bool,
 }
 
+/// A container's call and document, and the finds of its engine.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen<'s> {
+    /// The call.
+    pub call: &'s CallerInfo<'s>,
+    /// The document.
+    pub document: &'s Document<'s>,
+    /// The finds so far.
+    pub found: &'s FetchedFacts,
+}
+
 impl Document<'_> {
     /// An annotation that is there and not empty.
     fn said(&self, key: &str) -> Option<String> {
@@ -265,13 +276,8 @@ pub fn wanted(engine: &DetectedEngine, call: &CallerInfo<'_>, document: &Documen
 
 /// Whether nothing of what was found is Docker's record of this container, so that the Docker
 /// daemons of the host tell where else it may be.
-pub(crate) fn is_dockers_record_missing(
-    engine: &DetectedEngine,
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-) -> bool {
-    engine.kind == EngineKind::Docker && docker::record(call, document, found).is_none()
+pub(crate) fn is_dockers_record_missing(engine: &DetectedEngine, seen: Seen<'_>) -> bool {
+    engine.kind == EngineKind::Docker && docker::record(seen).is_none()
 }
 
 /// Docker's record of this container in the data roots of these daemons.
@@ -283,15 +289,10 @@ pub(crate) fn wanted_of_dockers(call: &CallerInfo<'_>, dockers: &[Dockerd]) -> W
 pub const ROUNDS: usize = 3;
 
 /// Names the sources to which the found ones lead; some may have been asked for before.
-pub fn wanted_more(
-    engine: &DetectedEngine,
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-) -> Wanted {
+pub fn wanted_more(engine: &DetectedEngine, seen: Seen<'_>) -> Wanted {
     match engine.kind {
-        EngineKind::Docker => docker::wanted_more(call, document, found),
-        EngineKind::Podman => podman::wanted_more(call, found),
+        EngineKind::Docker => docker::wanted_more(seen),
+        EngineKind::Podman => podman::wanted_more(seen.call, seen.found),
         EngineKind::ContainerdCri
         | EngineKind::Containerd
         | EngineKind::Nerdctl
@@ -303,15 +304,10 @@ pub fn wanted_more(
 }
 
 /// Describes the container of this call by the engine's word.
-pub fn facts(
-    engine: DetectedEngine,
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-) -> Facts {
-    let mut facts = of_engine(engine, call, document, found);
+pub fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
+    let mut facts = of_engine(engine, seen);
     if facts.role == Role::Container {
-        complete_workload(&mut facts, document);
+        complete_workload(&mut facts, seen.document);
     }
     facts
 }
@@ -360,25 +356,20 @@ pub fn fill_in(facts: &mut Facts, document: &Document<'_>, found: &FetchedFacts)
     }
 }
 
-fn of_engine(
-    engine: DetectedEngine,
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-) -> Facts {
+fn of_engine(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     match engine.kind {
-        EngineKind::ContainerdCri => containerd::facts(engine, call, document, found),
-        EngineKind::Containerd | EngineKind::Nerdctl => ctr::facts(engine, call, document, found),
-        EngineKind::Docker => docker::facts(engine, call, document, found),
-        EngineKind::Crio => crio::facts(engine, call, document, found),
-        EngineKind::Podman => podman::facts(engine, call, document, found),
-        EngineKind::Isulad => isulad::facts(engine, call, document, found),
-        EngineKind::Kubernetes => kubernetes::facts(engine, call, document, found),
+        EngineKind::ContainerdCri => containerd::facts(engine, seen),
+        EngineKind::Containerd | EngineKind::Nerdctl => ctr::facts(engine, seen),
+        EngineKind::Docker => docker::facts(engine, seen),
+        EngineKind::Crio => crio::facts(engine, seen),
+        EngineKind::Podman => podman::facts(engine, seen),
+        EngineKind::Isulad => isulad::facts(engine, seen),
+        EngineKind::Kubernetes => kubernetes::facts(engine, seen),
         // The container is its own pod, unless its owner says otherwise by our annotations.
         EngineKind::Plain => {
-            let mut facts = Facts::alone(engine, call);
-            facts.pod.annotations = document.annotations.clone();
-            own::apply(&mut facts, document, document.annotations);
+            let mut facts = Facts::alone(engine, seen.call);
+            facts.pod.annotations = seen.document.annotations.clone();
+            own::apply(&mut facts, seen.document, seen.document.annotations);
             facts
         }
     }

@@ -82,7 +82,7 @@ pub(crate) struct AuditSubject {
     pub(crate) container_id: String,
 }
 
-/// A process that `exec` started or was to start. `None` could not be read.
+/// A process that `exec` started or was to start. `None` members could not be read.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct ExecutedProcess {
     /// `UID:GID`.

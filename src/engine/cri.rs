@@ -59,7 +59,7 @@ pub(super) fn facts(
     facts_beside(claims, engine, call, document, found)
 }
 
-/// Builds them from the same, in addition to the claims of stronger sources.
+/// Builds the facts likewise, along with the claims of stronger sources.
 pub(super) fn facts_beside(
     mut claims: Claims,
     engine: DetectedEngine,

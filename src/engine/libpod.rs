@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Podman's database, in either form: Bolt before 4.7, SQLite since. Lists its containers, and
-//! reads the configuration of one and of a pod. It only parses bytes that `src/sources` read; a
-//! torn row, or one of another ID, counts as missing.
+//! reads the configuration of one and of a pod. It only parses bytes that its caller read; a torn
+//! row, or one of another ID, counts as missing.
 
 use serde_json::Value;
 

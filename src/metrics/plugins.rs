@@ -132,7 +132,7 @@ impl PluginMetrics {
         self.takeovers.get_or_create(&self.result(plugin, result)).inc();
     }
 
-    /// Counts a refused connection. Its claimed name is not a plugin's, so it is not counted.
+    /// Counts a refused connection under `other`: its claimed name is not a plugin's.
     pub(crate) fn count_refused_connection(&self) {
         let labels = [("plugin", OTHER.into()), ("result", "refused".into())];
         self.connections.get_or_create(&labels).inc();

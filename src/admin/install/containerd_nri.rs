@@ -71,7 +71,7 @@ pub(super) fn has_nri_table(files: &Files) -> bool {
     last_setting(files, &IS_OFF[..2]).is_some()
 }
 
-/// Refuses: a template gets one addition, that of the registration with containerd itself.
+/// The error for a template, which gets only the addition of a registration with containerd itself.
 fn in_a_template(distribution: Distribution) -> Error {
     let title = distribution.title();
     Error::new(format!("the containerd of {title} serves NRI itself, and {title} writes its file"))

@@ -111,7 +111,7 @@ impl NodeEngine {
     /// Reads a file of the node.
     ///
     /// # Errors
-    /// Fails when it is there and cannot be read.
+    /// Fails when it exists and cannot be read.
     pub(in crate::admin) fn read(&self, path: &str) -> Result<Option<Vec<u8>>> {
         self.root.read(path).map_err(|error| Error::from(error).doing(format!("reading {path}")))
     }

@@ -33,7 +33,7 @@ pub(super) struct NriCandidate {
     pub(super) engine: Engine,
     /// Its main file, where it is not the usual one.
     main: Option<String>,
-    /// Whether its program has NRI on unless a file says otherwise; `None` without a program.
+    /// Whether its program has NRI on by default; `None` without a program.
     is_on_by_default: Option<bool>,
     /// Its process, if that listens on the plugin socket.
     listener: Option<SocketListener>,

@@ -3,6 +3,7 @@
 //! is mounted below `--root`, registers it, restarts the engine if anything changed, verifies and
 //! labels the node, and serves probes. On SIGTERM everything stays as it is, unless
 //! `--uninstall-on-exit` undoes it: never while containers need it.
+//!
 //! It never restarts an engine that has read its configuration, and never removes a file that was
 //! edited since.
 

@@ -100,7 +100,7 @@ pub(super) fn since(now: f64, before: f64) -> f64 {
 }
 
 /// Computes a quantile as PromQL's `histogram_quantile`: linear within a bucket, and the last
-/// finite bound above it.
+/// finite bound for higher values.
 fn quantile(quantile: f64, buckets: &[(f64, f64)]) -> Option<f64> {
     let total = buckets.last().map(|(_, count)| *count).filter(|total| *total > 0.0)?;
     let rank = quantile * total;

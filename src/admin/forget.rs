@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `forget`: drops the record of a container or pod that no engine has anymore. The daemon checks
+//! `forget`: drops the record of a container or pod that no engine has. The daemon checks
 //! that, and notifies plugins.
 
 use std::time::Duration;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `audit`: searches the audit log, in its files or in the journal. It needs no daemon, and prints
-//! each line as soon as it is found; with `--follow`, then new lines as they are written.
+//! each line as it is found; with `--follow`, then new lines as they are written.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,10 +22,10 @@ use super::output::{Format, PlainOutput, complain};
 use super::watch::{has_reader, wait_for_lines};
 use super::{progress, yaml};
 
-/// The time between two looks at a file that is followed.
+/// Interval at which a followed file is read again.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// What `audit` takes.
+/// The arguments of `audit`.
 #[derive(Debug, Args)]
 pub(super) struct Audit {
     /// Only this pod: NAMESPACE/NAME, name, ID or ID prefix.
@@ -56,7 +56,7 @@ pub(super) struct Audit {
     pub(super) output: PlainOutput,
 }
 
-/// Prints the lines that match.
+/// Prints the matching lines.
 ///
 /// # Errors
 /// Fails when there is no audit log, or it cannot be read.
@@ -76,7 +76,7 @@ pub(super) fn audit(config: &Config, wanted: &Audit, format: Format) -> Result<u
                 return Err(Error::new("no audit log is kept")
                     .hint("set audit.target to \"file\" or \"journal\" in the configuration"));
             }
-            // It was kept before.
+            // The log was kept earlier.
             search_files(&config.audit_path, &filter, &mut page)?
         }
     };
@@ -96,7 +96,7 @@ fn actions() -> PossibleValuesParser {
     PossibleValuesParser::new(AuditAction::ALL.map(AuditAction::name))
 }
 
-/// The time that `--since` gives, as it is compared.
+/// Converts `--since` to the form in which times are compared.
 fn time(text: &str) -> std::result::Result<String, String> {
     since(text, SystemTime::now()).ok_or_else(|| {
         "not an age such as 90s, 2h or 7d, or a UTC time such as 2026-11-22T10:15".to_owned()
@@ -122,7 +122,7 @@ fn search_files(path: &Path, filter: &AuditFilter, page: &mut Page) -> Result<u6
     Ok(unreadable)
 }
 
-/// Prints until a signal ends the process, or the reader has closed standard output.
+/// Prints new lines until a signal, or until the reader of standard output is gone.
 fn follow_files(path: &Path, filter: &AuditFilter, page: &mut Page) -> Result<u8> {
     let mut tail = AuditTail::open(path)?;
     loop {
@@ -140,17 +140,17 @@ fn follow_files(path: &Path, filter: &AuditFilter, page: &mut Page) -> Result<u8
     }
 }
 
-/// The same with the journal.
+/// Prints new lines of the journal likewise.
 fn follow_journal(filter: &AuditFilter, page: &mut Page) -> Result<u8> {
     let mut journal = journalctl(&["--follow", "--lines=all"])?;
     let followed = follow_output(&mut journal, filter, page);
-    // journalctl would run until it writes to the closed pipe.
+    // Otherwise journalctl runs until it writes to the closed pipe.
     let _ended_by_itself = journal.kill();
     let status = journal.wait().doing(|| "reading the journal")?;
     if followed? { Err(journal_failed(status)) } else { Ok(DONE) }
 }
 
-/// Whether it has ended by itself.
+/// Prints the journal's lines; whether journalctl exited by itself.
 fn follow_output(journal: &mut Child, filter: &AuditFilter, page: &mut Page) -> Result<bool> {
     let mut output = journal.stdout.take().ok_or_else(|| Error::new("journalctl has no output"))?;
     page.write_held()?;
@@ -171,7 +171,7 @@ fn follow_output(journal: &mut Child, filter: &AuditFilter, page: &mut Page) -> 
     }
 }
 
-/// The journal keeps who sent a line, and nobody but the daemon's user can send one as that user.
+/// Searches the journal, which records the sender's user: only the daemon's user can forge a line.
 fn search_journal(filter: &AuditFilter, page: &mut Page) -> Result<u64> {
     let mut journal = journalctl(&[])?;
     let output = journal.stdout.take().ok_or_else(|| Error::new("journalctl has no output"))?;
@@ -199,8 +199,8 @@ fn journalctl(more: &[&str]) -> Result<Child> {
     started.map_err(|error| error.hint("install it, or set audit.target = \"file\""))
 }
 
-/// The answer, written as it is found. A filter by name may turn out to mean several: then nothing
-/// is written, or nothing more once the log is followed.
+/// The output, written as it is found. A filter by name may match several IDs: then nothing is
+/// written, or nothing more once the log is followed.
 struct Page {
     format: Format,
     is_endless: bool,
@@ -217,7 +217,7 @@ impl Page {
         Self { format, is_endless, count: 0, out, held, prefixes: Prefixes::default() }
     }
 
-    /// Adds the lines that the filter admits; how many could not be read.
+    /// Adds the lines that the filter admits; returns the number of unreadable ones.
     fn add_all(&mut self, lines: impl BufRead, filter: &AuditFilter) -> Result<u64> {
         search(lines, filter, |text, line| self.add(text, line, filter))
     }
@@ -241,7 +241,7 @@ impl Page {
         if is_live { self.flush() } else { Ok(()) }
     }
 
-    /// Writes the lines held so far; later ones are written at once.
+    /// Writes the held lines; later ones are written at once.
     fn write_held(&mut self) -> Result<()> {
         self.prefixes.require_one()?;
         let held = self.held.take().unwrap_or_default();
@@ -266,7 +266,7 @@ impl Page {
         }
     }
 
-    /// One document, of whatever was found.
+    /// Ends the output, also if it is empty.
     fn end(mut self) -> Result<()> {
         self.write_held()?;
         let end = match (self.format, self.count) {
@@ -280,7 +280,7 @@ impl Page {
     }
 }
 
-/// The IDs that begin with what the operator gave, by the kind of thing.
+/// The IDs that start with the given prefix, of pods and of containers.
 #[derive(Default)]
 struct Prefixes {
     pods: BTreeSet<String>,
@@ -309,7 +309,7 @@ impl Prefixes {
     }
 }
 
-/// A line for people.
+/// Formats a line for people.
 fn shown(line: &Value) -> String {
     let of = |member: &str| printable(line[member].as_str().unwrap_or_default());
     let or_dash = |word: String| if word.is_empty() { "-".to_owned() } else { word };
@@ -331,7 +331,7 @@ fn shown(line: &Value) -> String {
     shown
 }
 
-/// A process that `exec` started: its arguments, what came of it, the user and the callers.
+/// Formats a process that `exec` started: its arguments, its result, the user and the callers.
 fn process(line: &Value) -> String {
     let list = |member: &str| {
         let words = line[member].as_array().into_iter().flatten();
@@ -349,7 +349,7 @@ fn process(line: &Value) -> String {
     )
 }
 
-/// `NAMESPACE/POD/CONTAINER`, as far as there is one.
+/// Formats `NAMESPACE/POD/CONTAINER`, without missing parts.
 fn about(line: &Value) -> String {
     let of = |member: &str| printable(line[member].as_str().unwrap_or_default());
     let name_or_id = |name: &str, id: &str| match of(name) {
@@ -359,7 +359,7 @@ fn about(line: &Value) -> String {
     let mut parts = vec![of("namespace"), name_or_id("pod", "pod_id")];
     parts.push(name_or_id("container", "container_id"));
     parts.retain(|part| !part.is_empty());
-    // A container without a pod is its own.
+    // A container without a pod is recorded as its own pod.
     parts.dedup();
     parts.join("/")
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command lines of `adjust` and `replay`, which ask plugins without a node. Unlike the other
+//! The command lines of `adjust` and `replay`, which call plugins without a node. Unlike the other
 //! verbs, they require a valid configuration: no container depends on them.
 
 use std::path::PathBuf;
@@ -77,14 +77,14 @@ pub(super) struct Adjust {
 }
 
 impl Adjust {
-    /// Whether another format than JSON is asked for.
+    /// Whether a format other than JSON is requested.
     pub(super) fn wants_no_json(&self) -> bool {
         self.output.is_some_and(|form| form != AdjustFormat::Json)
     }
 }
 
 impl Replay {
-    /// Whether it listens to the running daemon.
+    /// Whether it records the running daemon.
     pub(super) fn records(&self) -> bool {
         self.record.is_some()
     }
@@ -101,12 +101,12 @@ enum AdjustFormat {
     Json,
 }
 
-/// Shows what would become of a bundle.
+/// Prints the result of an adjustment of a bundle.
 pub(super) fn adjust(loaded: Loaded, arguments: &Adjust, json: bool) -> Result<u8> {
     let Adjust { bundle, id, apply, output, write, wait, socket } = arguments;
     let default = if json { AdjustFormat::Json } else { AdjustFormat::default() };
     let mut config = usable(loaded, socket.as_ref())?;
-    // The daemon's own socket is not for a dry run to take.
+    // A dry run must not take the daemon's socket.
     config.disable_connections = socket.is_none();
     let settings = settings(&config);
     log_to_stderr(&config);
@@ -134,7 +134,7 @@ pub(super) fn adjust(loaded: Loaded, arguments: &Adjust, json: bool) -> Result<u
     }
 }
 
-/// What plugins receive at registration, from the configuration.
+/// Returns the values that plugins receive at registration.
 fn settings(config: &Config) -> Settings {
     Settings {
         registration_timeout: config.registration_timeout,
@@ -179,12 +179,12 @@ pub(super) fn replay(loaded: Loaded, arguments: &Replay) -> Result<()> {
     dry::replay(config, options)
 }
 
-/// A duration of the command line, written as in the configuration.
+/// Parses a duration of the command line, written as in the configuration.
 fn duration(text: &str) -> std::result::Result<Duration, String> {
     parse_duration(text).ok_or_else(|| "expected a duration, such as 30s or 500ms".to_owned())
 }
 
-/// The configuration, if it is whole, with the socket of the command line.
+/// Returns the configuration if it is valid, with the socket of the command line.
 fn usable(loaded: Loaded, socket: Option<&PathBuf>) -> Result<Config> {
     if let Some(problem) = loaded.problems.first() {
         return Err(Error::new(problem.text.clone()).hint("see: nri-runc nri check"));

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The exit codes of admin verbs: one table, from which the help, `docs/exit-codes.md` and a test
-//! come. Scripts depend on it: rows may be added, and none changes.
+//! The exit codes of admin verbs: one table, the source of the help, `docs/exit-codes.md` and a
+//! test. Scripts depend on it: rows may be added, but none changed.
 
 /// Done.
 pub(super) const DONE: u8 = 0;
-/// Failed: nothing was done, or a part of it, as the line on standard error says.
+/// Failed: nothing or only a part was done, as the line on standard error says.
 pub(super) const FAILED: u8 = 1;
-/// The command line is wrong.
+/// Wrong command line.
 pub(super) const USAGE: u8 = 2;
 
-/// What each code means for every verb.
+/// The meaning of each code for every verb.
 pub const EXIT_CODES: [(u8, &str); 3] = [
     (DONE, "done"),
     (FAILED, "failed: one line on standard error says why and what to do"),
     (USAGE, "wrong command line: nothing was done"),
 ];
 
-/// What a code means for one verb, where that is not plain.
+/// The meaning of a code for one verb, where that is not obvious.
 pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 21] = [
     ("adjust", FAILED, "a plugin refused, plugins conflict, or a plugin is missing"),
     ("audit", DONE, "also if no entry matches"),
@@ -41,13 +41,13 @@ pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 21] = [
     ("uninstall", FAILED, "not registered, or containers still use it"),
 ];
 
-/// The end of the help of all verbs.
+/// Renders the end of the help of all verbs.
 pub(super) fn help() -> String {
     let rows = EXIT_CODES.iter().map(|(code, meaning)| (*code, *meaning));
     lines("Exit codes:", rows)
 }
 
-/// The end of the help of one verb.
+/// Renders the end of the help of one verb.
 pub(super) fn help_of(verb: &str) -> Option<String> {
     let rows = EXIT_CODES_OF_VERBS.iter().filter(|(of, _, _)| *of == verb);
     let rows: Vec<(u8, &str)> = rows.map(|(_, code, meaning)| (*code, *meaning)).collect();
@@ -59,7 +59,7 @@ fn lines<'m>(title: &str, rows: impl Iterator<Item = (u8, &'m str)>) -> String {
     format!("{title}\n{}", rows.join("\n"))
 }
 
-/// `docs/exit-codes.md`.
+/// Renders `docs/exit-codes.md`.
 pub fn exit_codes_page() -> String {
     let row = |cells: &[&str]| format!("| {} |\n", cells.join(" | "));
     let codes = EXIT_CODES.map(|(code, meaning)| row(&[&code.to_string(), meaning])).concat();

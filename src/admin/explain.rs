@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page of `explain`: one container, one pod, or all those that a name matches.
+//! The page of `explain`: one container, one pod, or all matches of a name.
 
 use std::fmt::Write as _;
 
@@ -9,10 +9,10 @@ use super::policy::exec_rule;
 use super::show::{ago, name_of_pod, rows, table, text};
 use crate::text::short_id;
 
-/// Values are cut to this many characters, unless the page is to be wide.
+/// Maximum characters of a value, unless the page is wide.
 const VALUE_WIDTH: usize = 40;
 
-/// `explain`.
+/// Renders the page of `explain`.
 pub(super) fn page(document: &Value, wide: bool) -> String {
     if document["matches"].is_array() {
         return matches(document);
@@ -25,7 +25,7 @@ pub(super) fn page(document: &Value, wide: bool) -> String {
         let _infallible = writeln!(page, "{:<12}{words}", format!("{title}:"));
     };
     let (id, name) = (text(&document["id"]), text(&document["name"]));
-    // Without an engine, and with ctr, the id is the name.
+    // Without an engine, and with ctr, the ID is the name.
     line("container", &if id == name { id } else { format!("{id} ({name})") });
     line("pod", &name_of_pod(&document["namespace"], &document["pod"]));
     line("state", &state(document));
@@ -60,13 +60,13 @@ fn state(document: &Value) -> String {
     }
 }
 
-/// Since its creation, or since the refusal of one that was never created.
+/// Age since its creation, or since the refusal of one that was never created.
 fn age(container: &Value) -> String {
     let created = Some(&container["created_at"]).filter(|at| at.as_i64() > Some(0));
     ago(created.unwrap_or(&container["refused_at"]))
 }
 
-/// To the second.
+/// Formats a time to the second.
 fn time(value: &Value) -> String {
     let time = text(value);
     match time.split_once('.') {
@@ -75,7 +75,7 @@ fn time(value: &Value) -> String {
     }
 }
 
-/// A table for each event, in the order in which they happened.
+/// Adds a table for each event, in the order in which they happened.
 fn changes(document: &Value, wide: bool, page: &mut String) {
     let changes = document["changes"].as_array().map(Vec::as_slice).unwrap_or_default();
     if changes.is_empty() {
@@ -106,7 +106,7 @@ fn changes(document: &Value, wide: bool, page: &mut String) {
     }
 }
 
-/// An engine's own change has no plugin.
+/// Formats a plugin; an engine's own change has none.
 fn plugin_or_dash(plugin: &Value) -> String {
     match text(plugin) {
         none if none.is_empty() => "-".to_owned(),
@@ -137,7 +137,7 @@ fn pod(document: &Value) -> String {
     page
 }
 
-/// Refusals, skipped plugins and what rules say, a line each.
+/// Adds refusals, skipped plugins and the effects of rules, one a line.
 fn traces(document: &Value, page: &mut String) {
     for hit in document["would_refuse"].as_array().into_iter().flatten() {
         let [plugin, field, rule] = ["plugin", "field", "rule"].map(|key| text(&hit[key]));
@@ -175,7 +175,7 @@ fn traces(document: &Value, page: &mut String) {
         let _infallible = writeln!(page, "hidden from {plugin} (rule \"{rule}\")");
     }
     for refused in document["refused"].as_array().into_iter().flatten() {
-        // The engine's line names this very command.
+        // The message for the engine names this very command.
         let here = format!("; see: nri-runc nri explain {}", text(&document["id"]));
         let _infallible = writeln!(page, "refused: {}", text(refused).replace(&here, ""));
     }
@@ -189,7 +189,7 @@ fn traces(document: &Value, page: &mut String) {
     }
 }
 
-/// Those that may be meant, newest first.
+/// Renders the matches, newest first.
 fn matches(document: &Value) -> String {
     let rows = rows(&document["matches"], |container| {
         let id = text(&container["id"]);

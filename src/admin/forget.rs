@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `forget`: drops the record of a container or pod that no engine has any more. The daemon checks that,
-//! and notifies plugins.
+//! `forget`: drops the record of a container or pod that no engine has. The daemon checks
+//! that, and notifies plugins.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use crate::error::{Error, Result};
 use crate::text::printable;
 use crate::wrapper;
 
-/// Plugins that are notified may be slow; the daemon sends heartbeats meanwhile.
+/// Time limit of the request: notified plugins may be slow, and the daemon sends heartbeats
+/// meanwhile.
 const FORGET_WAIT: Duration = Duration::from_secs(60);
 
 /// `forget`.
@@ -29,7 +30,7 @@ pub(super) struct Forget {
     pub(super) output: PlainOutput,
 }
 
-/// Has the daemon drop the record, and prints what was dropped.
+/// Requests the daemon to drop the record, and prints what was dropped.
 pub(super) fn forget(config: &Config, forget: &Forget, format: Format) -> Result<u8> {
     let question = json!({"verb": "forget", "id": forget.id, "force": forget.force});
     let answer = wrapper::admin_within(config, &question.to_string(), FORGET_WAIT)?;
@@ -38,7 +39,7 @@ pub(super) fn forget(config: &Config, forget: &Forget, format: Format) -> Result
     tell(format, &document, show, paint::plain)
 }
 
-/// For people.
+/// Formats the result for people.
 fn show(document: &Value) -> String {
     let mut text = String::new();
     for container in document["containers"].as_array().into_iter().flatten() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How an answer is printed: the formats that a verb can be asked for, and the one way to standard
-//! output. Pages are escaped, then coloured where the reader is a person at a terminal; JSON and
-//! YAML escape by themselves.
+//! Output: the formats that a verb can be asked for, and the only way to standard output. Pages are
+//! escaped, then coloured if the reader is a person at a terminal; JSON and YAML are escaped by
+//! their writers.
 
 use std::io::Write;
 
@@ -15,13 +15,13 @@ use crate::text::printable_page;
 use super::exit::DONE;
 use super::{paint, progress, yaml};
 
-/// The form of an answer.
+/// The format of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Format {
     /// A page for people.
     #[default]
     Page,
-    /// The same with more in it.
+    /// A page with more columns.
     Wide,
     Json,
     Yaml,
@@ -30,7 +30,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// The word on the command line; the usual form has none.
+    /// Its name on the command line; the default has none.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Page => "",
@@ -63,7 +63,7 @@ pub(super) struct ListOutput {
     pub(super) output: Option<Format>,
 }
 
-/// The formats of a page that has more to show.
+/// The formats of a page with a wide form.
 #[derive(Debug, Args)]
 pub(super) struct PageOutput {
     /// Output format.
@@ -72,7 +72,7 @@ pub(super) struct PageOutput {
     pub(super) output: Option<Format>,
 }
 
-/// The formats of any other answer.
+/// The formats of any other output.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct PlainOutput {
     /// Output format.
@@ -81,7 +81,7 @@ pub(super) struct PlainOutput {
     pub(super) output: Option<Format>,
 }
 
-/// Prints a document in this format; `show` makes the page of it.
+/// Prints a document in this format; `show` renders the page.
 pub(super) fn tell(
     format: Format,
     document: &Value,
@@ -95,20 +95,20 @@ pub(super) fn tell(
     }
 }
 
-/// One document.
+/// Prints a JSON document.
 pub(super) fn print_json(document: &Value) -> Result<u8> {
     print(format!("{document}\n").as_bytes())
 }
 
-/// A page: whatever a tenant called its things is no command to a terminal.
+/// Prints a page, escaped: names that tenants chose must not control the terminal.
 pub(super) fn print_page(page: &str, painter: impl Fn(&str) -> String) -> Result<u8> {
     let end = if page.ends_with('\n') || page.is_empty() { "" } else { "\n" };
     let page = printable_page(&format!("{page}{end}"));
     print(paint::for_stdout(&page, painter).as_bytes())
 }
 
-/// Writes and flushes: our entry point is not that of the standard library, which would flush at
-/// exit, and a document need not end with a line feed.
+/// Writes and flushes: our entry point is not the standard library's, which flushes at exit, and a
+/// document need not end with a line feed.
 pub(super) fn print(bytes: &[u8]) -> Result<u8> {
     progress::clear();
     let mut out = std::io::stdout().lock();
@@ -116,7 +116,7 @@ pub(super) fn print(bytes: &[u8]) -> Result<u8> {
     Ok(DONE)
 }
 
-/// A line on standard error; the beginning is coloured on a terminal.
+/// Prints a line to standard error; its beginning is coloured on a terminal.
 pub(super) fn complain(line: &str) {
     progress::clear();
     let line = paint::for_stderr(&format!("nri-runc: {line}\n"), paint::complaint);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Colours, for a person at a terminal alone: never with `NO_COLOR` or on a dumb terminal, never
-//! into a pipe or a file. A colour repeats what the words say. It is added to text that is escaped
-//! already, so that no other sequence reaches the terminal, and it changes no character.
+//! Colours, only for a person at a terminal: never with `NO_COLOR` or on a dumb terminal, never
+//! into a pipe or a file. A colour repeats what the words say. It is added to text that is already
+//! escaped, so that no other sequence reaches the terminal, and it changes no character.
 
 use std::env::var_os;
 use std::os::fd::AsFd;
@@ -15,39 +15,39 @@ const CYAN: &str = "\u{1b}[36m";
 const BOLD: &str = "\u{1b}[1m";
 const PLAIN: &str = "\u{1b}[0m";
 
-/// The page for standard output.
+/// Paints a page for standard output.
 pub(super) fn for_stdout(page: &str, painter: impl Fn(&str) -> String) -> String {
     if takes_colours(std::io::stdout()) { painter(page) } else { page.to_owned() }
 }
 
-/// The page for standard error.
+/// Paints a page for standard error.
 pub(super) fn for_stderr(page: &str, painter: impl Fn(&str) -> String) -> String {
     if takes_colours(std::io::stderr()) { painter(page) } else { page.to_owned() }
 }
 
-/// Whether a person reads here who has not refused colours.
+/// Whether this is a terminal whose user has not disabled colours.
 fn takes_colours(stream: impl AsFd) -> bool {
-    // An empty value does not count: https://no-color.org.
+    // An empty value is ignored: https://no-color.org.
     let refuses = var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     !refuses && understands_escapes(stream)
 }
 
-/// Whether this is a terminal that knows more than characters.
+/// Whether this is a terminal that understands escape sequences.
 pub(super) fn understands_escapes(stream: impl AsFd) -> bool {
     isatty(stream) && var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// A page without colours.
+/// Returns a page without colours.
 pub(super) fn plain(page: &str) -> String {
     page.to_owned()
 }
 
-/// The rows of `check`.
+/// Paints the rows of `check`.
 pub(super) fn check(page: &str) -> String {
     by_beginning(page, &[("ok ", GREEN), ("NO ", RED), ("!! ", YELLOW)])
 }
 
-/// Lines of `status`, `explain` and `plugins` that tell of trouble.
+/// Paints the lines of `status`, `explain` and `plugins` that report trouble.
 pub(super) fn trouble(page: &str) -> String {
     let page = states(page);
     by_beginning(
@@ -68,7 +68,7 @@ pub(super) fn trouble(page: &str) -> String {
     )
 }
 
-/// A unified diff, and the notes below it.
+/// Paints a unified diff, and the notes below it.
 pub(super) fn diff(page: &str) -> String {
     by_line(page, |line| match line.as_bytes() {
         [b'+', b'+', b'+', b' ', ..] | [b'-', b'-', b'-', b' ', ..] => Some(BOLD),
@@ -80,12 +80,12 @@ pub(super) fn diff(page: &str) -> String {
     })
 }
 
-/// A failure: its first word.
+/// Paints the first word of a failure.
 pub(super) fn complaint(line: &str) -> String {
     by_beginning(line, &[("nri-runc:", RED)])
 }
 
-/// Help, and what is wrong with a command line.
+/// Paints help and command line errors.
 pub(super) fn help(page: &str) -> String {
     let page = by_beginning(page, &[("error:", RED), ("  tip:", GREEN)]);
     by_line(&page, |line| {
@@ -94,7 +94,7 @@ pub(super) fn help(page: &str) -> String {
     })
 }
 
-/// The words of a column `STATE`.
+/// Paints the words of a column `STATE`.
 pub(super) fn states(page: &str) -> String {
     let mut column = None;
     let mut painted = String::with_capacity(page.len());
@@ -113,7 +113,7 @@ pub(super) fn states(page: &str) -> String {
     painted
 }
 
-/// The state in this column of a row.
+/// Paints the state in this column of a row.
 pub(super) fn state_in(line: &str, column: usize) -> String {
     let found = word_at(line, column).and_then(|(at, word)| Some((at, word, colour_of(word)?)));
     match found {
@@ -125,7 +125,7 @@ pub(super) fn state_in(line: &str, column: usize) -> String {
     }
 }
 
-/// The word that begins in this column.
+/// Finds the word that begins in this column.
 fn word_at(line: &str, column: usize) -> Option<(usize, &str)> {
     let (at, _) = line.char_indices().nth(column)?;
     let is_begin = line[..at].ends_with(' ') && !line[at..].starts_with(' ');
@@ -144,7 +144,7 @@ fn colour_of(state: &str) -> Option<&'static str> {
     }
 }
 
-/// Colours the beginning of a line that is one of these.
+/// Colours the beginning of each line that starts with one of these.
 fn by_beginning(page: &str, beginnings: &[(&str, &str)]) -> String {
     let mut painted = String::with_capacity(page.len());
     for line in page.split_inclusive('\n') {

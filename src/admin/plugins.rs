@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `plugins`: the plugins that are connected, connect, or disconnected lately, and with `--logs` what
-//! a launched one printed. It only asks the daemon.
+//! `plugins`: lists the plugins that are connected, are connecting, or disconnected recently, and
+//! with `--logs` the output of a launched one. It only asks the daemon.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use super::output::{Format, ListOutput, print_page, tell};
 use super::watch::{ListRow, WatchedList, watch};
 use super::{ask, paint, show};
 
-/// What `plugins` takes.
+/// The arguments of `plugins`.
 #[derive(Debug, Args)]
 pub(super) struct Plugins {
     /// Show the output of a launched plugin (a prefix will do).
@@ -25,7 +25,7 @@ pub(super) struct Plugins {
     pub(super) output: ListOutput,
 }
 
-/// Lists them.
+/// Lists the plugins.
 pub(super) fn plugins(config: &Config, wanted: &Plugins, format: Format) -> Result<u8> {
     if let Some(name) = &wanted.logs {
         let document = ask(config, &json!({"verb": "plugin_output", "plugin": name}))?;
@@ -54,7 +54,8 @@ pub(super) fn plugins(config: &Config, wanted: &Plugins, format: Format) -> Resu
     }
 }
 
-/// Those that are connected; one that takes another's place has its name too.
+/// Lists the names of connected plugins; a name that two connections share, as during a
+/// replacement, once.
 fn names(document: &Value) -> String {
     let connected = document.as_array().into_iter().flatten().filter(|row| is_connected(row));
     let mut names: Vec<String> = connected.map(|row| show::plugin_id(row) + "\n").collect();
@@ -66,7 +67,7 @@ fn is_connected(row: &Value) -> bool {
     row["state"] == "synchronized" || row["state"] == "synchronizing"
 }
 
-/// Counts of requests change all the time, and are no news.
+/// Returns the rows to watch; the request counts are not compared, as they change all the time.
 fn watched(document: &Value) -> Vec<ListRow> {
     let mut rows: Vec<ListRow> = Vec::new();
     for row in document.as_array().into_iter().flatten() {

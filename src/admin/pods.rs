@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `pods`: the pods that an operator asks for, and their containers, newest first. The daemon lists
-//! all of them; what is left out is decided here.
+//! `pods`: lists the requested pods and their containers, newest first. The daemon sends all of
+//! them; they are filtered here.
 
 use std::cmp::Reverse;
 
@@ -19,7 +19,7 @@ use super::show::{ago, name_of_pod, table, text};
 use super::watch::{ListRow, WatchedList, watch};
 use super::{ask, paint};
 
-/// What `pods` takes.
+/// The arguments of `pods`.
 #[derive(Debug, Args)]
 pub(super) struct Pods {
     /// Only this namespace, or NAME* (repeatable).
@@ -103,7 +103,7 @@ impl Pods {
             && self.label.iter().all(|label| label.admits(&pod["labels"]))
     }
 
-    /// The pods that are asked for.
+    /// Returns the pods that the filters admit.
     fn select(&self, document: Value) -> Result<Vec<Value>> {
         let Value::Array(mut pods) = document else {
             return Err(Error::new("the daemon sent no list of pods"));
@@ -117,7 +117,7 @@ impl Pods {
     }
 }
 
-/// Lists them.
+/// Lists the pods.
 pub(super) fn pods(config: &Config, wanted: &Pods, format: Format) -> Result<u8> {
     let question = json!({"verb": "pods"});
     if wanted.watch {
@@ -137,7 +137,7 @@ pub(super) fn pods(config: &Config, wanted: &Pods, format: Format) -> Result<u8>
     tell(format, &Value::Array(pods), |pods| page(pods, format), paint::states)
 }
 
-/// What other verbs know a pod by.
+/// Returns the name by which other verbs find a pod.
 fn handle(pod: &Value) -> String {
     let of = |member: &str| pod[member].as_str().unwrap_or_default().to_owned();
     match (of("namespace"), of("name")) {
@@ -155,7 +155,7 @@ fn head(format: Format) -> Vec<&'static str> {
     head
 }
 
-/// A page; wide with whole IDs, uids and labels.
+/// Renders the page; the wide one has whole IDs, UIDs and labels.
 fn page(document: &Value, format: Format) -> String {
     let mut pods: Vec<&Value> = document.as_array().into_iter().flatten().collect();
     pods.sort_by_key(|pod| Reverse(created_at(pod)));
@@ -175,21 +175,21 @@ fn members(pod: &Value) -> impl Iterator<Item = &Value> {
     pod["containers"].as_array().into_iter().flatten()
 }
 
-/// When the pod came into being; an older daemon tells it of containers only.
+/// Returns the pod's creation time; an older daemon sends it for containers only.
 fn created_at(pod: &Value) -> i64 {
     let times = std::iter::once(pod).chain(members(pod));
     let times = times.filter_map(|one| one["created_at"].as_i64()).filter(|at| *at > 0);
     times.min().unwrap_or_default()
 }
 
-/// A name that an engine made is as long as an ID.
+/// Shortens an ID, or a name that an engine generated, unless the page is wide.
 fn id(value: &Value, format: Format) -> String {
     let whole = text(value);
     if format == Format::Wide { whole } else { short_id(&whole).to_owned() }
 }
 
 fn row_of_pod(pod: &Value, format: Format) -> Vec<String> {
-    // A container without a pod gives its own ID for a name.
+    // A container without a pod has its own ID as the pod's name.
     let name = match pod["id"] == pod["name"] {
         true => id(&pod["id"], format),
         false => name_of_pod(&pod["namespace"], &pod["name"]),
@@ -228,7 +228,7 @@ fn row_of_container(
     ]
 }
 
-/// The rows of `--watch`: each stands alone, so a container has its pod's name before its own.
+/// Returns the rows of `--watch`: each stands alone, so a container's name follows its pod's.
 fn watched(pods: &[Value], format: Format) -> Vec<ListRow> {
     let mut rows = Vec::new();
     for pod in pods {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `policy test`: which rule decides what a plugin may do with a pod, and why. Nothing is changed.
+//! `policy test`: shows which rule decides what a plugin may do with a pod, and why. It changes
+//! nothing.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -46,20 +47,20 @@ pub(super) struct PolicyTest {
 }
 
 impl Policy {
-    /// Whether it asks the daemon.
+    /// Whether it needs the daemon.
     pub(super) fn needs_daemon(&self) -> bool {
         let PolicyVerb::Test(PolicyTest { pod, .. }) = &self.verb;
         pod.is_some()
     }
 
-    /// The format that is asked for.
+    /// The requested output format.
     pub(super) fn output(&self) -> Option<Format> {
         let PolicyVerb::Test(PolicyTest { output, .. }) = &self.verb;
         output.output
     }
 }
 
-/// The document of `policy test`.
+/// Returns the document of `policy test`.
 pub(super) fn policy(loaded: &Loaded, arguments: &Policy) -> Result<Value> {
     let PolicyVerb::Test(PolicyTest { bundle, id, pod, plugin, output: _ }) = &arguments.verb;
     let Some(bundle) = bundle else {
@@ -72,7 +73,7 @@ pub(super) fn policy(loaded: &Loaded, arguments: &Policy) -> Result<Value> {
     dry::policy(&loaded.config, bundle, id.as_deref(), plugin)
 }
 
-/// The same as a page.
+/// Renders that document as a page.
 pub(super) fn page(document: &Value) -> String {
     let mut page = String::new();
     let pod = &document["pod"];
@@ -123,7 +124,7 @@ pub(super) fn page(document: &Value) -> String {
     page
 }
 
-/// What each exec rule does in the pod, a line each.
+/// Adds the effect of each exec rule on the pod, one a line.
 fn exec_rules(document: &Value, page: &mut String) {
     for rule in document["exec_rules"].as_array().into_iter().flatten() {
         let verdict = match (rule["decides"] == true, rule["matches"].as_str()) {
@@ -136,7 +137,7 @@ fn exec_rules(document: &Value, page: &mut String) {
     }
 }
 
-/// What an exec rule does, as a clause.
+/// Describes the effect of an exec rule, as a clause.
 pub(super) fn exec_rule(rule: &Value) -> String {
     let verb = match (rule["allow"] == true, rule["mode"] == "audit") {
         (true, _) => "permits",

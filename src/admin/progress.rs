@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A line that says what takes so long, for a person who waits at a terminal. It is written to
-//! standard error only, after a second, and is gone before anything else is printed. Into a pipe or
-//! a file it never writes.
+//! A line that names a slow step, for a person who waits at a terminal. It is written to standard
+//! error only, after a second, and is erased before any other output. It never goes into a pipe or
+//! a file.
 
 use std::io::Write;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,18 +14,18 @@ use crate::text::{printable, span};
 
 use super::paint;
 
-/// Whoever waits this long is told why.
+/// Wait after which the line appears.
 const SILENT: Duration = Duration::from_secs(1);
 
-/// How often the line is written anew.
+/// Interval at which the line is rewritten.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// The width of a terminal that does not tell.
+/// Columns assumed for a terminal of unknown size.
 const USUAL_WIDTH: usize = 80;
 
 const CLEAR_LINE: &str = "\r\u{1b}[K";
 
-/// What is being waited for.
+/// The step in progress.
 struct Progress {
     what: String,
     begun: Instant,
@@ -41,7 +41,7 @@ fn progress() -> MutexGuard<'static, Option<Progress>> {
     PROGRESS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on this is what takes so long; without a terminal nothing happens.
+/// Starts to show this step; does nothing without a terminal.
 pub(super) fn begin(what: &str) {
     if !paint::understands_escapes(std::io::stderr()) {
         return;
@@ -49,20 +49,20 @@ pub(super) fn begin(what: &str) {
     clear();
     let mut progress = progress();
     let builder = std::thread::Builder::new().name("progress".to_owned());
-    // Without a thread there is no line, and nothing else is missing.
+    // Without a thread only the line is missing.
     let thread = builder.spawn(show_until_cleared).ok();
     let what = what.to_owned();
     *progress = Some(Progress { what, begun: Instant::now(), is_shown: false, thread });
 }
 
-/// The same wait goes on with this step; before `begin` and after `clear` it does nothing.
+/// Renames the step of the present wait; before `begin` and after `clear` it does nothing.
 pub(super) fn step(what: &str) {
     if let Some(progress) = progress().as_mut() {
         what.clone_into(&mut progress.what);
     }
 }
 
-/// Takes the line away, and the thread: afterwards this process may fork.
+/// Erases the line and joins the thread: afterwards this process may fork.
 pub(super) fn clear() {
     let Some(progress) = progress().take() else { return };
     CLEARED.notify_all();
@@ -77,7 +77,7 @@ pub(super) fn clear() {
 fn show_until_cleared() {
     let mut progress = progress();
     let mut pause = SILENT;
-    // `begin` holds the lock until there is something to show.
+    // `begin` holds the lock until the step is set.
     while progress.is_some() {
         let waited = CLEARED.wait_timeout(progress, pause);
         progress = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -92,7 +92,7 @@ fn show_until_cleared() {
     }
 }
 
-/// Shorter than the terminal is wide: a line that wraps could not be taken away.
+/// Formats the line, shorter than the terminal: a wrapped line could not be erased.
 fn line(what: &str, waited: Duration, width: usize) -> String {
     let line = format!("{} ({}) ...", printable(what), span(waited.as_secs()));
     line.chars().take(width.saturating_sub(1)).collect()

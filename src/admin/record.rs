@@ -25,21 +25,21 @@ use crate::wrapper;
 use super::show::REDACTED;
 use super::signals::Signals;
 
-/// How long the daemon may take to send the rest after a signal.
+/// Time limit for the daemon to send the rest after a signal.
 const REST_WAIT: Duration = Duration::from_secs(5);
 
-/// POLLOUT promises room for this much in a pipe.
+/// Bytes of free space that POLLOUT guarantees in a pipe.
 const PIPE_ROOM: usize = 4096;
 
-/// Writes down what happens from now on; `-` is standard output.
+/// Records all requests from now on; `-` is standard output.
 ///
 /// # Errors
-/// Fails when the daemon is not there or ends, and when the file exists or cannot be written.
+/// Fails when the daemon does not run or exits, and when the file exists or cannot be written.
 pub(super) fn record(config: &Config, file: &Path, show_env: bool) -> Result<()> {
     let (_, stream) = wrapper::admin_stream(config, &json!({"verb": "record"}).to_string())
         .map_err(|error| error.hint("only a running daemon can be recorded"))?;
     stream.set_read_timeout(None)?;
-    // Before the file is there: from then on a signal loses nothing.
+    // Before the file is created: from then on a signal loses nothing.
     let mut listener = RecordingStream::new(stream)?;
     let mut script = ScriptFile::create(file)?;
     let ended = listen(&mut listener, |line, listener| script.add(line, show_env, listener));
@@ -59,13 +59,13 @@ struct RecordingStream {
 }
 
 impl RecordingStream {
-    /// From now on SIGINT and SIGTERM end the listening, not the process.
+    /// Blocks SIGINT and SIGTERM, which end the recording instead of the process.
     fn new(stream: UnixStream) -> Result<Self> {
         let signals = Signals::block([Signal::SIGINT, Signal::SIGTERM])?;
         Ok(Self { stream, signals, deadline: None })
     }
 
-    /// Waits until `fd` can be used; false once a signal has come and its time is over.
+    /// Waits until `fd` is ready; false after a signal, once the time limit has passed.
     fn wait(&mut self, fd: BorrowedFd<'_>, events: PollFlags) -> Result<bool> {
         loop {
             let left = self.deadline.map(|at| at.saturating_duration_since(Instant::now()));
@@ -81,8 +81,8 @@ impl RecordingStream {
         }
     }
 
-    /// The daemon answers the end of our side with the requests that are still on their way, and
-    /// then its own. Who signals twice does not want to wait for them.
+    /// Shuts down our side of the connection: the daemon sends the requests still in flight, then
+    /// closes its side. A second signal does not wait for them.
     fn ask_for_the_rest(&mut self) {
         let wait = if self.deadline.is_some() { Duration::ZERO } else { REST_WAIT };
         self.deadline = Some(Instant::now() + wait);
@@ -90,7 +90,7 @@ impl RecordingStream {
     }
 }
 
-/// Passes on every whole line, until the daemon or a signal ends it.
+/// Passes every complete line to `add`, until the daemon or a signal ends the stream.
 fn listen(
     listener: &mut RecordingStream,
     mut add: impl FnMut(&[u8], &mut RecordingStream) -> Result<()>,
@@ -120,10 +120,10 @@ fn listen(
 /// The script that is being written.
 struct ScriptFile {
     out: File,
-    /// None is standard output.
+    /// `None`: standard output.
     path: Option<PathBuf>,
     requests: u64,
-    /// In whole lines.
+    /// Bytes of complete lines.
     bytes: u64,
 }
 
@@ -141,7 +141,7 @@ impl ScriptFile {
         Ok(Self { out, path: Some(path), requests: 0, bytes: 0 })
     }
 
-    /// Adds a line of the daemon; the values of variables only with `show_env`.
+    /// Adds a line of the daemon; environment values only with `show_env`.
     fn add(&mut self, line: &[u8], show_env: bool, listener: &mut RecordingStream) -> Result<()> {
         let mut line: Value = serde_json::from_slice(line)
             .map_err(|error| Error::new(format!("the daemon sent invalid JSON: {error}")))?;
@@ -163,7 +163,8 @@ impl ScriptFile {
         Ok(())
     }
 
-    /// A slow reader of standard output must not keep a signal from ending the recording.
+    /// Writes the text; a slow reader of standard output must not keep a signal from ending the
+    /// recording.
     fn write(&mut self, mut text: &[u8], listener: &mut RecordingStream) -> Result<()> {
         if self.path.is_some() {
             return Ok(self.out.write_all(text)?);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `reload`: asks the running daemon to read its configuration again, and shows what changed, or
-//! with `--dry-run` what would change. It changes nothing itself.
+//! `reload`: makes the running daemon read its configuration again, and shows the changes, or with
+//! `--dry-run` those that it would apply. It changes nothing itself.
 
 use std::fmt::Write;
 
@@ -10,8 +10,8 @@ use crate::config::Loaded;
 use crate::error::{Error, Result};
 use crate::wrapper;
 
-/// `reload`. Without a daemon there is nothing to do: the next one reads the files. An error for which a
-/// daemon would refuse them is one all the same.
+/// Reloads. Without a daemon, the next one reads the files; an error that it would refuse is an
+/// error here too.
 pub(super) fn reload(loaded: &Loaded, is_dry: bool) -> Result<Value> {
     if !wrapper::is_listening(&loaded.config) {
         if let Some(problem) = loaded.refusal() {
@@ -28,7 +28,7 @@ pub(super) fn reload(loaded: &Loaded, is_dry: bool) -> Result<Value> {
     Ok(document)
 }
 
-/// `reload` for people: a diff of the keys, those that need a restart apart.
+/// Formats the result for people: a diff of the keys, separate for those that need a restart.
 pub(super) fn show(document: &Value) -> String {
     let list = |name: &str| document[name].as_array().cloned().unwrap_or_default();
     let (restarts, changed): (Vec<Value>, Vec<Value>) =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `stop`, `restart`, and whether the running daemon is older than the files on disk. It signals only
-//! the process that answers on the daemon's socket or, if none answers, the one that holds the
-//! daemon's lock. systemd is asked to end and to start a daemon that it manages.
+//! `stop`, `restart`, and whether the running daemon is older than the files on disk. Only the
+//! process that responds on the daemon's socket is signalled or, if none responds, the holder of
+//! the daemon's lock. systemd is asked to stop and start a daemon that it manages.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -22,45 +22,45 @@ use crate::{daemon, last_words, procfs, runtime, wrapper};
 use super::progress;
 use super::systemd::Unit;
 
-/// A request in flight may take this long, and the daemon finishes it first.
+/// Time limit for the daemon's exit: it finishes requests in flight first.
 const END_WAIT: Duration = Duration::from_secs(100);
 
-/// Plugins that connect and requests in flight are finished before the daemon is replaced.
+/// Time limit of a re-execution: the daemon finishes handshakes and requests in flight first.
 const REEXEC_WAIT: Duration = Duration::from_secs(60);
 
-/// How long a daemon that is about to serve, or has almost ended, may take for it.
+/// Time limit for a daemon that is about to serve or has almost exited.
 const CHANGE_WAIT: Duration = Duration::from_secs(5);
 
-/// How long the next daemon may take until it answers; systemd pauses before it starts one.
+/// Time limit for the next daemon's response; systemd pauses before it starts one.
 const NEXT_WAIT: Duration = Duration::from_secs(15);
 
-/// The pause between two looks.
+/// Interval between two checks.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
-/// How long a daemon that hangs may take to end in order before it is killed.
+/// Time limit for a hanging daemon's orderly exit before it is killed.
 const HANG_WAIT: Duration = Duration::from_secs(5);
 
 /// The daemon's process.
 struct RunningDaemon {
-    /// What it answers; of one that does not, as much of it as its process shows.
+    /// Its status; for one that does not respond, the part that its process shows.
     status: Value,
     pid: u32,
     process: OwnedFd,
-    /// It listens and answers nothing.
+    /// It listens but does not respond.
     hangs: bool,
 }
 
-/// What is found at one look.
+/// The result of one check.
 enum Sight {
     Running(RunningDaemon),
     Absent,
-    /// A daemon that is about to serve or has almost ended, and the process with the lock.
+    /// A daemon that is about to serve or has almost exited, and the process with the lock.
     Changing(Error, Option<u32>),
 }
 
 impl RunningDaemon {
-    /// The daemon, if one runs, also in another run directory. One that is starting or ending is waited
-    /// for until it has done so.
+    /// Finds the running daemon, also in another run directory. Waits for one that is starting or
+    /// exiting.
     fn find(loaded: &Loaded) -> Result<Option<Self>> {
         let config = &loaded.config;
         let deadline = Instant::now() + CHANGE_WAIT;
@@ -97,18 +97,18 @@ impl RunningDaemon {
         if wrapper::has_ended(&error) {
             return Ok(Sight::Changing(error, holder(&lock)));
         }
-        // It is of another version, or hangs: asked twice, for it may be killed.
+        // Another version, or a hanging one: checked twice, for it may be killed.
         let hangs = wrapper::is_silent(config);
         let Some(pid) = holder(&lock) else { return Err(error) };
         let process = open(pid)?;
-        // The number may have been given to another process before it was opened.
+        // The PID may have been reused before it was opened.
         if holder(&lock) != Some(pid) {
             return Err(error);
         }
         Ok(Sight::Running(Self { status: shown_by_process(pid), pid, process, hangs }))
     }
 
-    /// A daemon that holds the lock and neither serves nor ends.
+    /// Returns a daemon that holds the lock and neither serves nor exits.
     fn behind_lock(config: &Config, pid: u32) -> Result<Self> {
         let process = open(pid)?;
         let words = procfs::command_line(&Host::default(), pid)?;
@@ -119,10 +119,10 @@ impl RunningDaemon {
         Ok(Self { status: shown_by_process(pid), pid, process, hangs: true })
     }
 
-    /// The unit by which systemd runs it, if it does.
+    /// Returns the unit in which systemd runs it, if it does.
     ///
     /// # Errors
-    /// Fails where systemd runs it, and cannot be asked to end it.
+    /// Fails when systemd runs it and cannot be asked to stop it.
     fn unit(&self, instead: &str) -> Result<Option<Unit>> {
         if self.status["supervisor"] != "systemd" {
             return Ok(None);
@@ -134,7 +134,7 @@ impl RunningDaemon {
         })
     }
 
-    /// The daemon of this installation that has another run directory than the configuration.
+    /// Finds a daemon of this installation with another run directory than the configuration's.
     fn elsewhere(loaded: &Loaded) -> Result<Option<Self>> {
         let find = || daemon::other::find(&loaded.config, loaded.only.as_deref());
         let Some(other) = find() else { return Ok(None) };
@@ -143,15 +143,15 @@ impl RunningDaemon {
         }
         let pid = other.pid;
         let process = open(pid)?;
-        // The number may have been given to another process before it was opened.
+        // The PID may have been reused before it was opened.
         if find() != Some(other) {
             return Ok(None);
         }
         Ok(Some(Self { status: shown_by_process(pid), pid, process, hangs: false }))
     }
 
-    /// Ends it in order: requests in flight are finished first. One that hangs is killed if need
-    /// be; whether it was. systemd has been asked to end its own.
+    /// Stops it in order: requests in flight are finished first. One that hangs is killed if
+    /// necessary; returns whether it was. `is_asked`: systemd was already asked to stop it.
     fn end(&self, is_asked: bool) -> Result<bool> {
         if !is_asked {
             self.signal(Signal::TERM)?;
@@ -190,7 +190,7 @@ impl RunningDaemon {
 /// Whether a daemon could serve in this run directory.
 ///
 /// # Errors
-/// Fails with its fault, and what mends it.
+/// Fails with the fault and its remedy.
 pub(super) fn can_serve_in(run_dir: &Path) -> Result<()> {
     let there = run_dir.ancestors().find(|path| !presence::is_absent(path));
     if let Some(above) = there.filter(|path| *path != run_dir) {
@@ -200,7 +200,7 @@ pub(super) fn can_serve_in(run_dir: &Path) -> Result<()> {
     files::try_write(run_dir)
 }
 
-/// A process that holds the daemon's lock although no daemon listens.
+/// The error of a process that holds the daemon's lock although no daemon listens.
 fn silent_holder(config: &Config, pid: u32) -> Error {
     let words = procfs::command_line(&Host::default(), pid).or_absent().unwrap_or_default();
     let name = String::from_utf8_lossy(words.first().map(Vec::as_slice).unwrap_or_default());
@@ -220,7 +220,7 @@ fn open(pid: u32) -> Result<OwnedFd> {
     process.ok_or_else(|| Error::new(format!("the daemon's process {pid} has exited")))
 }
 
-/// The process that holds the lock on this file, as proc_locks(5) shows it.
+/// Returns the process that holds the lock on this file, by proc_locks(5).
 pub(super) fn holder(lock: &Path) -> Option<u32> {
     let meta = std::fs::metadata(lock).ok()?;
     let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
@@ -235,7 +235,7 @@ pub(super) fn holder(lock: &Path) -> Option<u32> {
     })
 }
 
-/// What a daemon that does not answer was started with.
+/// Returns the part of the status that an unresponsive daemon's process shows.
 fn shown_by_process(pid: u32) -> Value {
     let host = Host::default();
     let value = |name: &str| {
@@ -249,7 +249,7 @@ fn shown_by_process(pid: u32) -> Value {
     })
 }
 
-/// `stop`.
+/// Stops the daemon.
 pub(super) fn stop(loaded: &Loaded) -> Result<Value> {
     let config = &loaded.config;
     let Some(running) = RunningDaemon::find(loaded)? else {
@@ -264,7 +264,7 @@ pub(super) fn stop(loaded: &Loaded) -> Result<Value> {
     Ok(json!({"stopped": true, "pid": pid, "killed": killed, "autostart": autostart, "by": by}))
 }
 
-/// `stop` for people.
+/// Formats the result of `stop` for people.
 pub(super) fn show_stopped(document: &Value) -> String {
     let how = if document["killed"] == true { "killed, as it did not respond" } else { "stopped" };
     match document["pid"].as_u64() {
@@ -277,7 +277,7 @@ pub(super) fn show_stopped(document: &Value) -> String {
     }
 }
 
-/// `restart`: with the configuration file and the program of the daemon that runs.
+/// Restarts the daemon with its configuration file and its program.
 pub(super) fn restart(loaded: &Loaded) -> Result<Value> {
     let running = RunningDaemon::find(loaded)
         .or_else(|error| can_serve_in(&loaded.config.run_dir).and(Err(error)))?;
@@ -296,7 +296,7 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Value> {
             None => "fix this file first; no daemon runs",
         }));
     }
-    // The next daemon needs it: the one that runs is not ended for nothing.
+    // Checked first: the running daemon must not be stopped in vain.
     let fit = can_serve_in(&next.config.run_dir);
     fit.map_err(|error| error.hint("see: nri-runc nri check")).map_err(|error| match running {
         Some(_) => error.doing("not restarted, the daemon keeps running"),
@@ -317,7 +317,7 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Value> {
         let program = status.and_then(|status| path(&status["program"]["path"]));
         let program = program.filter(|program| program.is_file());
         let program = program.unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
-        // It forks, and only one thread may do that.
+        // Starting forks, which requires a single thread.
         progress::clear();
         wrapper::start_daemon(&next.config, &program, file.as_deref())?;
     }
@@ -325,7 +325,7 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Value> {
     Ok(json!({"was": was, "pid": pid, "killed": killed, "by": unit.map(|_| "systemd")}))
 }
 
-/// The process of the daemon that answers now, and is not the one before.
+/// Returns the process of the daemon that responds now, and is not `was`.
 fn pid_of_next(config: &Config, was: Option<u32>) -> Result<Value> {
     let deadline = Instant::now() + NEXT_WAIT;
     loop {
@@ -353,7 +353,7 @@ fn pid_of_next(config: &Config, was: Option<u32>) -> Result<Value> {
     }
 }
 
-/// `restart` for people.
+/// Formats the result of `restart` for people.
 pub(super) fn show_restarted(document: &Value) -> String {
     let now = document["pid"].as_u64().unwrap_or_default();
     let by = if document["by"] == "systemd" { " by systemd" } else { "" };
@@ -364,8 +364,8 @@ pub(super) fn show_restarted(document: &Value) -> String {
     }
 }
 
-/// `reexec`: the running daemon becomes the program that now lies at its path. Without a daemon
-/// there is nothing to do.
+/// Makes the running daemon re-execute the program that is now at its path. Does nothing without a
+/// daemon.
 pub(super) fn reexec(config: &Config) -> Result<Value> {
     if !wrapper::is_listening(config) {
         return Ok(json!({"reexecuted": false, "pid": null}));
@@ -380,7 +380,7 @@ pub(super) fn reexec(config: &Config) -> Result<Value> {
     Ok(document)
 }
 
-/// What became of a daemon whose connection ended on its way to the next program.
+/// Explains a connection that ended during a re-execution.
 fn without_answer(config: &Config, before: &Value, error: Error) -> Error {
     if error.daemon() != DaemonSeen::Exited {
         return error;
@@ -394,7 +394,7 @@ fn without_answer(config: &Config, before: &Value, error: Error) -> Error {
         }
     };
     let next = match now {
-        // It serves, and another request had it change its program.
+        // The daemon serves: another request re-executed it.
         Some(pid) if pid == before["pid"] => return error,
         Some(pid) => format!("another daemon runs, process {pid}"),
         None => format!("no daemon runs{}", words_of_next(config)),
@@ -406,12 +406,12 @@ fn without_answer(config: &Config, before: &Value, error: Error) -> Error {
         .hint("restore the previous program (install.sh --rollback), then: nri-runc nri restart")
 }
 
-/// What the daemon that was started last printed before it exited.
+/// Returns the last line that the latest daemon printed before it exited.
 fn words_of_next(config: &Config) -> String {
     last_words::read(&config.run_dir).map(|words| format!(": {words}")).unwrap_or_default()
 }
 
-/// `reexec` for people.
+/// Formats the result of `reexec` for people.
 pub(super) fn show_reexecuted(document: &Value) -> String {
     let text = |name: &str| document[name].as_str().unwrap_or_default().to_owned();
     let number = |name: &str| document[name].as_u64().unwrap_or_default();
@@ -428,12 +428,13 @@ pub(super) fn show_reexecuted(document: &Value) -> String {
     )
 }
 
-/// What of a daemon with this status is older than the files on disk, each with how to restart it.
+/// Lists the parts of a daemon with this status that are older than the files on disk, each with
+/// the command that renews it.
 pub(super) fn outdated(status: &Value) -> Vec<(String, &'static str)> {
     let restart = "nri-runc nri restart";
     let changed = status["configuration"]["changed"].as_array().into_iter().flatten();
     let changed: Vec<&str> = changed.filter_map(Value::as_str).collect();
-    // A daemon of an earlier version applies nothing but the log level.
+    // A daemon of an earlier version only applies the log level.
     let restarts = status["configuration"]["restart_needed"].as_array();
     let is_live = restarts.is_some_and(Vec::is_empty);
     let mut found = Vec::new();
@@ -442,13 +443,13 @@ pub(super) fn outdated(status: &Value) -> Vec<(String, &'static str)> {
         found.push((what, if is_live { "nri-runc nri reload" } else { restart }));
     }
     let program = outdated_program(status).into_iter();
-    // A re-execution keeps plugins connected, and refuses a change that needs a restart.
+    // A re-execution keeps plugins connected, but refuses a change that needs a restart.
     let next = if is_live { "nri-runc nri reexec" } else { restart };
     found.extend(program.map(|(what, is_there)| (what, if is_there { next } else { restart })));
     found
 }
 
-/// How the program differs from its file, and whether that is there.
+/// Describes how the program differs from its file, and whether that exists.
 fn outdated_program(status: &Value) -> Option<(String, bool)> {
     let program = &status["program"];
     let path = Path::new(program["path"].as_str()?);
@@ -461,7 +462,7 @@ fn outdated_program(status: &Value) -> Option<(String, bool)> {
         && program["size"] == meta.len()
         && program["modified"] == modified;
     let own = PathBuf::from(format!("/proc/{}/exe", status["pid"]));
-    // The same bytes installed once more are no other program.
+    // A reinstalled identical file does not count as another program.
     if is_same || runtime::has_same_bytes(&own, path) {
         return None;
     }

@@ -9,18 +9,19 @@ use serde_json::Value;
 use crate::audit;
 use crate::text::{age, printable, span};
 
-/// The metrics as the daemon wrote them.
+/// Returns the metrics as the daemon wrote them.
 pub(super) fn metrics(document: &Value) -> String {
     document["text"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Stands for the value of an environment variable (decision D27).
+/// Placeholder for the value of an environment variable (decision D27).
 pub(super) const REDACTED: &str = "(hidden; --show-env shows it)";
 
-/// The width that every terminal has.
+/// Columns that every terminal has.
 const TERMINAL_WIDTH: usize = 80;
 
-/// A cell: whatever a tenant called its things stays on one line and is no command to a terminal.
+/// Formats a cell: on one line, without characters that control a terminal, as tenants choose
+/// names.
 pub(super) fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
@@ -34,27 +35,27 @@ fn text_of(value: &Value) -> String {
     text(value)
 }
 
-/// The widest column of a table, in characters.
+/// Maximum width of a column, in characters.
 const WIDEST: usize = 256;
 
-/// Columns as wide as their widest word.
+/// Renders a table whose columns are as wide as their widest word.
 pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let widths = widths_of(head, &rows.iter().collect::<Vec<_>>());
     let head: Vec<String> = head.iter().map(|word| word.to_uppercase()).collect();
     std::iter::once(&head).chain(rows).map(|row| line_of(row, &widths)).collect()
 }
 
-/// The widths of the columns of a table.
+/// Computes the widths of a table's columns.
 pub(super) fn widths_of(head: &[&str], rows: &[&Vec<String>]) -> Vec<usize> {
     let width = |(column, word): (usize, &&str)| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-        // A longer cell stands out of its column; the formatter refuses widths above 65,535.
+        // A longer cell overflows its column; the formatter refuses widths above 65,535.
         cells.chain([word.len()]).max().unwrap_or(0).min(WIDEST)
     };
     head.iter().enumerate().map(width).collect()
 }
 
-/// A row of a table, with its line feed.
+/// Renders a row of a table, with its line feed.
 pub(super) fn line_of(row: &[String], widths: &[usize]) -> String {
     let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
     format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
@@ -64,12 +65,12 @@ pub(super) fn rows(document: &Value, row: impl Fn(&Value) -> Vec<String>) -> Vec
     document.as_array().into_iter().flatten().map(row).collect()
 }
 
-/// A line of `status`: what it is about, and what is to be known.
+/// Adds a line of `status`: a title and its value.
 fn line(page: &mut String, title: &str, words: &str) {
     let _infallible = writeln!(page, "{:<16}{words}", format!("{title}:"));
 }
 
-/// `status`.
+/// Renders the page of `status`.
 pub(super) fn status(document: &Value) -> String {
     let mut page = String::new();
     let of = |key: &str| text(&document[key]);
@@ -103,7 +104,7 @@ pub(super) fn status(document: &Value) -> String {
     page
 }
 
-/// The lines of `status` about what is wrong, or was.
+/// Adds the lines of `status` about present and past failures.
 fn troubles(page: &mut String, document: &Value) {
     for (key, title) in [("set_aside", "set aside"), ("unwritten", "unwritten")] {
         for name in document[key].as_array().into_iter().flatten() {
@@ -141,7 +142,7 @@ fn troubles(page: &mut String, document: &Value) {
     }
 }
 
-/// Whether plugins can connect, and where: a daemon keeps the path that it was started with.
+/// Describes whether plugins can connect, and where: a daemon keeps the path of its start.
 fn socket_with_path(document: &Value) -> String {
     let (state, path) =
         (text(&document["plugin_socket"]), text(&document["plugin_socket_state"]["path"]));
@@ -164,12 +165,12 @@ fn switched_on(document: &Value) -> String {
     }
 }
 
-/// How long ago a time in nanoseconds was.
+/// Formats the age of a time in nanoseconds.
 pub(super) fn ago(at: &Value) -> String {
     age(at.as_i64().unwrap_or_default(), SystemTime::now())
 }
 
-/// One line below `plugins`, where the socket is not open.
+/// Returns a line below `plugins`, if the socket is not open.
 pub(super) fn plugin_socket(status: &Value) -> String {
     match text(&status["plugin_socket"]) {
         open if open == "open" => String::new(),
@@ -177,7 +178,7 @@ pub(super) fn plugin_socket(status: &Value) -> String {
     }
 }
 
-/// The required plugins that are not connected, also those that never were.
+/// Lists the required plugins that are not connected, also if they never were.
 pub(super) fn missing_plugins(status: &Value) -> String {
     let mut page = String::new();
     if status["pass_through"] == true || status["disabled"] == true {
@@ -198,7 +199,7 @@ pub(super) fn missing_plugins(status: &Value) -> String {
 pub(super) const PLUGINS_HEAD: [&str; 6] =
     ["plugin", "state", "pid", "requests", "failures", "on failure"];
 
-/// A row of `plugins`.
+/// Returns a row of `plugins`.
 pub(super) fn plugin_row(plugin: &Value) -> Vec<String> {
     vec![
         plugin_id(plugin),
@@ -210,7 +211,8 @@ pub(super) fn plugin_row(plugin: &Value) -> Vec<String> {
     ]
 }
 
-/// `plugins`; wide with each one's events, strikes and NRI version in lines below the table.
+/// Renders the page of `plugins`; the wide one adds events, strikes and NRI versions below the
+/// table.
 pub(super) fn plugins(document: &Value, wide: bool) -> String {
     let mut page = table(&PLUGINS_HEAD, &rows(document, plugin_row));
     for plugin in document.as_array().into_iter().flatten() {
@@ -260,7 +262,8 @@ pub(super) fn plugins(document: &Value, wide: bool) -> String {
     page
 }
 
-/// `plugins --logs`: the lines of the present run and of the one before, each with its time.
+/// Renders `plugins --logs`: the lines of the present run and of the one before, each with its
+/// time.
 pub(super) fn plugin_output(document: &Value) -> String {
     let mut page = String::new();
     let id = plugin_id(document);
@@ -279,7 +282,7 @@ pub(super) fn plugin_output(document: &Value) -> String {
 /// The characters of a time up to its seconds.
 const SECONDS: usize = 19;
 
-/// A value of a plugin's failure policy, and who set it.
+/// Formats a value of a plugin's failure policy, and its origin.
 fn policy(plugin: &Value, key: &str, origin: &str) -> String {
     let policy = &plugin["failure_policy"];
     match text(&policy[key]) {
@@ -288,7 +291,7 @@ fn policy(plugin: &Value, key: &str, origin: &str) -> String {
     }
 }
 
-/// Words in lines that fit a terminal, indented after the first line.
+/// Wraps words to the terminal's width, indented after the first line.
 fn wrapped(title: &str, words: &str) -> String {
     let (mut page, mut line) = (String::new(), title.to_owned());
     for word in words.split(' ') {
@@ -303,7 +306,7 @@ fn wrapped(title: &str, words: &str) -> String {
     page
 }
 
-/// `NN-name`.
+/// Formats `NN-name`.
 pub(super) fn plugin_id(plugin: &Value) -> String {
     match (text(&plugin["index"]), text(&plugin["name"])) {
         (index, name) if index.is_empty() && name.is_empty() => "(not registered)".to_owned(),
@@ -311,7 +314,7 @@ pub(super) fn plugin_id(plugin: &Value) -> String {
     }
 }
 
-/// NAMESPACE/NAME, or the name alone where there are no namespaces.
+/// Formats NAMESPACE/NAME, or the name alone without a namespace.
 pub(super) fn name_of_pod(namespace: &Value, name: &Value) -> String {
     match text(namespace) {
         none if none.is_empty() || none == "-" => text(name),
@@ -319,7 +322,7 @@ pub(super) fn name_of_pod(namespace: &Value, name: &Value) -> String {
     }
 }
 
-/// `check`.
+/// Renders the page of `check`.
 pub(super) fn check(document: &Value) -> String {
     let mut lines = Vec::new();
     for finding in document.as_array().into_iter().flatten() {
@@ -329,7 +332,7 @@ pub(super) fn check(document: &Value) -> String {
             (true, false) => "ok",
         };
         lines.push(vec![mark.to_owned(), text(&finding["check"]), text(&finding["detail"])]);
-        // Below its row: a column of its own would make every line longer than a terminal.
+        // Below its row: as a column it would make every line longer than a terminal.
         if let Some(hint) = finding["hint"].as_str().filter(|hint| !hint.is_empty()) {
             lines.push(vec![String::new(), String::new(), format!("fix: {}", printable(hint))]);
         }
@@ -337,7 +340,7 @@ pub(super) fn check(document: &Value) -> String {
     table(&["", "check", "detail"], &lines)
 }
 
-/// Hides the values of environment variables, those of hooks too.
+/// Hides the values of environment variables, also those of hooks.
 pub(super) fn redact(document: &mut Value) {
     for change in document["changes"].as_array_mut().into_iter().flatten() {
         let field = change["field"].as_str().unwrap_or_default().to_owned();

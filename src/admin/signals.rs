@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Signals as events to wait for, beside a descriptor: a command that has to undo something is not
-//! interrupted in the middle of a step, and the first process of a pod would not even be ended by
-//! SIGTERM.
+//! Signals as events, awaited beside a descriptor: a command that has to clean up is not
+//! interrupted in the middle of a step, and SIGTERM has no default effect on the first process of a
+//! pod.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::error::{Context, Result};
 pub(super) struct Signals(SignalFd);
 
 impl Signals {
-    /// Blocks them for this thread and those that it starts.
+    /// Blocks them for this thread and the threads that it starts.
     ///
     /// # Errors
     /// Fails when the kernel refuses.
@@ -29,14 +29,14 @@ impl Signals {
         SignalFd::with_flags(&signals, flags).map(Self).doing(|| "waiting for signals")
     }
 
-    /// Takes the next signal that came.
+    /// Takes the next pending signal.
     pub(super) fn take(&self) -> Option<Signal> {
         let signal = self.0.read_signal().ok().flatten()?;
         i32::try_from(signal.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok())
     }
 
-    /// Waits for a signal or an event of `other`, at most so long; `None` is for ever. Returns whether
-    /// `other` has one.
+    /// Waits for a signal or an event of `other`, at most `within`; `None` is unlimited. Returns
+    /// whether `other` has an event.
     ///
     /// # Errors
     /// Fails when the kernel refuses.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tips for words that other tools have: `ps` and `inspect` of crictl and docker, `start` of
-//! systemctl, `--format`. clap itself knows the verbs and flags that are spelt alike.
+//! Tips for words of other tools: `ps` and `inspect` of crictl and docker, `start` of systemctl,
+//! `--format`. clap itself suggests verbs and flags of similar spelling.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::text::printable;
 
-/// What other tools call it, and what does it here.
+/// Verbs of other tools, and their equivalents here.
 const VERBS: [(&str, &str); 45] = [
     ("config", "check"),
     ("container", "pods"),
@@ -55,7 +55,7 @@ const VERBS: [(&str, &str); 45] = [
     ("watch", "pods --watch"),
 ];
 
-/// The same for flags; what is said instead is a sentence.
+/// Flags of other tools, and a sentence on the equivalent.
 const FLAGS: [(&str, &str); 19] = [
     ("--all", "all are listed unless a filter is given"),
     ("--all-namespaces", "all are listed unless --namespace is given"),
@@ -78,7 +78,7 @@ const FLAGS: [(&str, &str); 19] = [
     ("-y", "no command asks for confirmation"),
 ];
 
-/// Adds the tip, where the word is one of another tool.
+/// Adds the tip, if the word is one of another tool.
 pub(super) fn add_tip(error: &mut clap::Error) {
     let word = |kind| match error.get(kind) {
         Some(ContextValue::String(word)) => word.clone(),
@@ -99,7 +99,7 @@ pub(super) fn add_tip(error: &mut clap::Error) {
         None
     };
     if let Some(tip) = tip {
-        // What is spelt alike would be a second answer.
+        // clap's suggestion of similar spelling would contradict the tip.
         for kind in [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg] {
             error.remove(kind);
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `disable` and `enable`: a file in the run directory that every wrapper process checks. The log
-//! records who used it, even if no daemon runs.
+//! records the user, even if no daemon runs.
 
 use std::path::Path;
 
@@ -39,7 +39,7 @@ pub(super) fn switch(config: &Config, off: bool) -> Result<Value> {
     }))
 }
 
-/// What would refuse containers, and does not while plugins are disabled.
+/// Lists the protections that are not enforced while plugins are disabled.
 fn bypassed(config: &Config) -> Vec<String> {
     let found = config.protections_without_daemon().into_iter();
     let mut found: Vec<String> = found.map(|protection| protection.what).collect();
@@ -50,12 +50,12 @@ fn bypassed(config: &Config) -> Vec<String> {
     found
 }
 
-/// Whether a directory is gone after a reboot.
+/// Whether a directory is lost at a reboot.
 fn is_memory(dir: &Path) -> bool {
     statfs(dir).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC)
 }
 
-/// The daemon writes it down; without one this process does, where the daemon would.
+/// The daemon logs it; without one this process does, in the daemon's log.
 fn log(config: &Config, off: bool) {
     let by = match std::env::var("SUDO_USER") {
         Ok(user) => format!("{user} (process {})", std::process::id()),
@@ -73,7 +73,7 @@ fn log(config: &Config, off: bool) {
     }
 }
 
-/// For people.
+/// Formats the result for people.
 pub(super) fn show(document: &Value) -> String {
     if document["disabled"] == true {
         let until = if document["lasts_over_reboot"] == true {

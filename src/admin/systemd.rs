@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The unit by which systemd runs the daemon: it is stopped and restarted by systemctl, or systemd
-//! would start a daemon again that was stopped, beside one that was started.
+//! The unit in which systemd runs the daemon. systemctl stops and restarts it: otherwise systemd
+//! would restart a stopped daemon, beside one that was started manually.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use crate::last_words;
 use crate::limits;
 use crate::runtime::bounded;
 
-/// The unit of the package.
+/// Unit name of the package.
 const USUAL: &str = "nri-runc.service";
 
-/// How long systemctl may take to pass a request on.
+/// Time limit of a systemctl request.
 const REQUEST_WAIT: Duration = Duration::from_secs(10);
 
 /// A unit that exists.
 pub(super) struct Unit(String);
 
 impl Unit {
-    /// The unit whose main process this is.
+    /// Finds the unit whose main process this is.
     ///
     /// # Errors
-    /// Fails when systemd does not answer, or knows no such unit.
+    /// Fails when systemd does not respond, or has no such unit.
     pub(super) fn of(pid: u32) -> Result<Self> {
         let cgroup =
             files::read(&Host::default().path(format!("/proc/{pid}/cgroup")), limits::KERNEL_FILE);
@@ -39,20 +39,20 @@ impl Unit {
         Err(Error::new("no unit of systemd has this main process"))
     }
 
-    /// The unit of the package, where systemd runs it or was to run it: a daemon that was started
-    /// beside it would be in its way. `autostart`: without a unit, a daemon may be started.
+    /// Returns the package's unit, if systemd runs it or should run it: a daemon started beside it
+    /// would be in its way. `autostart`: without a unit, a daemon may be started.
     pub(super) fn that_is_wanted(autostart: bool) -> Option<Self> {
         let state = property(USUAL, "ActiveState").ok()?;
         let is_loaded = property(USUAL, "LoadState").ok()? == "loaded";
         (is_loaded && (state != "inactive" || !autostart)).then(|| Self(USUAL.to_owned()))
     }
 
-    /// Asks systemd to start it, or to end it and start it again; does not wait for it.
+    /// Asks systemd to start or restart it, without waiting.
     pub(super) fn restart(&self) -> Result<()> {
         systemctl(&["--no-block", "restart", &self.0]).map(drop)
     }
 
-    /// Asks systemd to end it, and no longer to start it for a connection.
+    /// Asks systemd to stop it, and its socket, which would start it again.
     pub(super) fn stop(&self) -> Result<()> {
         let socket = self.0.replace(".service", ".socket");
         let _there_may_be_none = systemctl(&["--no-block", "stop", &socket]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `--watch`: a list, then each row that is new, changed or gone, until Ctrl-C. The daemon is asked
-//! once a second; it may go away and come back meanwhile. It only asks.
+//! `--watch`: prints a list, then each row that is new, changed or gone, until Ctrl-C. It asks the
+//! daemon once a second; the daemon may stop and restart meanwhile.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -20,15 +20,15 @@ use super::output::{Format, complain, print, print_json, print_page};
 use super::show::{line_of, widths_of};
 use super::{paint, yaml};
 
-/// The time between two questions.
+/// Interval between two requests.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// One row.
 #[derive(Debug, Clone)]
 pub(super) struct ListRow {
-    /// What stays the same over its life.
+    /// The identity of the row.
     pub(super) key: String,
-    /// What makes it another row: ages and counts do not.
+    /// The values whose change prints the row again: not ages and counts.
     pub(super) compared: String,
     pub(super) cells: Vec<String>,
     pub(super) name: String,
@@ -40,14 +40,14 @@ pub(super) struct WatchedList<'l> {
     pub(super) question: Value,
     pub(super) head: Vec<&'static str>,
     pub(super) rows: &'l dyn Fn(Value) -> Result<Vec<ListRow>>,
-    /// The state of a row that is missing; without one, it goes unmentioned.
+    /// The state to print for a row that disappeared; `None`: nothing is printed.
     pub(super) gone: Option<&'static str>,
 }
 
-/// Prints until a signal ends the process, or nobody reads any more.
+/// Prints until a signal ends the process, or until the reader of standard output is gone.
 ///
 /// # Errors
-/// Fails when the first list cannot be had, or nothing can be written.
+/// Fails when the first request fails, or the output cannot be written.
 pub(super) fn watch(config: &Config, list: &WatchedList<'_>, format: Format) -> Result<u8> {
     let rows = (list.rows)(ask(config, &list.question)?)?;
     let mut seen = Seen::new(&list.head, &rows, format);
@@ -67,7 +67,7 @@ pub(super) fn watch(config: &Config, list: &WatchedList<'_>, format: Format) -> 
                     seen.print(&row)?;
                 }
             }
-            // Each absence once: the daemon may be on its way back.
+            // Each absence is reported once: the daemon may be restarting.
             Err(_) if is_away => {}
             Err(error) => {
                 is_away = true;
@@ -78,7 +78,7 @@ pub(super) fn watch(config: &Config, list: &WatchedList<'_>, format: Format) -> 
     Ok(DONE)
 }
 
-/// Waits this long; whether somebody reads standard output still.
+/// Waits for `wait`; false once the reader of standard output is gone.
 pub(super) fn has_reader(wait: Duration) -> Result<bool> {
     let out = std::io::stdout();
     let mut fds = [PollFd::new(out.as_fd(), PollFlags::empty())];
@@ -89,7 +89,7 @@ pub(super) fn has_reader(wait: Duration) -> Result<bool> {
     }
 }
 
-/// Waits until there is something to read; false once the reader of standard output is gone.
+/// Waits until `input` is readable; false once the reader of standard output is gone.
 pub(super) fn wait_for_lines(input: &impl AsFd) -> Result<bool> {
     let out = std::io::stdout();
     loop {
@@ -120,7 +120,7 @@ impl Seen {
         Self { rows: HashMap::new(), order: Vec::new(), state, widths, format }
     }
 
-    /// Takes the rows of now; those that are to be printed.
+    /// Takes the present rows; returns those to print.
     fn take(&mut self, rows: Vec<ListRow>, gone: Option<&str>) -> Vec<ListRow> {
         let mut news = Vec::new();
         let order: Vec<String> = rows.iter().map(|row| row.key.clone()).collect();

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A JSON document as YAML, in blocks as kubectl prints it. Pure. Whatever a reader could take for
-//! something else than text is quoted, by the rules of YAML 1.1 and 1.2, and characters that a
-//! terminal acts on or hides are escaped: saphyr, which reads YAML for us, writes some of them as
-//! they are.
+//! A JSON document as YAML, in blocks as kubectl prints it. Pure. Text that a reader could take for
+//! another type is quoted, by the rules of YAML 1.1 and 1.2, and characters that a terminal acts on
+//! or hides are escaped: saphyr, the YAML reader of this crate, writes some of them unescaped.
 
 use std::fmt::Write as _;
 
@@ -10,11 +9,11 @@ use serde_json::{Number, Value};
 
 use crate::text::printable;
 
-/// Words that YAML 1.1 or 1.2 takes for something else than text, whatever their case.
+/// Words that YAML 1.1 or 1.2 reads as another type than text, in any case.
 const RESERVED: [&str; 12] =
     ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity"];
 
-/// The document; it ends with a line feed.
+/// Renders the document, with a final line feed.
 pub(super) fn yaml(document: &Value) -> String {
     let mut out = String::new();
     match leaf(document) {
@@ -26,7 +25,7 @@ pub(super) fn yaml(document: &Value) -> String {
     out
 }
 
-/// What stands on one line.
+/// Renders a value that fits on one line.
 fn leaf(value: &Value) -> Option<String> {
     match value {
         Value::Null => Some("null".to_owned()),
@@ -38,7 +37,7 @@ fn leaf(value: &Value) -> Option<String> {
     }
 }
 
-/// A list or an object that is not empty. The caller has written the indentation of its first line.
+/// Adds a non-empty list or object. The caller has written the indentation of its first line.
 fn add_block(out: &mut String, value: &Value, indent: usize) {
     let margin = " ".repeat(indent);
     if let Value::Array(items) = value {
@@ -75,7 +74,7 @@ fn add_after_dash(out: &mut String, item: &Value, indent: usize) {
     }
 }
 
-/// Without an exponent, which YAML 1.1 takes for text.
+/// Renders a number without an exponent, which YAML 1.1 reads as text.
 fn number_text(number: &Number) -> String {
     match number.as_f64() {
         Some(value) if number.is_f64() => {
@@ -86,7 +85,7 @@ fn number_text(number: &Number) -> String {
     }
 }
 
-/// Text as it is where nothing else can be meant, else between quotation marks.
+/// Renders text as it is if that is unambiguous, else quoted.
 fn scalar(text: &str) -> String {
     let is_inner =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/' | '-' | '+' | '@' | ' ');

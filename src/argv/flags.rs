@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The flags of runc, crun and youki: which of them take a value, and which ones the wrapper reads.
+//! The flags of runc, crun and youki: which of them take a value, and which the wrapper reads.
 //!
-//! Tables only; `walk.rs` applies them. A flag is listed either because the wrapper needs its value or
-//! because its value must not be mistaken for the verb or the container's id.
+//! Tables only; `walk.rs` applies them. A flag is listed if the wrapper needs its value, or if its
+//! value must not be mistaken for the verb or the container's ID.
 //! Reference: the `--help` of runc 1.1 to 1.6, crun 1.8 to 1.29 and youki 0.7, by verb.
 
 use super::Verb;
@@ -12,20 +12,20 @@ use super::Verb;
 pub(super) struct Flag {
     /// The long name without dashes.
     pub(super) name: &'static str,
-    /// The letters it can be given by.
+    /// Its one-letter forms.
     pub(super) letters: &'static str,
     /// Whether it needs a value, which may be the next word.
     pub(super) takes_word: bool,
-    /// What the wrapper makes of it.
+    /// Its meaning to the wrapper.
     pub(super) means: FlagMeaning,
-    /// Whose long name this is: decides about `-name` and about abbreviations.
+    /// The runtimes with this long name: decides about `-name` and about abbreviations.
     pub(super) known_by: KnownBy,
 }
 
-/// Which runtimes know a long name. Only runc reads `-name` as `--name`, only crun reads `--na` so.
+/// The runtimes that know a long name. Only runc reads `-name` as `--name`, only crun `--na`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KnownBy {
-    /// runc and crun; youki as well unless its own table says no.
+    /// runc and crun; youki too, unless its own table differs.
     All,
     Runc,
     Crun,
@@ -42,7 +42,7 @@ impl KnownBy {
     }
 }
 
-/// What a flag means to the wrapper.
+/// The meaning of a flag to the wrapper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlagMeaning {
     Root,
@@ -54,7 +54,7 @@ pub(super) enum FlagMeaning {
     Bundle,
     Config,
     PidFile,
-    /// The file of the process that `exec` starts.
+    /// The file with the process that `exec` starts.
     Process,
     /// The terminal and the user of that process.
     Tty,
@@ -65,11 +65,11 @@ pub(super) enum FlagMeaning {
     Force,
     Detach,
     All,
-    /// The id is a pattern and names no container.
+    /// The ID is a pattern, not a container's.
     Regex,
-    /// The runtime prints something and does nothing else.
+    /// The runtime only prints something.
     Help,
-    /// Not used; it is listed because of the value that it takes or does not take.
+    /// Not used; listed because it takes a value, or takes none.
     Passed,
 }
 
@@ -91,7 +91,7 @@ const fn lone(
     Flag { name, letters, takes_word: false, means, known_by }
 }
 
-/// Before the verb; runc 1.6 takes the long names after it, too.
+/// Flags before the verb; runc 1.6 takes the long names after it, too.
 pub(super) const GLOBAL: &[Flag] = &[
     word("root", "r", FlagMeaning::Root, KnownBy::All),
     word("log", "l", FlagMeaning::Log, KnownBy::All),
@@ -100,21 +100,21 @@ pub(super) const GLOBAL: &[Flag] = &[
     lone("systemd-cgroup", "s", FlagMeaning::SystemdCgroup, KnownBy::All),
     word("cgroup-manager", "", FlagMeaning::CgroupManager, KnownBy::Crun),
     lone("debug", "", FlagMeaning::Passed, KnownBy::All),
-    // crun takes a word along here as well. Not `KnownBy::All`, for it reads `--ro` as `--root`.
+    // crun takes the next word here as well. Not `KnownBy::All`, as it reads `--ro` as `--root`.
     word("rootless", "", FlagMeaning::Passed, KnownBy::Runc),
     // Removed in runc 1.4; containerd up to 1.6 can be configured to send it.
     word("criu", "", FlagMeaning::Passed, KnownBy::Runc),
     lone("systemd-log", "", FlagMeaning::Passed, KnownBy::Youki),
 ];
 
-/// What ends a call before its verb is looked at.
+/// Flags that end a call before its verb is read.
 pub(super) const GLOBAL_ENDS: &[Flag] = &[
     lone("help", "h?", FlagMeaning::Help, KnownBy::All),
     lone("usage", "", FlagMeaning::Help, KnownBy::Crun),
     lone("version", "vV", FlagMeaning::Help, KnownBy::All),
 ];
 
-/// The same after the verb, where no runtime has `--version`.
+/// Flags that end a call after the verb; no runtime has `--version` there.
 pub(super) const VERB_ENDS: &[Flag] = &[
     lone("help", "h?", FlagMeaning::Help, KnownBy::All),
     lone("usage", "", FlagMeaning::Help, KnownBy::Crun),
@@ -157,7 +157,7 @@ const RESTORE: &[Flag] = &[
     word("empty-ns", "", FlagMeaning::Passed, KnownBy::Runc),
     word("lsm-profile", "", FlagMeaning::Passed, KnownBy::All),
     word("lsm-mount-context", "", FlagMeaning::Passed, KnownBy::All),
-    // crun declares it without a value and then takes the next word all the same.
+    // crun declares it without a value, but takes the next word.
     word("network-lock", "", FlagMeaning::Passed, KnownBy::Crun),
     lone("no-subreaper", "", FlagMeaning::Passed, KnownBy::Runc),
     lone("no-pivot", "", FlagMeaning::Passed, KnownBy::Runc),
@@ -188,7 +188,7 @@ const UPDATE: &[Flag] = &[
     word("memory-reservation", "", FlagMeaning::Resource, KnownBy::All),
     word("memory-swap", "", FlagMeaning::Resource, KnownBy::All),
     word("pids-limit", "", FlagMeaning::Resource, KnownBy::All),
-    // Not part of the resources that `--resources` carries in any runtime: they stay flags.
+    // No runtime's `--resources` carries these: they stay flags.
     word("l3-cache-schema", "", FlagMeaning::Passed, KnownBy::All),
     word("mem-bw-schema", "", FlagMeaning::Passed, KnownBy::All),
 ];
@@ -218,14 +218,14 @@ const EXEC: &[Flag] = &[
     word("cap", "c", FlagMeaning::Passed, KnownBy::All),
     word("preserve-fds", "", FlagMeaning::Passed, KnownBy::All),
     word("cgroup", "", FlagMeaning::Passed, KnownBy::All),
-    // crun takes a value only as `--tty=VALUE`, which no flag needs a place in this table for.
+    // crun takes a value only as `--tty=VALUE`, for which no table entry is needed.
     lone("tty", "t", FlagMeaning::Tty, KnownBy::All),
     lone("no-new-privs", "", FlagMeaning::Passed, KnownBy::All),
     lone("ignore-paused", "", FlagMeaning::Passed, KnownBy::Runc),
     lone("no-subreaper", "", FlagMeaning::Passed, KnownBy::Runc),
 ];
 
-/// The verb's own flags.
+/// Returns the verb's own flags.
 pub(super) fn of_verb(verb: Verb) -> &'static [Flag] {
     match verb {
         Verb::Create => CREATE,
@@ -240,7 +240,7 @@ pub(super) fn of_verb(verb: Verb) -> &'static [Flag] {
     }
 }
 
-/// The verbs whose calls the wrapper reads, by name.
+/// The verbs whose command lines the wrapper reads, by name.
 pub(super) const VERBS: &[(&str, Verb)] = &[
     ("create", Verb::Create),
     ("run", Verb::Run),
@@ -255,7 +255,7 @@ pub(super) const VERBS: &[(&str, Verb)] = &[
     ("state", Verb::State),
 ];
 
-/// The verbs that the runtimes have besides: known, so that a word is seen to be a verb.
+/// The runtimes' other verbs, listed so that a word is recognized as a verb.
 pub(super) const OTHER_VERBS: &[&str] = &[
     "checkpoint",
     "checkpointt", // youki's spelling

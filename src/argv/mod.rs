@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! runc's command line, read by a table and never rewritten.
+//! Parses runc's command line by a table, and never rewrites it.
 //!
-//! [`read`] finds the verb, the id and the few flags the wrapper acts on. It never fails: what
-//! it cannot read passes to the runtime as it came, and the runtime says what is wrong with it.
-//! The words themselves are never copied, mended or reordered here; only
-//! [`for_update_by_stdin`] and [`with_process_file`] make another command line.
+//! [`read`] finds the verb, the ID and the few flags that the wrapper acts on. It never fails:
+//! words that it cannot parse pass to the runtime unchanged, and the runtime reports the error. The
+//! words themselves are never copied, corrected or reordered here; only [`for_update_by_stdin`] and
+//! [`with_process_file`] build another command line.
 //!
-//! One reader serves three grammars. Where they differ, runc is read first:
+//! One parser serves three grammars. Where they differ, runc is tried first:
 //!
 //! * `-bundle B` is a long name (runc), not `-b undle` (crun, youki); `-b=B` is `B` (runc,
 //!   youki), not `=B` (crun). Only words that mean nothing to runc are tried as crun's and
 //!   youki's bundled letters (`-fr`, `-bB`) and crun's shortened names (`--bund`).
-//! * Flags count wherever they stand, also after the id (runc, youki; crun refuses them there),
+//! * Flags count at any place, also after the ID (runc, youki; crun refuses them there),
 //!   and runc 1.6 takes global flags after the verb. `exec` and `kill` end at their first plain
 //!   word, as in runc 1.6: up to 1.5 `kill ID --all 9` went to the container `9`.
 //! * A flag given twice: the last wins (runc, crun; youki refuses most).
-//! * The ids `help` and `h` ask for help, as in runc 1.6, whatever the runtime. Up to runc 1.5
-//!   and in crun they are ids: no plugin hears of a container that somebody calls so.
+//! * The IDs `help` and `h` request help, as in runc 1.6, for any runtime. Up to runc 1.5 and in
+//!   crun they are IDs: such a call is inert here, and the wrapper still involves plugins.
 //! * A lone flag may have a value, `--force=false` (runc; the others refuse it).
 //!
-//! Where a runtime would refuse what we can read, the call still counts as a real one: asking
-//! plugins in vain is the harmless mistake. A call is inert only if no runtime would act on it,
-//! but for those two ids.
+//! Words that we can parse count as a real call even if a runtime would refuse them: asking plugins
+//! in vain is harmless. A call is inert only if no runtime would act on it, except for those two
+//! IDs.
 //!
-//! A flag in no table is taken to need no value, unless that leaves a plain word too many: then
-//! the word behind it was its value. So a flag of a coming runtime hides neither verb nor id.
+//! An unlisted flag is taken to need no value, unless that leaves a plain word too many: then the
+//! next word was its value. So a flag of a future runtime hides neither verb nor ID.
 //!
 //! Reference: urfave/cli v1 and v3 over Go's `flag` (runc), glibc argp (crun), clap (youki).
 
@@ -38,12 +38,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use flags::{Flag, FlagMeaning};
 use walk::{CommandPart, walk_globals, walk_verb};
 
-/// The verbs the wrapper treats differently; everything else is `Other` and passes through.
+/// The verbs that the wrapper handles; all others are `Other` and pass through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Verb {
     /// `create`.
     Create,
-    /// `run`: create and start in one.
+    /// `run`: creates and starts.
     Run,
     /// `restore`: a create from a checkpoint.
     Restore,
@@ -63,17 +63,17 @@ pub enum Verb {
     Exec,
     /// `state`.
     State,
-    /// Our own verb; only as the very first word, so that no container or flag is taken for it.
+    /// Our own verb; only as the first word, so that no container or flag is mistaken for it.
     Nri,
     /// Any other verb, known or not.
     Other,
-    /// There is no verb.
+    /// No verb.
     #[default]
     None,
 }
 
 impl Verb {
-    /// The verb as it is written; `other` and `none` for the last two.
+    /// Returns the verb as written; `other` and `none` for the last two.
     pub fn name(self) -> &'static str {
         match self {
             Self::Nri => "nri",
@@ -95,17 +95,17 @@ impl Verb {
         }
     }
 
-    /// The verb that a word names.
+    /// Returns the verb that a word names.
     pub fn from_word(word: &OsStr) -> Self {
         flags::VERBS.iter().find(|(name, _)| word == *name).map_or(Self::Other, |(_, verb)| *verb)
     }
 
-    /// Whether it makes a container.
+    /// Whether it creates a container.
     pub fn creates(self) -> bool {
         self == Self::Create || self.creates_and_starts()
     }
 
-    /// Whether it makes a container and starts it in one go.
+    /// Whether it creates and starts a container.
     pub fn creates_and_starts(self) -> bool {
         self == Self::Run || self == Self::Restore
     }
@@ -127,9 +127,9 @@ pub struct CommandLine {
     pub verb: Verb,
     /// The verb's index in argv.
     pub verb_index: Option<usize>,
-    /// The container's id. `None` also where the word is a pattern (crun's `--regex`).
+    /// The container's ID. `None` also if the word is a pattern (crun's `--regex`).
     pub id: Option<OsString>,
-    /// Its index in argv; what follows in an `exec` is the command.
+    /// Its index in argv; the words after it are an `exec`'s command.
     pub id_index: Option<usize>,
     /// `--root`.
     pub root: Option<OsString>,
@@ -139,7 +139,7 @@ pub struct CommandLine {
     pub log_format: Option<OsString>,
     /// `--systemd-cgroup`, or crun's `--cgroup-manager systemd`.
     pub systemd_cgroup: bool,
-    /// `--bundle`; absent and empty both mean the current folder.
+    /// `--bundle`; absent and empty both mean the current directory.
     pub bundle: Option<OsString>,
     /// crun's `--config` of create and run: the file it reads instead of `config.json`.
     pub config: Option<OsString>,
@@ -163,8 +163,8 @@ pub struct CommandLine {
     pub all: bool,
     /// The runtime will print help, a version or a usage error and touch no container.
     pub is_inert: bool,
-    /// The single resources of update, in their order: what [`for_update_by_stdin`] takes out
-    /// besides `--resources`. runc reads them only where there is no `--resources`.
+    /// The single resources of update, in their order, which [`for_update_by_stdin`] removes along
+    /// with `--resources`. runc ignores them if `--resources` is given.
     pub resource_flags: Vec<ResourceFlag>,
 }
 
@@ -173,7 +173,7 @@ pub struct CommandLine {
 pub struct ProcessFlag {
     /// A file with the document of a process.
     pub value: OsString,
-    /// The argv word that ends with it: one of its own, or the flag's.
+    /// The index of the argv word that ends with the value: the next word, or the flag itself.
     pub word: usize,
 }
 
@@ -186,7 +186,7 @@ pub struct ResourcesFlag {
     pub range: Range<usize>,
 }
 
-/// One resource given as a flag of its own, such as `--memory 5`.
+/// One resource given as a separate flag, such as `--memory 5`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResourceFlag {
     /// The long name without dashes, in full.
@@ -197,20 +197,20 @@ pub struct ResourceFlag {
     pub range: Range<usize>,
 }
 
-/// Whether no runtime makes a container of this id: below a runtime's root it means the root
-/// itself, or what is above.
+/// Whether no runtime creates a container of this ID: below a runtime's root it means the root
+/// itself, or a directory above.
 pub(crate) fn is_never_an_id(id: &OsStr) -> bool {
     id.is_empty() || id == "." || id == ".."
 }
 
-/// Whether runc takes this id. It has letters, digits and these signs only; versions before 1.2
-/// take the comma as well.
+/// Whether runc accepts this ID: letters, digits and these signs only; versions before 1.2 also
+/// accept the comma.
 pub(crate) fn is_id_of_runc(id: &OsStr) -> bool {
     let is_usual = |byte: &u8| byte.is_ascii_alphanumeric() || b"_+-.,".contains(byte);
     !is_never_an_id(id) && id.as_encoded_bytes().iter().all(is_usual)
 }
 
-/// Reads a command line; `argv` includes `argv[0]`.
+/// Parses a command line; `argv` includes `argv[0]`.
 pub fn read(argv: &[OsString]) -> CommandLine {
     if argv.get(1).is_some_and(|word| word == "nri") {
         return CommandLine { verb: Verb::Nri, verb_index: Some(1), ..CommandLine::default() };
@@ -226,11 +226,11 @@ pub fn read(argv: &[OsString]) -> CommandLine {
     reading.finish(word.is_some_and(|word| asks_for_help(word)))
 }
 
-/// The same call with its resources taken from standard input: `--resources` and the single
-/// resources go, `--resources=-` comes right after the verb, every other word stays.
+/// Returns the command line with its resources from standard input: `--resources` and the single
+/// resources are removed, `--resources=-` is inserted right after the verb, all other words stay.
 ///
-/// It is one word on purpose. runc 1.1 sorts flags to the front before it reads them, and a
-/// lone `-` behind them: of `--resources - --l3-cache-schema X ID` it takes the file named
+/// It is one word, because runc 1.1 sorts flags to the front before it reads them, and a lone
+/// `-` after them: of `--resources - --l3-cache-schema X ID` it takes the file named
 /// `--l3-cache-schema`.
 pub fn for_update_by_stdin(argv: &[OsString], call: &CommandLine) -> Vec<OsString> {
     let Some(verb_index) = call.verb_index else { return argv.to_vec() };
@@ -254,13 +254,13 @@ pub fn for_update_by_stdin(argv: &[OsString], call: &CommandLine) -> Vec<OsStrin
     words
 }
 
-/// The `--process` of an `exec` that counts: runc takes an empty one for none.
+/// Returns the effective `--process` of an `exec`: runc ignores an empty one.
 pub(crate) fn process_file(call: &CommandLine) -> Option<&ProcessFlag> {
     call.process.as_ref().filter(|flag| !flag.value.is_empty())
 }
 
-/// The same `exec` with its process read from `file`; every other word stays, and so does the
-/// spelling of the flag.
+/// Returns the `exec` with its process read from `file`; all other words and the flag's spelling
+/// stay.
 pub(crate) fn with_process_file(
     argv: &[OsString],
     flag: &ProcessFlag,
@@ -276,10 +276,10 @@ pub(crate) fn with_process_file(
     words
 }
 
-/// The signals that engines end an infrastructure container with, by number and name.
+/// The signals with which engines stop an infrastructure container, by number and name.
 const ENDING_SIGNALS: [(u8, &str); 4] = [(2, "INT"), (3, "QUIT"), (9, "KILL"), (15, "TERM")];
 
-/// The number of the signal that a `kill` sends, if it is meant to end the process. Without one,
+/// Returns the number of the signal that a `kill` sends, if it should end the process. Without one,
 /// runc and crun send SIGTERM.
 pub(crate) fn ending_signal(call: &CommandLine) -> Option<u8> {
     let Some(signal) = &call.signal else { return Some(15) };
@@ -293,14 +293,14 @@ fn asks_for_help(word: &OsStr) -> bool {
     word == "help" || word == "h"
 }
 
-/// Collects the meaning of the words.
+/// Collects the meanings of the words.
 #[derive(Default)]
 struct CommandLineReader {
     call: CommandLine,
     asks_for_help: bool,
     by_pattern: bool,
     is_starved: bool,
-    /// The id so far may be the value of a flag we do not know.
+    /// The ID so far may be the value of an unlisted flag.
     id_may_be_value: bool,
 }
 
@@ -371,7 +371,7 @@ impl CommandLineReader {
     }
 }
 
-/// Go's spellings of false; anything else that is no true is an error there.
+/// Whether Go reads this as false; other values that are not true are an error there.
 fn is_false(value: &OsStr) -> bool {
     matches!(value.as_bytes(), b"0" | b"f" | b"F" | b"false" | b"False" | b"FALSE")
 }

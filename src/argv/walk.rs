@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Walks a command line by the tables of `flags.rs` and passes each flag and word on.
+//! Walks a command line by the tables of `flags.rs` and emits each flag and word.
 //!
-//! It knows where a flag's value ends but not what a flag means. Reference: `mod.rs`.
+//! It knows where a flag's value ends, but not the flag's meaning. Reference: `mod.rs`.
 
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
@@ -10,22 +10,22 @@ use std::os::unix::ffi::OsStrExt;
 use super::Verb;
 use super::flags::{self, Flag, GLOBAL, GLOBAL_ENDS, VERB_ENDS};
 
-/// What the walk over a command line meets.
+/// One part of a command line.
 pub(super) enum CommandPart<'a> {
-    /// A flag of a table; `value` is the next word's or the one behind `=`.
+    /// A flag of a table; `value` is the next word or the text after `=`.
     Flag { flag: &'static Flag, value: Option<&'a OsStr>, words: Range<usize> },
-    /// A plain word of the verb. `may_be_value`: a flag in no table stands right before it.
+    /// A plain word of the verb. `may_be_value`: an unlisted flag is right before it.
     Word { word: &'a OsStr, at: usize, may_be_value: bool },
-    /// The word behind the container's id, where `kill` has its signal.
+    /// The word after the container's ID, `kill`'s signal.
     Signal { word: &'a OsStr },
     /// The last word is a flag whose value is missing.
     Starved,
 }
 
-/// Walks the words before the verb and returns the verb's place.
+/// Walks the words before the verb; returns the verb's index.
 ///
-/// The first plain word is the verb. Behind a flag we do not know it may be that flag's value:
-/// then it is passed over if it is no verb's name and one follows.
+/// The first plain word is the verb. After an unlisted flag it may be that flag's value: then it is
+/// skipped unless it names a verb, if a verb follows.
 pub(super) fn walk_globals<'a>(
     argv: &'a [OsString],
     sink: &mut dyn FnMut(CommandPart<'a>),
@@ -59,7 +59,7 @@ fn is_known_verb(word: &OsStr) -> bool {
     Verb::from_word(word) != Verb::Other || flags::OTHER_VERBS.iter().any(|name| word == *name)
 }
 
-/// Walks the words after the verb; those of a verb that only passes through are not looked at.
+/// Walks the words after the verb; ignores those of a verb that passes through.
 pub(super) fn walk_verb<'a>(
     argv: &'a [OsString],
     verb_index: usize,
@@ -100,23 +100,23 @@ pub(super) fn walk_verb<'a>(
     }
 }
 
-/// One word of a command line, understood.
+/// The kind of a word of a command line.
 enum Step {
     /// Not a flag.
     Word,
     /// `--`.
     End,
-    /// Flags of a table, in this many words.
+    /// Flags of a table, over this many words.
     Flags { words: usize },
-    /// A flag of no table.
+    /// An unlisted flag.
     Unknown { has_value: bool },
 }
 
-/// The flags that can stand at one place.
+/// The flags that are valid at one place.
 struct Tables {
     own: &'static [Flag],
     ends: &'static [Flag],
-    /// Global flags after the verb: long names in full only.
+    /// Global flags after the verb: full long names only.
     outer: &'static [Flag],
 }
 
@@ -156,7 +156,7 @@ impl Tables {
         self.own.iter().chain(self.ends)
     }
 
-    /// A name in full or a single letter. Go's `flag` takes either with one dash or two.
+    /// Finds a full name or a single letter. Go's `flag` takes either with one dash or two.
     fn exact(&self, name: &[u8], dashes: usize) -> Option<&'static Flag> {
         if let [letter] = name {
             return self.letter(*letter);
@@ -170,7 +170,7 @@ impl Tables {
         self.own_and_ends().find(|flag| flag.letters.as_bytes().contains(&letter))
     }
 
-    /// crun: the beginning of exactly one of its names.
+    /// Finds the flag of crun that this abbreviates, if only one.
     fn shortened(&self, name: &[u8]) -> Option<&'static Flag> {
         let mut fitting = self
             .own_and_ends()
@@ -179,7 +179,7 @@ impl Tables {
         if name.is_empty() || fitting.next().is_some() { None } else { first }
     }
 
-    /// Whether every letter up to one that takes a value is a flag.
+    /// Whether every letter is a flag, up to one that takes a value.
     fn are_letters(&self, body: &[u8]) -> bool {
         for byte in body {
             match self.letter(*byte) {
@@ -212,7 +212,7 @@ impl Tables {
     }
 }
 
-/// Hands a flag on with its value, and returns how many words it took.
+/// Emits a flag with its value; returns the number of its words.
 fn emit<'a>(
     argv: &'a [OsString],
     at: usize,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One entry of the audit log, as the daemon states it. Data only.
+//! One entry of the audit log, as the daemon records it. Data only.
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// What happened. The words are those of the lines, which scripts search for.
+/// The event of an entry. Scripts search for its names in the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AuditAction {
-    /// A value is in force.
+    /// A value was applied.
     Applied,
     /// A request was refused, for this field if one is named.
     Refused,
@@ -15,24 +15,24 @@ pub(crate) enum AuditAction {
     WouldRefuse,
     /// An injection in audit mode would have set it.
     WouldInject,
-    /// A value was not applied, or a plugin was left out, and the request went on.
+    /// A value was not applied, or a plugin was left out, and the request continued.
     Skipped,
     /// A plugin's request to end a container was carried out.
     Evicted,
-    /// A process was started in a container, or was to be.
+    /// A process was started, or was to be started, in a container.
     Exec,
-    /// A plugin was synchronized: from now on it is asked.
+    /// A plugin was synchronized: it receives requests from now on.
     Connected,
-    /// A plugin is gone.
+    /// A plugin disconnected.
     Disconnected,
-    /// A plugin was turned away, or could not be started or synchronized.
+    /// A plugin was refused, or could not be started or synchronized.
     Rejected,
     /// Lines are missing here.
     Lost,
 }
 
 impl AuditAction {
-    /// All of them, in the order of `docs/audit.md`.
+    /// All actions, in the order of `docs/audit.md`.
     pub(crate) const ALL: [Self; 11] = [
         Self::Applied,
         Self::Refused,
@@ -47,12 +47,13 @@ impl AuditAction {
         Self::Lost,
     ];
 
-    /// Whether it is about a connection: whoever holds the plugin socket can make many of them.
+    /// Whether it is about a connection: any process with access to the plugin socket can cause
+    /// many of these.
     pub(crate) fn is_about_connections(self) -> bool {
         matches!(self, Self::Connected | Self::Disconnected | Self::Rejected)
     }
 
-    /// Its word in the lines.
+    /// Its name in the lines.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Applied => "applied",
@@ -70,7 +71,7 @@ impl AuditAction {
     }
 }
 
-/// The pod and the container that an entry is about; empty where there is none.
+/// The pod and the container of an entry; empty without one.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AuditSubject {
     pub(crate) engine: String,
@@ -81,17 +82,17 @@ pub(crate) struct AuditSubject {
     pub(crate) container_id: String,
 }
 
-/// A process that `exec` started or was to start. What is absent could not be read.
+/// A process that `exec` started or was to start. `None` members could not be read.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct ExecutedProcess {
     /// `UID:GID`.
     pub(crate) user: Option<String>,
-    /// The user of the login behind it.
+    /// The login user (`/proc/PID/loginuid`).
     #[serde(rename = "loginuid")]
     pub(crate) login_uid: Option<u32>,
-    /// Names of the processes that asked for it, up to the engine's shim.
+    /// Names of the calling processes, up to the engine's shim.
     pub(crate) caller: Vec<String>,
-    /// The arguments that the configuration lets the line have.
+    /// The arguments that the configuration permits in the line.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) args: Vec<String>,
     pub(crate) terminal: Option<bool>,
@@ -101,7 +102,7 @@ pub(crate) struct ExecutedProcess {
     pub(crate) exit_code: Option<i32>,
 }
 
-/// One entry. Members that do not apply stay empty and are not in the line.
+/// One entry. Empty members are not in the line.
 #[derive(Debug, Clone)]
 pub(crate) struct AuditEntry {
     /// Unix time in nanoseconds.
@@ -113,19 +114,19 @@ pub(crate) struct AuditEntry {
     pub(crate) plugin: String,
     /// Path in config.json, `cgroup:FILE`, or NRI's name of a field that was refused.
     pub(crate) field: String,
-    /// Value before and after. Only an entry about an applied value has them.
+    /// The value before and after, of an applied value.
     pub(crate) values: Option<(Value, Value)>,
-    /// Only an entry about such a process has it.
+    /// The process, of an entry about `exec`.
     pub(crate) executed: Option<ExecutedProcess>,
     /// The rule that decided.
     pub(crate) rule: String,
-    /// Why, in one line.
+    /// The reason, in one line.
     pub(crate) reason: String,
     pub(crate) subject: AuditSubject,
 }
 
 impl AuditEntry {
-    /// An entry of now, without any detail.
+    /// Creates an entry with the present time and no details.
     pub(crate) fn new(action: AuditAction) -> Self {
         Self {
             at: crate::clock::now(),
@@ -141,28 +142,28 @@ impl AuditEntry {
         }
     }
 
-    /// At which event, or by which command.
+    /// Sets the event or command.
     #[must_use]
     pub(crate) fn at_event(mut self, event: &str) -> Self {
         event.clone_into(&mut self.event);
         self
     }
 
-    /// By which plugin.
+    /// Sets the plugin.
     #[must_use]
     pub(crate) fn by(mut self, plugin: &str) -> Self {
         plugin.clone_into(&mut self.plugin);
         self
     }
 
-    /// About which field.
+    /// Sets the field.
     #[must_use]
     pub(crate) fn of_field(mut self, field: &str) -> Self {
         field.clone_into(&mut self.field);
         self
     }
 
-    /// For which reason.
+    /// Sets the reason.
     #[must_use]
     pub(crate) fn because(mut self, reason: &str) -> Self {
         reason.clone_into(&mut self.reason);

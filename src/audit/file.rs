@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The audit log as a file of root (0600) with a bounded size: at its limit it becomes `NAME.1`,
-//! which was `NAME.2` before, and the oldest is removed. Whole lines only: one that the disk takes
-//! in part is taken back. Lines about connections have a share of each file, so that a flood of them
-//! turns no log over.
+//! The audit log as a file of root (0600) with a bounded size: at its limit it is renamed to
+//! `NAME.1`, the former one to `NAME.2`, and the oldest is removed. It has whole lines only: a
+//! partial write is truncated. Lines about connections have a share of each file, so that a flood
+//! of them causes no rotation.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::presence::IfThere;
 
-/// The share of a file that lines about connections may have: one in so many bytes.
+/// Divisor: lines about connections may use `max_size / SHARE` bytes of a file.
 const SHARE: u64 = 4;
 
 /// The files of the log, and the one that is open.
@@ -28,7 +28,7 @@ struct OpenFile {
     file: File,
     inode: (u64, u64),
     size: u64,
-    /// How much of the share of connections is used.
+    /// Bytes used of the share of lines about connections.
     about_connections: u64,
 }
 
@@ -37,10 +37,10 @@ impl RotatedFile {
         Self { path: path.to_owned(), max_size, max_files: max_files.max(1), open: None }
     }
 
-    /// Appends a line, which ends with its line feed.
+    /// Appends a line, including its line feed.
     ///
     /// # Errors
-    /// Fails when the file system refuses; the file has whole lines then.
+    /// Fails when the file system refuses; the file still has whole lines only.
     pub(super) fn append(&mut self, line: &[u8]) -> io::Result<()> {
         let length = u64::try_from(line.len()).unwrap_or(u64::MAX);
         let size = self.opened()?.size;
@@ -50,7 +50,7 @@ impl RotatedFile {
         }
         let open = self.opened()?;
         if let Err(error) = open.file.write_all(line) {
-            // Half a line would spoil the next one too.
+            // Half a line would corrupt the next one too.
             let _best_effort = open.file.set_len(open.size);
             return Err(error);
         }
@@ -58,8 +58,8 @@ impl RotatedFile {
         Ok(())
     }
 
-    /// Appends a line about a connection, unless such lines have their share of the file, or it would be
-    /// set aside for this one; false then.
+    /// Appends a line about a connection; returns false if such lines have used their share of the
+    /// file, or it would need a rotation.
     ///
     /// # Errors
     /// Fails as `append` does.
@@ -76,7 +76,7 @@ impl RotatedFile {
         Ok(true)
     }
 
-    /// The file under this name now: an operator may have moved the one that was open.
+    /// Returns the file that has this name now: an operator may have moved the open one.
     fn opened(&mut self) -> io::Result<&mut OpenFile> {
         let there = std::fs::symlink_metadata(&self.path).or_absent();
         let inode = there.map(|there| (there.dev(), there.ino()));
@@ -84,7 +84,7 @@ impl RotatedFile {
             Some(open) => open,
             None => {
                 let mut open = open(&self.path)?;
-                // What is there counts as shared: a restart grants no second quarter.
+                // Existing bytes count as used: a restart grants no second share.
                 let left = self.max_size.saturating_sub(open.size) / SHARE;
                 open.about_connections = (self.max_size / SHARE).saturating_sub(left);
                 open
@@ -99,7 +99,7 @@ fn open(path: &Path) -> io::Result<OpenFile> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
     let mut options = OpenOptions::new();
-    // O_NONBLOCK: a fifo in its place must not stop the thread.
+    // O_NONBLOCK: a FIFO in its place must not block the thread.
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
     options.read(true).append(true).create(true).mode(0o600).custom_flags(flags);
     let mut file = options.open(path)?;
@@ -112,7 +112,7 @@ fn open(path: &Path) -> io::Result<OpenFile> {
     }
     let mut size = there.len();
     if size > 0 && !ends_a_line(&mut file)? {
-        // A crash cut the last line off.
+        // A crash truncated the last line.
         file.write_all(b"\n")?;
         size += 1;
     }
@@ -126,7 +126,7 @@ fn ends_a_line(file: &mut File) -> io::Result<bool> {
     Ok(last == *b"\n")
 }
 
-/// `NAME` becomes `NAME.1` and so on; the oldest goes.
+/// Renames `NAME` to `NAME.1` and so on; the oldest is removed.
 fn rotate(path: &Path, max_files: u32) -> io::Result<()> {
     if max_files == 1 {
         return std::fs::remove_file(path);
@@ -140,7 +140,7 @@ fn rotate(path: &Path, max_files: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// The name of the file that was set aside so many rotations ago; 0 is the present one.
+/// Returns the name of the file after `number` rotations; 0 is the present one.
 pub(super) fn rotated(path: &Path, number: u32) -> PathBuf {
     if number == 0 {
         return path.to_owned();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The audit log in the journal: the line is the message, and what operators filter by are fields.
+//! The audit log in the journal: the line is the message, and its filterable members are fields.
 
 use std::io;
 use std::os::unix::net::UnixDatagram;
@@ -8,16 +8,16 @@ use std::time::Duration;
 use super::entry::AuditEntry;
 use crate::journal::{SOCKET, push_field};
 
-/// By which `journalctl -t` finds the lines.
+/// The identifier of the lines for `journalctl -t`.
 pub(crate) const IDENTIFIER: &str = "nri-runc-audit";
 
-/// How long a line may wait for a journal that does not read.
+/// Time limit for sending a line to a journal that does not read.
 const SEND_WAIT: Duration = Duration::from_secs(2);
 
 /// The journal's priority of every line: informational.
 const PRIORITY: u8 = 6;
 
-/// The socket to the journal, opened with the first line.
+/// The socket to the journal, connected with the first line.
 #[derive(Debug, Default)]
 pub(super) struct Journal(Option<UnixDatagram>);
 
@@ -25,7 +25,7 @@ impl Journal {
     /// Sends a message of [`datagram`].
     ///
     /// # Errors
-    /// Fails when there is no journal, or it does not read.
+    /// Fails when the journal is missing or does not read.
     pub(super) fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
         let socket = match self.0.take() {
             Some(socket) => socket,
@@ -44,7 +44,7 @@ fn connect() -> io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-/// The native protocol of the journal: NAME=VALUE lines.
+/// Formats a message of the journal's native protocol: NAME=VALUE lines.
 pub(super) fn datagram(entry: &AuditEntry, line: &str) -> String {
     let mut datagram =
         format!("SYSLOG_IDENTIFIER={IDENTIFIER}\nPRIORITY={PRIORITY}\nMESSAGE={line}\n");

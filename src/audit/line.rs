@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An entry as a line: JSON in ASCII, of a bounded length. Names, reasons and values come from
-//! tenants and plugins: none of them can end the line, begin another or reach a terminal as
-//! anything but escapes.
+//! tenants and plugins: they are escaped, so that none can end the line, begin another or control a
+//! terminal.
 
 use std::fmt::Write as _;
 
@@ -11,23 +11,23 @@ use serde_json::Value;
 use super::entry::{AuditEntry, AuditSubject, ExecutedProcess};
 use super::redact;
 
-/// The version of the form of the lines.
+/// Version of the line format.
 const VERSION: u32 = 1;
 
-/// Longer texts and values are cut, in bytes.
+/// Maximum bytes of a text and of a value; longer ones are cut.
 const TEXT: usize = 1024;
 const VALUE: usize = 4096;
 
-/// No line is longer: each byte of a text or value may need six.
+/// Maximum bytes of a line: each byte of a text or value may need six.
 pub(super) const LONGEST: usize = 128 << 10;
 
-/// Stands for the value of an environment variable.
+/// Placeholder for the value of an environment variable.
 const HIDDEN: &str = "(hidden)";
 
-/// Ends what was cut.
+/// Marks a cut text.
 const CUT: &str = "\u{2026}";
 
-/// The members in their order.
+/// The members of a line in their order.
 #[derive(Serialize)]
 struct Line<'a> {
     version: u32,
@@ -63,7 +63,7 @@ struct Line<'a> {
     container_id: &'a str,
 }
 
-/// The line, without its line feed. What is too long in the entry is cut, and its values are gone.
+/// Formats the line, without its line feed. Cuts long texts of the entry and takes its values.
 pub(super) fn of(entry: &mut AuditEntry) -> String {
     let AuditSubject { engine, namespace, pod, pod_id, container, container_id } =
         &mut entry.subject;
@@ -111,7 +111,7 @@ pub(super) fn of(entry: &mut AuditEntry) -> String {
     ascii(&serde_json::to_string(&line).unwrap_or_default())
 }
 
-/// A value without secrets, cut if it is long: as text then.
+/// Returns a value without secrets; a long one becomes a cut text.
 fn shown(field: &str, mut value: Value) -> Value {
     redact(field, &mut value, HIDDEN);
     let mut text = match &value {
@@ -126,7 +126,7 @@ fn shown(field: &str, mut value: Value) -> Value {
     Value::String(text)
 }
 
-/// Hides the values in arguments such as `KEY=VALUE`, and cuts what is too long.
+/// Hides the values of arguments such as `KEY=VALUE`, and cuts long ones.
 fn bound(executed: &mut ExecutedProcess) {
     let mut room = VALUE;
     let mut is_cut = false;
@@ -155,8 +155,8 @@ fn cut(text: &mut String, limit: usize) {
     }
 }
 
-/// JSON leaves control characters above 0x7e and marks of direction as they are, and only its
-/// strings can have any.
+/// Escapes all other characters: JSON permits control characters above 0x7e and marks of direction,
+/// which only its strings can have.
 fn ascii(json: &str) -> String {
     let mut ascii = String::with_capacity(json.len());
     for character in json.chars() {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The audit log: one JSON line for each value that a plugin changed, that was refused or that was
-//! not applied, for each process that `exec` starts if that is wanted, and for each plugin that connects, disconnects or is turned away.
+//! not applied, optionally for each process that `exec` starts, and for each plugin that connects,
+//! disconnects or is refused.
 //!
-//! A thread of its own writes the lines, to a file with a bounded size or to the journal, so that a
+//! A dedicated thread writes the lines, to a file with a bounded size or to the journal, so that a
 //! slow or full disk delays no container: lines that it cannot take are counted, reported once, and
-//! their number is a line of its own when there is room again. It knows no records, decides nothing
-//! and never fails a request.
+//! summed up in a line once there is room again. It knows no records, decides nothing and never
+//! fails a request.
 
 mod entry;
 mod file;

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-/// Hides the values of variables in `value`, which `field` has or had; their names stay.
+/// Hides the values of variables in `value`, a value of `field`; their names stay.
 pub(crate) fn redact(field: &str, value: &mut Value, instead: &str) {
     if !field.starts_with("process.env") {
         redact_inside(value, instead);
@@ -12,7 +12,7 @@ pub(crate) fn redact(field: &str, value: &mut Value, instead: &str) {
     }
 }
 
-/// A hook is shown whole, and has `"env": ["NAME=value"]`.
+/// A hook is an object with `"env": ["NAME=value"]`.
 fn redact_inside(value: &mut Value, instead: &str) {
     match value {
         Value::Array(list) => list.iter_mut().for_each(|item| redact_inside(item, instead)),

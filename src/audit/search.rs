@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds lines of the audit log again: the files that there are, oldest first, and the lines in
-//! them that an operator asks for.
+//! Searches the audit log: its files, oldest first, and the lines in them that an operator
+//! requests.
 
 use std::fs::File;
 use std::io::{BufRead, Read};
@@ -17,12 +17,12 @@ use crate::text::rfc3339_nanos;
 use super::file::rotated;
 use super::line::LONGEST;
 
-/// Which lines are wanted; `None` is any.
+/// The filter of an operator's search; `None` admits any line.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AuditFilter {
-    /// `NAMESPACE/NAME`, a name, an id or its beginning.
+    /// `NAMESPACE/NAME`, a name, an ID or ID prefix.
     pub(crate) pod: Option<String>,
-    /// A name, an id or its beginning.
+    /// A name, an ID or ID prefix.
     pub(crate) container: Option<String>,
     /// `NN-name`, or the bare name.
     pub(crate) plugin: Option<String>,
@@ -47,7 +47,7 @@ impl AuditFilter {
             let name = of("plugin").split_once('-').map(|(_, name)| name);
             of("plugin") == wanted || name == Some(wanted)
         };
-        // Lines that are missing concern every question.
+        // Missing lines concern every search.
         let is_gap = line["action"] == "lost";
         let is_about = self.pod.as_ref().is_none_or(is_pod)
             && self.container.as_ref().is_none_or(is_container)
@@ -58,13 +58,13 @@ impl AuditFilter {
         (is_about || is_gap) && is_recent
     }
 
-    /// The ID of the line's pod, if a part of it is all that the operator gave.
+    /// Returns the ID of the line's pod, if only an ID prefix matched it.
     pub(crate) fn pod_by_prefix<'l>(&self, line: &'l Value) -> Option<&'l str> {
         let wanted = self.pod.as_deref()?;
         by_prefix(&line["pod_id"], wanted).filter(|_| line["pod"] != wanted)
     }
 
-    /// The same for its container.
+    /// Returns the ID of the line's container, if only an ID prefix matched it.
     pub(crate) fn container_by_prefix<'l>(&self, line: &'l Value) -> Option<&'l str> {
         let wanted = self.container.as_deref()?;
         by_prefix(&line["container_id"], wanted).filter(|_| line["container"] != wanted)
@@ -79,13 +79,13 @@ fn begins(id: &str, wanted: &str) -> bool {
     !wanted.is_empty() && id.starts_with(wanted)
 }
 
-/// Times are compared as text: `Z` would sort behind a fraction of the same second.
+/// Times are compared as text: `Z` sorts after a fraction of the same second.
 fn comparable(time: &str) -> &str {
     time.trim_end_matches('Z')
 }
 
-/// The time that an operator gives: an age such as `90s` or `2h`, or the beginning of a UTC time
-/// such as `2026-11-22` or `2026-11-22T10:15:00Z`. `None` if it is neither.
+/// Parses an operator's time: an age such as `90s` or `2h`, or the beginning of a UTC time such as
+/// `2026-11-22` or `2026-11-22T10:15:00Z`. `None` if it is neither.
 pub(crate) fn since(text: &str, now: SystemTime) -> Option<String> {
     let age = match text.strip_suffix('d').map(str::parse::<u32>) {
         Some(Ok(days)) => Some(std::time::Duration::from_secs(u64::from(days) * 86_400)),
@@ -107,8 +107,8 @@ pub(crate) fn since(text: &str, now: SystemTime) -> Option<String> {
     (has_a_form && time.chars().zip(form.chars()).all(is_like)).then(|| time.to_owned())
 }
 
-/// The files of the log, oldest first. They are opened from the newest on, so that one which is set
-/// aside meanwhile is met twice, and not never. One number is free while they are renamed.
+/// Opens the files of the log, oldest first. They are opened from the newest on, so that one which
+/// is rotated meanwhile is met twice instead of missed. A rotation leaves one number free.
 ///
 /// # Errors
 /// Fails when a file cannot be read, or there is none.
@@ -139,7 +139,7 @@ pub(crate) fn open_files(path: &Path) -> Result<Vec<File>> {
     Ok(files)
 }
 
-/// Gives the lines that the filter admits; returns how many lines could not be read.
+/// Passes the lines that the filter admits to `found`; returns the number of unreadable lines.
 ///
 /// # Errors
 /// Fails when reading does, or when `found` does.
@@ -157,7 +157,7 @@ pub(crate) fn search(
         if read == 0 {
             return Ok(unreadable);
         }
-        // The rest of a line that was too long.
+        // The rest of an overlong line.
         let was_cut = std::mem::replace(&mut is_cut, !bytes.ends_with(b"\n"));
         let text = std::str::from_utf8(&bytes).unwrap_or_default().trim_end();
         match serde_json::from_str::<Value>(text) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads the audit log while it grows: its files, oldest first, then new lines. A file that is set
-//! aside meanwhile is read to its end before the next one.
+//! Reads the audit log while it grows: its files, oldest first, then new lines. A file that is
+//! rotated meanwhile is read to its end before the next one.
 
 use std::collections::VecDeque;
 use std::fs::{File, Metadata};
@@ -14,21 +14,21 @@ use crate::presence::IfThere;
 use super::line::LONGEST;
 use super::search::open_files;
 
-/// How many bytes one read takes at most; a line is shorter.
+/// Maximum bytes of one read; a line is shorter.
 const CHUNK: u64 = 1 << 20;
 
-/// The files that are still to be read, oldest first; the last may grow.
+/// The files still to read, oldest first; the last may grow.
 #[derive(Debug)]
 pub(crate) struct AuditTail {
     path: PathBuf,
     files: VecDeque<File>,
-    /// Whether the beginning of a line that is too long was read, and its end was not.
+    /// Whether the beginning of an overlong line was read, but not its end.
     is_cut: bool,
     may_have_missed: bool,
 }
 
 impl AuditTail {
-    /// Opens the files of the log. A log without a file is empty, and no error.
+    /// Opens the files of the log. A log without files is empty.
     ///
     /// # Errors
     /// Fails when a file cannot be read.
@@ -37,7 +37,7 @@ impl AuditTail {
         Ok(Self { path: path.to_owned(), files, is_cut: false, may_have_missed: false })
     }
 
-    /// The next whole lines, some at a time; empty if there are none for now.
+    /// Returns the next whole lines, some at a time; empty if there are none yet.
     ///
     /// # Errors
     /// Fails when a file cannot be read.
@@ -61,7 +61,7 @@ impl AuditTail {
                 }
                 continue;
             }
-            // The beginning of a line is read again with its end: the daemon may take it back instead.
+            // An unfinished line is read again once it ends: the daemon may also truncate it.
             let back = i64::try_from(unfinished).unwrap_or_default();
             file.seek(SeekFrom::Current(-back)).doing(reading)?;
             bytes.truncate(whole);
@@ -87,7 +87,7 @@ impl AuditTail {
         std::mem::take(&mut self.may_have_missed)
     }
 
-    /// Of a line that is too long, the first part ends as a line of its own and the rest is left out.
+    /// Ends the first part of an overlong line as a line; drops the rest.
     fn cut(&mut self, mut part: Vec<u8>) -> Option<Vec<u8>> {
         part.push(b'\n');
         (!std::mem::replace(&mut self.is_cut, true)).then_some(part)
@@ -103,13 +103,13 @@ impl AuditTail {
             if line.is_empty() || was_cut {
                 return Ok(AtEnd::ReadOn);
             }
-            // A crash cut it off.
+            // A crash truncated the line.
             line.push(b'\n');
             return Ok(AtEnd::Unfinished(line));
         }
         let Some(file) = self.files.front_mut() else { return Ok(AtEnd::Wait) };
         let open = file.metadata()?;
-        // Emptied in place, as logrotate's copytruncate does.
+        // Truncated in place, as by logrotate's copytruncate.
         if open.len() < file.stream_position()? {
             file.seek(SeekFrom::Start(0))?;
             return Ok(AtEnd::ReadOn);
@@ -121,13 +121,13 @@ impl AuditTail {
         {
             return Ok(AtEnd::Wait);
         }
-        // It was set aside. Lines that were written before that are read before the next file.
+        // The file was rotated. Its last lines are read before the next file.
         let newer = self.newer_than(&open, is_open)?;
         self.files.extend(newer);
         Ok(if self.files.len() > 1 { AtEnd::ReadOn } else { AtEnd::Wait })
     }
 
-    /// The files that follow the open one, which is no longer the present one.
+    /// Returns the files after the open one, which was rotated.
     fn newer_than(
         &mut self,
         open: &Metadata,
@@ -137,7 +137,7 @@ impl AuditTail {
         let of_each: Vec<Metadata> =
             newer.iter().map(File::metadata).collect::<std::io::Result<_>>()?;
         let first = of_each.iter().position(is_open).map(|open| open + 1).unwrap_or_else(|| {
-            // It was removed. Files that were set aside before it were also written before it.
+            // The file was removed. Files rotated before it were also written before it.
             let written = |file: &Metadata| (file.mtime(), file.mtime_nsec());
             let first = of_each.iter().position(|file| written(file) >= written(open));
             let first = first.unwrap_or(of_each.len());
@@ -149,13 +149,13 @@ impl AuditTail {
     }
 }
 
-/// What becomes of a file without another whole line.
+/// The state of a file without another whole line.
 enum AtEnd {
-    /// It is the present one.
+    /// It is the present file.
     Wait,
-    /// There is more, in it or in the next one.
+    /// There is more, in it or in the next file.
     ReadOn,
-    /// It was set aside with this line at its end.
+    /// It was rotated with this unfinished line at its end.
     Unfinished(Vec<u8>),
 }
 

@@ -20,45 +20,45 @@ use super::file::RotatedFile;
 use super::journal::{self, Journal};
 use super::line;
 
-/// The most lines, and bytes of them, that wait to be written.
+/// Maximum lines, and maximum bytes, that wait to be written.
 const QUEUED: usize = 4096;
 const QUEUED_BYTES: usize = 4 << 20;
 
-/// How often the thread tries to write how many lines were lost, while it cannot.
+/// Interval at which the thread tries to report lost lines.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// The audit log as the daemon holds it; without a target it takes no entry.
+/// The daemon's handle of the audit log; without a target it drops entries.
 #[derive(Debug, Default)]
 pub(crate) struct AuditLog {
     queue: RefCell<Option<Queue>>,
     counts: Arc<AuditCounts>,
 }
 
-/// How many lines were written and lost, and what went wrong.
+/// The counts of written and lost lines, and the failure.
 #[derive(Debug, Default)]
 pub(crate) struct AuditCounts {
     written: AtomicU64,
     lost: AtomicU64,
-    /// Lost lines that are not reported yet.
+    /// Lost lines that are not yet reported.
     untold: AtomicU64,
     queued_bytes: AtomicUsize,
     failure: Mutex<Option<String>>,
-    /// Why it cannot be written now.
+    /// The reason why the log cannot be written now.
     failing: Mutex<Option<String>>,
 }
 
 impl AuditCounts {
-    /// Lines that were written.
+    /// Returns the number of written lines.
     pub(crate) fn written(&self) -> u64 {
         self.written.load(Relaxed)
     }
 
-    /// Lines that were not.
+    /// Returns the number of lost lines.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Relaxed)
     }
 
-    /// Why it cannot be written now, if it cannot.
+    /// Returns the reason why the log cannot be written now, if any.
     pub(crate) fn failing(&self) -> Option<String> {
         self.failing.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -73,7 +73,7 @@ impl AuditCounts {
     }
 }
 
-/// The way to the thread; it writes what is queued and ends when this is dropped.
+/// The queue to the thread, which writes the queued lines and exits once this is dropped.
 #[derive(Debug)]
 struct Queue {
     orders: SyncSender<Order>,
@@ -83,19 +83,19 @@ struct Queue {
 #[derive(Debug)]
 enum Order {
     Write(Vec<u8>, Share),
-    /// Answers when everything before it is written.
+    /// Responds when everything before it is written.
     Flush(oneshot::Sender<()>),
 }
 
-/// How much of a file of the log a line may use.
+/// The share of a log file that a line may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Share {
     All,
-    /// It is about a connection.
+    /// The share of lines about connections.
     Connections,
 }
 
-/// Where the lines go.
+/// The settings of the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Settings {
     target: AuditTarget,
@@ -105,8 +105,7 @@ struct Settings {
 }
 
 impl AuditLog {
-    /// Opens the log where the configuration asks for one, closes it where it does not, and leaves
-    /// one alone that is as it asks for.
+    /// Opens or closes the log by the configuration; an unchanged one stays open.
     pub(crate) fn apply(&self, config: &Config) {
         let settings = config.audit_target.map(|target| Settings {
             target,
@@ -118,16 +117,16 @@ impl AuditLog {
         if queue.as_ref().map(|queue| &queue.settings) == settings.as_ref() {
             return;
         }
-        // The old thread ends with what it has, perhaps beside the new one: both append whole lines.
+        // The old thread finishes its lines, perhaps beside the new one: both append whole lines.
         *queue = settings.and_then(|settings| start(settings, &self.counts));
     }
 
-    /// Whether entries are written at all.
+    /// Whether entries are written.
     pub(crate) fn is_on(&self) -> bool {
         self.queue.borrow().is_some()
     }
 
-    /// How many lines were written and lost.
+    /// Returns the counts of written and lost lines.
     pub(crate) fn counts(&self) -> &AuditCounts {
         &self.counts
     }
@@ -151,7 +150,7 @@ impl AuditLog {
         }
     }
 
-    /// Waits, bounded, until everything that was queued is written.
+    /// Waits until all queued lines are written, at most for `limit`.
     pub(crate) async fn flush(&self, limit: Duration) {
         let (done, written) = oneshot::channel();
         let sent = match self.queue.borrow().as_ref() {
@@ -164,14 +163,15 @@ impl AuditLog {
         }
     }
 
-    /// A failure that `status` does not show yet; once for each time that writing begins to fail.
+    /// Takes a failure that was not yet reported to `status`; one each time that writing starts to
+    /// fail.
     pub(crate) fn new_failure(&self) -> Option<String> {
         self.counts.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 impl Settings {
-    /// The entry in the form of the target.
+    /// Formats the entry for the target.
     fn message(&self, entry: &mut AuditEntry) -> Vec<u8> {
         let mut line = line::of(entry);
         match self.target {
@@ -231,34 +231,34 @@ enum Sink {
 }
 
 impl Sink {
-    /// Writes; false for a line beyond its share.
+    /// Writes a line; false if it exceeds its share.
     fn write(&mut self, bytes: &[u8], share: Share) -> io::Result<bool> {
         match (self, share) {
             (Self::File(file), Share::Connections) => file.append_about_connection(bytes),
             (Self::File(file), Share::All) => file.append(bytes).map(|()| true),
-            // The journal has limits of its own.
+            // The journal limits lines itself.
             (Self::Journal(journal), _) => journal.send(bytes).map(|()| true),
         }
     }
 }
 
-/// What the thread has.
+/// The state of the writing thread.
 #[derive(Debug)]
 struct Writer {
     sink: Sink,
     settings: Settings,
     counts: Arc<AuditCounts>,
     is_failing: bool,
-    /// Lines about connections that had no room, not reported yet.
+    /// Dropped lines about connections, not yet reported.
     beyond_share: u64,
 }
 
-/// What became of a line.
+/// The result of writing a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Written {
     Yes,
     No,
-    /// It is about a connection, and there were too many of these.
+    /// It is about a connection, and these have used their share.
     BeyondShare,
 }
 
@@ -288,7 +288,7 @@ impl Writer {
         }
     }
 
-    /// Says in the log how many lines are missing here.
+    /// Reports in the log how many lines are missing here.
     fn tell_of_lost(&mut self) {
         let lost = self.counts.untold.swap(0, Relaxed);
         if lost == 0 {
@@ -303,7 +303,7 @@ impl Writer {
         }
     }
 
-    /// Writes; the first failure is reported, and the first success after it.
+    /// Writes a line; logs the first failure, and the first success after it.
     fn write(&mut self, bytes: &[u8], share: Share) -> Written {
         match self.sink.write(bytes, share) {
             Ok(false) => Written::BeyondShare,
@@ -326,8 +326,8 @@ impl Writer {
         }
     }
 
-    /// Counts a line, and says after the first one about a connection that there was room for how many
-    /// there was none.
+    /// Counts a written line; after the first one about a connection, reports how many of these
+    /// were dropped.
     fn note_written(&mut self, share: Share) {
         self.counts.written.fetch_add(1, Relaxed);
         if share == Share::All || self.beyond_share == 0 {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names of the RDT and block I/O classes that an engine gave a container. containerd and CRI-O
-//! take a name from annotations and write only what it stands for into the document, so a name is
-//! believed only where the document shows its effect: a pod may ask for what its node does not
-//! have. Elsewhere the document itself names the RDT class (`ctr run --rdt-class`), and no engine
-//! has block I/O classes. What a class that a plugin names stands for belongs to `src/resolve`.
+//! Names of a container's RDT and block I/O classes. containerd and CRI-O take a name from
+//! annotations and write only its effect into the document, so a name is believed only if the
+//! document shows that effect: a pod may ask for a class that its node lacks. With other engines
+//! the document itself names the RDT class (`ctr run --rdt-class`), and none has block I/O classes.
+//! `src/resolve` resolves the classes that plugins name.
 
 use super::{Document, EngineKind, Facts};
 
-/// Asks for the container itself, for one container of the pod, for all of them: in that order.
+/// Returns the requested class: for the container itself, for one container of the pod, for all of
+/// them, in that order.
 fn asked_for(facts: &Facts, document: &Document<'_>, kind: &str) -> Option<String> {
     let own = format!("io.kubernetes.cri.{kind}-class");
     let of_request = facts.container.annotations.get(&own).cloned();
@@ -19,7 +20,7 @@ fn asked_for(facts: &Facts, document: &Document<'_>, kind: &str) -> Option<Strin
     asked.filter(|class| !class.is_empty())
 }
 
-/// Fills in the names.
+/// Sets the class names.
 pub(super) fn fill_in(facts: &mut Facts, document: &Document<'_>) {
     if !matches!(facts.engine.kind, EngineKind::ContainerdCri | EngineKind::Crio) {
         let class = document.clos.filter(|class| !class.is_empty());

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! conmon's command line: CRI-O and Podman start the runtime's `create` through it, and it names
-//! things that are nowhere in the bundle.
+//! conmon's command line: CRI-O and Podman start the runtime's `create` through it, and it has
+//! facts that the bundle lacks.
 
 use super::{CallerInfo, EngineKind};
 
-/// The value of one of its options.
+/// Returns the value of one of its options.
 pub(super) fn option(call: &CallerInfo<'_>, names: &[&str]) -> Option<String> {
     let words = parent(call)?;
     let at = words.iter().position(|word| names.iter().any(|name| word == name.as_bytes()))?;
     String::from_utf8(words.get(at + 1)?.clone()).ok()
 }
 
-/// The value of an option of the command that conmon runs at the end (`podman --root DIR …`).
+/// Returns an option of the command that conmon runs when the container exits (`podman --root DIR
+/// …`).
 pub(super) fn exit_option(call: &CallerInfo<'_>, name: &str) -> Option<String> {
     let words = parent(call)?;
     let mut said = words.windows(2).filter(|pair| pair[0] == b"--exit-command-arg");
@@ -19,8 +20,8 @@ pub(super) fn exit_option(call: &CallerInfo<'_>, name: &str) -> Option<String> {
     String::from_utf8(said.next()?[1].clone()).ok()
 }
 
-/// Which engine started it. Only options of which the engines write the values are looked at: a
-/// pod called `podman` is in conmon's arguments too.
+/// Returns the engine that started it. Only options whose values engines write count: a pod named
+/// `podman` is in conmon's arguments too.
 pub(super) fn engine(words: &[Vec<u8>]) -> Option<EngineKind> {
     if words.iter().any(|word| word == b"--exit-command") {
         return Some(EngineKind::Podman);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The annotations that containerd's CRI plugin made common; iSulad and others write them too.
-//! containerd sets them after those of the pod's author, who cannot override them.
+//! The annotations of containerd's CRI plugin, which iSulad and others write too. containerd sets
+//! them after those of the pod's author, who cannot override them.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{
 
 /// `sandbox` or `container`.
 pub(super) const TYPE: &str = "io.kubernetes.cri.container-type";
-/// What kubelet labels a pod with; some engines repeat it as annotations.
+/// Labels that kubelet sets on a pod; some engines repeat them as annotations.
 pub(super) const KUBELET_NAME: &str = "io.kubernetes.pod.name";
 pub(super) const KUBELET_UID: &str = "io.kubernetes.pod.uid";
 const KUBELET_NAMESPACE: &str = "io.kubernetes.pod.namespace";
@@ -25,7 +25,7 @@ const LOG_DIRECTORY: &str = "io.kubernetes.cri.sandbox-log-directory";
 const CONTAINER_NAME: &str = "io.kubernetes.cri.container-name";
 const IMAGE_NAME: &str = "io.kubernetes.cri.image-name";
 
-/// The pod's id, for a container and for the sandbox itself.
+/// Returns the pod's ID, for a container and for the sandbox itself.
 pub(super) fn pod_id(call: &CallerInfo<'_>, document: &Document<'_>) -> String {
     match document.said(SANDBOX_ID) {
         Some(id) if !is_sandbox(document) => id,
@@ -37,7 +37,7 @@ pub(super) fn is_sandbox(document: &Document<'_>) -> bool {
     document.annotations.get(TYPE).is_some_and(|kind| kind == "sandbox")
 }
 
-/// A file in the sandbox's bundle, which is a sibling of the container's.
+/// Returns the path of a file in the sandbox's bundle, which is a sibling of the container's.
 pub(super) fn beside(call: &CallerInfo<'_>, pod_id: &str, file: &str) -> Option<String> {
     let (tasks, _) = call.bundle.trim_end_matches('/').rsplit_once('/')?;
     (is_id(pod_id) && pod_id != call.id).then(|| format!("{tasks}/{pod_id}/{file}"))
@@ -48,13 +48,13 @@ pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     Wanted::files(["config.json", "init.pid"].map(|file| beside(call, &pod_id, file)))
 }
 
-/// What the annotations say, and the sandbox's document.
+/// Builds the facts from the annotations and the sandbox's document.
 pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     let claims = Claims::new(engine.kind);
     facts_beside(claims, engine, seen)
 }
 
-/// The same, beside what stronger sources claim.
+/// Builds the facts likewise, along with the claims of stronger sources.
 pub(super) fn facts_beside(mut claims: Claims, engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     let Seen { call, document, found } = seen;
     let mut contradictions = engine.contradictions().to_vec();
@@ -75,7 +75,7 @@ pub(super) fn facts_beside(mut claims: Claims, engine: DetectedEngine, seen: See
     let (name, uid) = (name.unwrap_or_default(), uid.unwrap_or_default());
     let namespace = settle(Field::PodNamespace);
     let namespace_by = namespace.as_ref().map(|(_, writer)| {
-        // Annotations that are wrong about role or pod are not what the engine wrote last.
+        // If annotations contradict the role or the pod, the engine did not write them last.
         let is_doubted = is_doubtful && *writer == Writer::EngineLast;
         if is_doubted { Writer::Anybody } else { *writer }
     });
@@ -112,8 +112,9 @@ pub(super) fn facts_beside(mut claims: Claims, engine: DetectedEngine, seen: See
     }
 }
 
-/// Infrastructure or workload. Where the engine is not known to write its annotations last, who
-/// says to be a sandbox must look like one: it names no other sandbox, and joins none's namespaces.
+/// Determines whether it is infrastructure or workload. Unless the engine is known to write its
+/// annotations last, a claimed sandbox must look like one: it names no other sandbox, and joins no
+/// other's namespaces.
 fn role(
     claims: &mut Claims,
     engine: &DetectedEngine,
@@ -140,8 +141,8 @@ fn role(
     Role::Sandbox
 }
 
-/// Names as the annotations say them, those of the sandbox's document, and kubelet's where an
-/// engine that is not known writes no others.
+/// Adds the names in the annotations, those in the sandbox's document, and kubelet's if an unknown
+/// engine writes no others.
 fn claim_names(
     claims: &mut Claims,
     engine: &DetectedEngine,
@@ -188,7 +189,7 @@ fn container(
     ContainerFacts { id, name, labels, image, ..ContainerFacts::default() }
 }
 
-/// The annotations of another document.
+/// Returns the annotations of another document.
 pub(super) fn annotations_of(bytes: &[u8]) -> BTreeMap<String, String> {
     #[derive(serde::Deserialize)]
     struct Annotated {
@@ -198,14 +199,14 @@ pub(super) fn annotations_of(bytes: &[u8]) -> BTreeMap<String, String> {
     read.and_then(|document| document.annotations).unwrap_or_default()
 }
 
-/// kubelet's own labels can be made from the annotations.
+/// Builds kubelet's own labels from the annotations.
 fn kubelet_labels(name: &str, namespace: &str, uid: &str) -> BTreeMap<String, String> {
     let pairs = [(KUBELET_NAME, name), (KUBELET_NAMESPACE, namespace), (KUBELET_UID, uid)];
     let known = pairs.into_iter().filter(|(_, value)| !value.is_empty());
     known.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-/// Before 1.6.11 the uid stands only at the end of `/var/log/pods/NAMESPACE_NAME_UID`.
+/// Before containerd 1.6.11, only the end of `/var/log/pods/NAMESPACE_NAME_UID` has the UID.
 fn uid_of_log_directory(path: &str) -> String {
     path.rsplit_once('_').map(|(_, uid)| uid.to_owned()).unwrap_or_default()
 }

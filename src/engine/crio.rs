@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CRI-O, 1.2x to 1.37. It writes nearly everything into the sandbox's config.json, which lies
-//! on disk even where the pod has no infrastructure container.
+//! CRI-O, 1.2x to 1.37. It writes nearly everything into the sandbox's config.json, which is on
+//! disk even if the pod has no infrastructure container.
 //!
 //! In the sandbox's document a pod's author can shadow CRI-O's keys, in a container's CRI-O's win,
-//! and a sandbox's can look like a container's. So role, ids and names come from the storage's
-//! records and from conmon's arguments, the sandbox is found by its id, and of its labels and
-//! annotations only those count that CRI-O wrote in both forms.
+//! and a sandbox's can look like a container's. So role, IDs and names come from the storage's
+//! records and from conmon's arguments, the sandbox is found by its ID, and only labels and
+//! annotations that CRI-O wrote in both forms count.
 
 use std::collections::BTreeMap;
 
@@ -22,11 +22,11 @@ use super::{
 pub(super) const MANAGER: &str = "io.container.manager";
 pub(super) const SANDBOX_ID: &str = "io.kubernetes.cri-o.SandboxID";
 const PREFIX: &str = "io.kubernetes.cri-o.";
-/// Until 1.34, and from 1.35 on.
+/// Keys until 1.34, and from 1.35 on.
 const OVERHEAD: [&str; 2] = ["pod-linux-overhead.crio.io", "io.kubernetes.cri-o.PodLinuxOverhead"];
 const RESOURCES: [&str; 2] =
     ["pod-linux-resources.crio.io", "io.kubernetes.cri-o.PodLinuxResources"];
-/// What CRI-O writes beside its own prefix.
+/// Other keys and prefixes that CRI-O writes.
 const BESIDE: [&str; 5] = [
     PREFIX,
     MANAGER,
@@ -58,8 +58,8 @@ fn is_sandbox(document: &Document<'_>) -> bool {
     CrioKeys(document.annotations).own("ContainerType") == Some("sandbox")
 }
 
-/// Whether it describes a pod for which no runtime is ever called. In this document the pod's author
-/// has the last word: it can hide a pod until its first container comes, and no more.
+/// Whether the document describes a pod without any runtime call. Its annotations come last here:
+/// an author can only hide a pod until its first container.
 pub(super) fn is_pod_without_runtime(document: &Document<'_>) -> bool {
     is_sandbox(document) && is_spoofed(document.annotations)
 }
@@ -68,7 +68,8 @@ fn is_spoofed(annotations: &BTreeMap<String, String>) -> bool {
     SPOOFED.iter().any(|key| annotations.get(*key).is_some_and(|on| on == "true"))
 }
 
-/// The pods that the document may belong to: what is believed is decided once they are read.
+/// Returns the files of the pod that the document may belong to; the claims are judged once they
+/// are read.
 pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     let mut files = Vec::new();
     if let Some(pod) = document.said(SANDBOX_ID).filter(|pod| pod != call.id) {
@@ -140,7 +141,7 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     }
 }
 
-/// Who a container is.
+/// A container's identity.
 struct Identity {
     role: Role,
     pod_id: String,
@@ -149,14 +150,15 @@ struct Identity {
     uid: String,
     container: Option<String>,
     namespace_by: Option<Writer>,
-    /// Whether CRI-O itself says which pod it is.
+    /// Whether CRI-O itself names the pod.
     is_proven: bool,
 }
 
 const SANDBOX: &str = "sandbox";
 const CONTAINER: &str = "container";
 
-/// Who it is, by the storage's record, conmon's arguments, the cgroup, and annotations at last.
+/// Determines the identity by the storage's record, conmon's arguments, the cgroup, and lastly
+/// annotations.
 fn identify(seen: Seen<'_>, contradictions: &mut Vec<String>) -> Identity {
     let Seen { call, document, found } = seen;
     let keys = CrioKeys(document.annotations);
@@ -170,7 +172,7 @@ fn identify(seen: Seen<'_>, contradictions: &mut Vec<String>) -> Identity {
         Some((role, _)) if role == SANDBOX => Role::Sandbox,
         Some(_) | None => Role::Container,
     };
-    // In the document of what is known to be a container CRI-O's own keys come last.
+    // In a known container's document CRI-O's own keys come last.
     let is_proven = is_told_by_record || is_told_by_conmon;
     let source = match role {
         Role::Container if is_proven => Source::Annotation,
@@ -197,7 +199,7 @@ fn identify(seen: Seen<'_>, contradictions: &mut Vec<String>) -> Identity {
     }
 }
 
-/// What CRI-O wrote into containers/storage when it made the container; whether it did.
+/// Adds the claims of the record that CRI-O wrote into containers/storage; whether there is one.
 fn of_record(claims: &mut Claims, call: &CallerInfo<'_>, found: &FetchedFacts) -> bool {
     let Some(record) = storage::metadata(call, found, call.id) else { return false };
     let Some(pod) = text(&record, "/pod-id") else { return false };
@@ -220,8 +222,8 @@ fn of_record(claims: &mut Claims, call: &CallerInfo<'_>, found: &FetchedFacts) -
     true
 }
 
-/// `k8s_CONTAINER_POD_NAMESPACE_UID_ATTEMPT`, with `POD` for the container of a sandbox, which no
-/// container can be called; whether conmon has it.
+/// Adds the claims of conmon's name, `k8s_CONTAINER_POD_NAMESPACE_UID_ATTEMPT`; whether there is
+/// one. `POD` marks a sandbox: no container can have this name.
 fn of_conmon(claims: &mut Claims, call: &CallerInfo<'_>) -> bool {
     let name = conmon::option(call, &["-n", "--name"]).unwrap_or_default();
     let parts: Vec<&str> = name.split('_').collect();
@@ -251,7 +253,7 @@ fn of_annotations(
     let by_cgroup = pod_cgroup::pod_uid(document.cgroups_path);
     claims.add(Field::PodUid, source, Some(uid.clone()));
     if source == Source::MaybeSandbox && by_cgroup.is_some_and(|by_cgroup| by_cgroup != uid) {
-        return; // It is in the cgroup of another pod than it says.
+        return; // Its cgroup belongs to another pod than its annotations name.
     }
     claims.add(Field::PodId, source, document.said(SANDBOX_ID));
     claims.add(Field::PodName, source, Some(name));
@@ -261,7 +263,8 @@ fn of_annotations(
     }
 }
 
-/// Name, namespace and uid in `k8s_NAME_NAMESPACE_UID_ATTEMPT`: none of them holds an underscore.
+/// Returns name, namespace and UID of `k8s_NAME_NAMESPACE_UID_ATTEMPT`: none of them contains an
+/// underscore.
 fn pod_names(text: &str) -> [String; 3] {
     let mut parts = text.split('_').skip(1).map(ToOwned::to_owned);
     [(); 3].map(|()| parts.next().unwrap_or_default())
@@ -282,7 +285,7 @@ fn of_sandbox(
 ) {
     let labels = confirmed(keys, "Labels", Field::PodLabels, contradictions);
     let annotations = confirmed(keys, "Annotations", Field::PodAnnotations, contradictions);
-    // What a shadowed list leaves out is there as a plain key.
+    // Entries that a shadowed list lacks exist as plain keys.
     let is_left = |key: &str| {
         let is_engines = BESIDE.iter().any(|own| key.starts_with(own)) || key.ends_with(".crio.io");
         !is_engines && !labels.contains_key(key) && !annotations.contains_key(key)
@@ -304,8 +307,8 @@ fn of_sandbox(
     pod.lives_with = is_spoofed(keys.0).then(String::new);
 }
 
-/// Labels or annotations from CRI-O's list, each only if it is in the document as a plain key too:
-/// the pod's author can shadow the list, and the plain keys only by the keys themselves.
+/// Returns the labels or annotations of CRI-O's list that the document also has as plain keys: the
+/// pod's author can shadow the list, but a plain key only by itself.
 fn confirmed(
     keys: &CrioKeys<'_>,
     list: &str,
@@ -313,7 +316,7 @@ fn confirmed(
     contradictions: &mut Vec<String>,
 ) -> BTreeMap<String, String> {
     let mut all = texts(keys.json(list).as_ref());
-    // A label hides the annotation of its key among the plain ones.
+    // Among plain keys, a label hides the annotation of the same key.
     let hiding = texts(keys.json("Labels").as_ref());
     all.retain(|key, value| match keys.0.get(key) {
         Some(plain) if plain == value || hiding.get(key) == Some(plain) => true,
@@ -328,7 +331,7 @@ fn confirmed(
     all
 }
 
-/// CRI-O's word for the cgroup of the pod, if its last part is that of the path.
+/// Returns the pod's cgroup by CRI-O, if its last part is that of the path.
 fn cgroup_parent(
     keys: &CrioKeys<'_>,
     document: &Document<'_>,
@@ -349,7 +352,7 @@ fn cgroup_parent(
     None
 }
 
-/// CRI-O writes them as `IP.0`, `IP.1` on containers; a sandbox has the plugin's result.
+/// Returns the addresses: `IP.0`, `IP.1` on containers; on a sandbox the CNI plugin's result.
 fn ips(keys: &CrioKeys<'_>, theirs: &CrioKeys<'_>, agrees: bool) -> Vec<String> {
     let own: Vec<String> =
         (0..).map_while(|n| keys.own(&format!("IP.{n}")).map(ToOwned::to_owned)).collect();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! containerd without CRI: `ctr`, nerdctl, other clients. ctr writes the labels of its command to
-//! annotations, nerdctl its own ones; all labels, the image's among them, stand in containerd's
-//! record. So keys of our own count as annotations only. The container is its own pod.
+//! annotations, nerdctl its own ones; containerd's record has all labels, including the image's. So
+//! our own keys count only as annotations. The container is its own pod.
 
 use super::identity::{Claims, Field, Source};
 use super::{CallerInfo, DetectedEngine, EngineKind, Facts, Image, Seen, Wanted, containerd, own};
 
-/// Written by nerdctl alone.
+/// Only nerdctl writes this.
 pub(super) const NERDCTL_NAMESPACE: &str = "nerdctl/namespace";
 const NERDCTL_NAME: &str = "nerdctl/name";
 
@@ -33,7 +33,7 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
             let digest = record.image_digest.clone();
             facts.container.image =
                 (!name.is_empty()).then(|| Image { name, digest, ..Image::default() });
-            // As the client named it: the OCI runtime, else the shim.
+            // By the client's name: the OCI runtime, else the shim.
             let named = [&record.binary, &record.runtime].into_iter().find(|name| !name.is_empty());
             facts.pod.runtime_handler = named.cloned().unwrap_or_default();
         }

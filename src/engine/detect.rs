@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which engine called. The parent processes decide, then the bundle's path, then the cgroup's; a
-//! pod's author can write annotations, but none of these. Annotations decide only where nothing
-//! stronger speaks, and such an engine is not proven: nobody is exempt by its word. Each piece of
-//! evidence is kept for `explain`, and each contradiction.
+//! Detects the calling engine. The parent processes decide, then the bundle's path, then the
+//! cgroup's; a pod's author can write annotations, but none of these. Annotations decide only
+//! without stronger evidence, and such an engine is not proven: its claims exempt no pod. Each
+//! piece of evidence is kept for `explain`, and each contradiction.
 
 use super::{CallerInfo, Document, conmon, containerd, cri, crio, ctr, isulad, pod_cgroup};
 
-/// The engines that are told apart.
+/// The engines that nri-runc distinguishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineKind {
     /// containerd's CRI plugin.
@@ -23,9 +23,9 @@ pub enum EngineKind {
     Podman,
     /// iSulad.
     Isulad,
-    /// An engine that is not known, with Kubernetes' annotations.
+    /// An unknown engine with Kubernetes' annotations.
     Kubernetes,
-    /// A bundle and a person.
+    /// A bundle without an engine.
     Plain,
 }
 
@@ -43,12 +43,12 @@ impl EngineKind {
         Self::Plain,
     ];
 
-    /// The engine of this name, as [`EngineKind::name`] gives it.
+    /// Returns the engine of this name, as [`EngineKind::name`] gives it.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// The word in JSON and in records.
+    /// Its name in JSON and in records.
     pub fn name(self) -> &'static str {
         match self {
             Self::ContainerdCri => "containerd-cri",
@@ -68,21 +68,21 @@ impl EngineKind {
         matches!(self, Self::ContainerdCri | Self::Containerd | Self::Nerdctl | Self::Docker)
     }
 
-    /// Whether it has pods of its own, with namespace, process and addresses.
+    /// Whether it has pods itself, with namespace, process and addresses.
     pub fn has_pods(self) -> bool {
         matches!(self, Self::ContainerdCri | Self::Crio | Self::Isulad | Self::Kubernetes)
     }
 
-    /// Whether it never uses a container's id again, as a restart by Docker or Podman does.
+    /// Whether it never reuses a container's ID, as a restart by Docker or Podman does.
     pub fn uses_ids_once(self) -> bool {
         matches!(self, Self::ContainerdCri | Self::Crio | Self::Kubernetes)
     }
 }
 
-/// An engine and why it was taken for that.
+/// An engine and the evidence for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DetectedEngine {
-    /// Which.
+    /// The engine.
     pub kind: EngineKind,
     evidence: Vec<String>,
     contradictions: Vec<String>,
@@ -90,22 +90,22 @@ pub struct DetectedEngine {
 }
 
 impl DetectedEngine {
-    /// The word in JSON.
+    /// Its name in JSON.
     pub fn name(&self) -> &'static str {
         self.kind.name()
     }
 
-    /// What spoke for it.
+    /// The evidence for it.
     pub fn evidence(&self) -> &[String] {
         &self.evidence
     }
 
-    /// Weaker evidence that named another engine, and was not believed.
+    /// Weaker evidence for another engine, which was not believed.
     pub fn contradictions(&self) -> &[String] {
         &self.contradictions
     }
 
-    /// Whether something spoke for it that no tenant can write.
+    /// Whether there is evidence for it that no tenant can write.
     pub fn is_proven(&self) -> bool {
         self.is_proven
     }
@@ -114,7 +114,7 @@ impl DetectedEngine {
         self.evidence.push(evidence);
     }
 
-    /// Notes that weaker evidence names another engine.
+    /// Records that weaker evidence names another engine.
     fn contradict(&mut self, weaker: &str, other: EngineKind) {
         if self.kind != other {
             let (is, not) = (self.name(), other.name());
@@ -123,7 +123,7 @@ impl DetectedEngine {
     }
 }
 
-/// Finds out who called.
+/// Detects the calling engine.
 pub fn detect(call: &CallerInfo<'_>, document: &Document<'_>) -> DetectedEngine {
     let by_parent = [call.parent, call.grandparent].into_iter().find_map(parent_kind);
     let by_bundle = bundle_kind(call.bundle);
@@ -198,8 +198,8 @@ fn bundle_kind(bundle: &str) -> Option<(EngineKind, &'static str)> {
     bundle.contains("/isulad/engines/").then_some((EngineKind::Isulad, "isulad/engines"))
 }
 
-/// containerd's clients share processes and paths. Its CRI plugin writes its annotations after
-/// those of the pod, and only in its own namespace; nerdctl likewise.
+/// Distinguishes containerd's clients, which share processes and paths. Its CRI plugin writes its
+/// annotations after those of the pod, and only in its own namespace; nerdctl likewise.
 fn tell_clients_apart(engine: &mut DetectedEngine, call: &CallerInfo<'_>, document: &Document<'_>) {
     let has = |key: &str| document.annotations.contains_key(key);
     if has(cri::TYPE) && containerd::namespace(call.bundle) == Some(containerd::CRI_NAMESPACE) {
@@ -212,8 +212,9 @@ fn tell_clients_apart(engine: &mut DetectedEngine, call: &CallerInfo<'_>, docume
     }
 }
 
-/// CRI-O and Podman share conmon and containers/storage. conmon's arguments tell them apart, else
-/// the cgroup, whose last part no tenant writes. A pod's author can write `io.container.manager`.
+/// Distinguishes CRI-O and Podman, which share conmon and containers/storage: by conmon's
+/// arguments, else by the cgroup, whose last part no tenant writes. A pod's author can write
+/// `io.container.manager`.
 fn tell_storages_apart(
     engine: &mut DetectedEngine,
     call: &CallerInfo<'_>,
@@ -254,9 +255,9 @@ fn tell_storages_apart(
     }
 }
 
-/// Nothing stronger speaks: whoever wrote this document wrote its annotations too, unless it is an
-/// engine that is not known. Below kubelet's cgroup it is one, and its pods' authors may have
-/// written them: then they make no engine of it that has no pods.
+/// Decides by annotations, without stronger evidence: their writer wrote the whole document, unless
+/// an unknown engine did. Below kubelet's cgroup one did, and pods' authors may have written the
+/// annotations: they then do not select an engine without pods.
 fn by_annotations(document: &Document<'_>) -> DetectedEngine {
     let has = |key: &str| document.annotations.contains_key(key);
     let is_kubelets = pod_cgroup::is_kubelets(document.cgroups_path);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Docker: next to nothing is in the document. Name, labels, image and handler stand in the
-//! container's folder below Docker's data root. Where that is, the path of the container's root
-//! file system tells, then its own mounts, then the daemon's command line and configuration file.
-//! Mounts of another container (`--network container:X`) tell nothing. The container is its own
-//! pod. Addresses are left out: at `create` the files show those of its last run.
-//! Its labels are the operator's and the image's: keys of our own count only if they are not the
-//! image's, which Docker keeps beside.
+//! Docker: the document has almost nothing. Name, labels, image and handler are in the container's
+//! directory below Docker's data root, which is found by the path of the container's root file
+//! system, then by its own mounts, then by the daemon's command line and configuration file. Mounts
+//! of another container (`--network container:X`) do not count. The container is its own pod.
+//! Addresses are left out: at `create` the files have those of its last run. Its labels are the
+//! operator's and the image's: our own keys count only if they are not the image's, which Docker
+//! also records.
 
 use serde_json::Value;
 
@@ -18,14 +18,14 @@ use super::{
 const CONFIG: &str = "config.v2.json";
 const HOST_CONFIG: &str = "hostconfig.json";
 
-/// The driver of device requests whose ids are names of CDI devices (Docker 25 and later).
+/// The driver of device requests whose IDs are names of CDI devices (Docker 25 and later).
 const CDI_DRIVER: &str = "cdi";
 
-/// The files that Docker makes for each container and mounts into it, by what they are mounted on.
+/// The files that Docker creates for each container and mounts into it, by their mount point.
 const OWN_MOUNTS: [(&str, &str); 3] =
     [("/etc/resolv.conf", "resolv.conf"), ("/etc/hostname", "hostname"), ("/etc/hosts", "hosts")];
 
-/// How far above a container's root file system the data root may be: `overlay2/ID/merged`,
+/// Levels from a container's root file system up to the data root: `overlay2/ID/merged`,
 /// `vfs/dir/ID`, `rootfs/overlayfs/ID`, `devicemapper/mnt/ID/rootfs`.
 const LEVELS: std::ops::RangeInclusive<usize> = 2..=4;
 
@@ -33,7 +33,7 @@ pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     wanted_below(call, roots(call, document).into_iter())
 }
 
-/// The files of a container in each of these data roots.
+/// Returns the files of a container in each of these data roots.
 pub(super) fn wanted_below<'r>(
     call: &CallerInfo<'_>,
     roots: impl Iterator<Item = &'r str>,
@@ -46,7 +46,7 @@ fn path(call: &CallerInfo<'_>, root: &str, file: &str) -> Option<String> {
     is_id(call.id).then(|| format!("{root}/containers/{}/{file}", call.id))
 }
 
-/// Where Docker may keep its data, the likeliest first.
+/// Lists Docker's possible data roots, the likeliest first.
 fn roots<'d>(call: &CallerInfo<'_>, document: &Document<'d>) -> Vec<&'d str> {
     let above = std::path::Path::new(document.root_path).ancestors();
     let above = above
@@ -66,19 +66,20 @@ fn roots<'d>(call: &CallerInfo<'_>, document: &Document<'d>) -> Vec<&'d str> {
     roots
 }
 
-/// What Docker keeps of this container, and the data root where it does.
+/// Returns Docker's record of this container, and its data root.
 pub(super) fn record(seen: Seen<'_>) -> Option<(&str, Value)> {
     let Seen { call, document, found } = seen;
     let running = found.dockers.iter().map(Dockerd::data_root);
     roots(call, document).into_iter().chain(running).find_map(|root| {
         let config = found.json(&path(call, root, CONFIG)?)?;
-        // A folder may be named like a container and hold something else.
+        // Another container's directory may have this name.
         (config["ID"] == call.id).then_some((root, config))
     })
 }
 
-/// The files that lead to the configuration of the image, as far as those before them are there:
-/// in Docker's own store that file itself, in containerd's the index, the manifest, and it.
+/// Returns the files that lead to the image's configuration, as far as earlier ones were read: in
+/// Docker's own store that file itself, in containerd's the index, the manifest, and the
+/// configuration.
 pub(super) fn wanted_more(seen: Seen<'_>) -> Wanted {
     let Some((root, config)) = record(seen) else { return Wanted::default() };
     let (configs, manifests) = image_files(root, &config, seen.found);
@@ -86,14 +87,14 @@ pub(super) fn wanted_more(seen: Seen<'_>) -> Wanted {
     Wanted { files: [configs, manifests, repositories].concat(), store: None }
 }
 
-/// Where Docker's own store keeps the names and manifest digests of its images.
+/// Returns the file in which Docker's own store keeps the names and manifest digests of its images.
 fn repositories(root: &str, config: &Value) -> Option<String> {
     let driver = text(config, "/Driver").filter(|driver| is_id(driver))?;
     Some(format!("{root}/image/{driver}/repositories.json"))
 }
 
-/// The digest of the image's manifest: containerd's store names it beside the container, Docker's
-/// own among the names of the image, of which the one that was asked for counts first.
+/// Returns the digest of the image's manifest: containerd's store names it beside the container,
+/// Docker's own among the image's names, of which the requested one comes first.
 fn manifest_digest(root: &str, config: &Value, found: &FetchedFacts) -> Option<String> {
     if let Some(named) = text(config, "/ImageManifest/digest") {
         return Some(named);
@@ -109,7 +110,7 @@ fn manifest_digest(root: &str, config: &Value, found: &FetchedFacts) -> Option<S
     own.or(digests.first()).map(|(_, digest)| (*digest).to_owned())
 }
 
-/// The digest of the image's configuration: in Docker's own store that is the image's ID, in
+/// Returns the digest of the image's configuration: in Docker's own store the image's ID; in
 /// containerd's the ID is another digest, and the manifest names the configuration.
 fn config_digest(root: &str, config: &Value, found: &FetchedFacts) -> Option<String> {
     if text(config, "/ImageManifest/digest").is_none() {
@@ -119,7 +120,7 @@ fn config_digest(root: &str, config: &Value, found: &FetchedFacts) -> Option<Str
     image::config_digest(found.first(&manifests)?)
 }
 
-/// The repository of an image's name, as Docker shortens it.
+/// Returns the repository of an image's name, as Docker shortens it.
 fn repository_of(name: &str) -> &str {
     let name = name.split('@').next().unwrap_or_default();
     let name = match name.rsplit_once(':') {
@@ -130,7 +131,7 @@ fn repository_of(name: &str) -> &str {
     short.or_else(|| name.strip_prefix("docker.io/")).unwrap_or(name)
 }
 
-/// Where the configuration of the image may be, and the manifest that leads there.
+/// Returns the possible paths of the image's configuration, and of the manifest that leads there.
 fn image_files(root: &str, config: &Value, found: &FetchedFacts) -> (Vec<String>, Vec<String>) {
     let driver = text(config, "/Driver").unwrap_or_default();
     let mut files = Vec::new();
@@ -152,14 +153,14 @@ fn image_files(root: &str, config: &Value, found: &FetchedFacts) -> (Vec<String>
     (files, manifests)
 }
 
-/// The hexadecimal part of a digest.
+/// Returns the hexadecimal part of a digest.
 fn sha256(digest: &str) -> Option<String> {
     let hex = digest.strip_prefix("sha256:").unwrap_or(digest);
     let is_hex = !hex.is_empty() && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_hex.then(|| hex.to_owned())
 }
 
-/// What the image's configuration says; `None` if that is not known.
+/// Returns the labels of the image's configuration; `None` if unknown.
 fn images_labels(root: &str, config: &Value, found: &FetchedFacts) -> Option<ImageWords> {
     let (configs, _) = image_files(root, config, found);
     ImageWords::read(found.first(&configs)?)
@@ -213,7 +214,7 @@ fn what_is_missing(found: &FetchedFacts) -> String {
     )
 }
 
-/// Names of the CDI devices of `--device VENDOR/CLASS=NAME`.
+/// Returns the names of the CDI devices of `--device VENDOR/CLASS=NAME`.
 fn cdi_devices(host: &Value) -> Vec<String> {
     let requests = host["DeviceRequests"].as_array().into_iter().flatten();
     let requests = requests.filter(|request| request["Driver"] == CDI_DRIVER);
@@ -221,7 +222,7 @@ fn cdi_devices(host: &Value) -> Vec<String> {
     names.filter_map(Value::as_str).map(ToOwned::to_owned).collect()
 }
 
-/// Docker keeps the content of a profile that the user names, not its name.
+/// Returns the seccomp profile: Docker records the content of a user's profile, not its name.
 fn seccomp(host: &Value, has_filter: bool) -> Option<SeccompProfile> {
     let said = host["SecurityOpt"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let mut named = said.filter_map(|said| said.strip_prefix("seccomp")?.get(1..));

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a Docker daemon was started: its command line, and what its configuration file adds. It
-//! reads no file itself.
+//! The settings of a Docker daemon: its command line, and the additions of its configuration file.
+//! It reads no file itself.
 //! Reference: dockerd(8).
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// The file that it reads unless it is given another.
+/// Its default configuration file.
 const CONFIG_FILE: &str = "/etc/docker/daemon.json";
 
-/// Where it keeps images and containers unless it is told otherwise.
+/// Its default directory of images and containers.
 pub(super) const DATA_ROOT: &str = "/var/lib/docker";
 
-/// Where it answers then.
+/// Its default socket.
 const SOCKET: &str = "/var/run/docker.sock";
 
 /// A Docker daemon.
@@ -32,7 +32,7 @@ impl Default for Dockerd {
 }
 
 impl Dockerd {
-    /// Reads a command line; `None` if it is another program's.
+    /// Parses a command line; `None` if it is another program's.
     pub fn of(words: &[Vec<u8>]) -> Option<Self> {
         let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
         let program = text(words.first()?);
@@ -53,8 +53,8 @@ impl Dockerd {
         Some(dockerd)
     }
 
-    /// Those whose command lines are among these files (`/proc/ID/cmdline`), each with what its
-    /// configuration file there adds.
+    /// Returns the daemons whose command lines are among these files (`/proc/ID/cmdline`), each
+    /// with the additions of its configuration file there.
     pub fn all(files: &BTreeMap<String, Vec<u8>>) -> Vec<Self> {
         let lines = files
             .iter()
@@ -70,7 +70,8 @@ impl Dockerd {
         all.collect()
     }
 
-    /// Adds what its configuration file says. It does not start with the same setting in both.
+    /// Adds the settings of its configuration file. dockerd refuses to start with the same setting
+    /// in both.
     pub fn read(&mut self, settings: &Value) {
         for key in ["data-root", "graph"] {
             let said = settings[key].as_str().filter(|root| !root.is_empty());
@@ -80,12 +81,12 @@ impl Dockerd {
         self.hosts.extend(hosts.map(str::to_owned));
     }
 
-    /// Where it keeps images and containers.
+    /// Returns its directory of images and containers.
     pub fn data_root(&self) -> &str {
         self.data_root.as_deref().map_or(DATA_ROOT, |root| root.trim_end_matches('/'))
     }
 
-    /// The unix sockets where it answers; systemd opens the usual one for it (`fd://`).
+    /// Returns its unix sockets; systemd opens the default one for it (`fd://`).
     pub fn sockets(&self) -> Vec<String> {
         let named = self.hosts.iter().filter_map(|host| host.strip_prefix("unix://"));
         let mut sockets: Vec<String> = named.map(str::to_owned).collect();
@@ -102,7 +103,7 @@ enum DockerdFlag {
     Host,
 }
 
-/// A flag that matters here, and its value if that is in the same word.
+/// Returns a flag that matters here, and its value if that is in the same word.
 fn flag_of(word: &str) -> Option<(DockerdFlag, Option<&str>)> {
     let (name, value) = match word.split_once('=') {
         Some((name, value)) => (name, Some(value)),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whose word counts: for each engine and each field of a container's identity the sources in the
-//! order of trust, and who can write them. `docs/identity.md` is written from this table.
+//! The trusted sources: for each engine and each field of a container's identity the sources in the
+//! order of trust, and their possible writers. `docs/identity.md` is written from this table.
 //!
-//! An engine's file collects what each source says ([`Claims`]); the first source of the table
-//! that says something decides. One further down that says something else is a contradiction: it is
-//! noted for the operator and not believed. It reads nothing and knows no configuration.
+//! An engine's file collects the claims of each source ([`Claims`]); the first source of the table
+//! that has a value decides. A later one with another value is a contradiction: it is noted for the
+//! operator and not believed. It reads nothing and knows no configuration.
 
 use Source as S;
 use Writer as W;
@@ -45,7 +45,7 @@ impl Field {
         Self::PodAnnotations,
     ];
 
-    /// As it is called in lines for the operator.
+    /// Its name in lines for the operator.
     pub fn name(self) -> &'static str {
         match self {
             Self::Role => "role",
@@ -60,10 +60,10 @@ impl Field {
     }
 }
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// The id among the runtime's arguments.
+    /// The ID among the runtime's arguments.
     RuntimeId,
     /// containerd's record of the container or of its sandbox.
     ContainerdRecord,
@@ -92,7 +92,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// As it is called in lines for the operator.
+    /// Its name in lines for the operator.
     pub fn name(self) -> &'static str {
         match self {
             Self::RuntimeId => "the runtime's arguments",
@@ -112,23 +112,23 @@ impl Source {
     }
 }
 
-/// Who can write what a source says.
+/// The possible writer of a source's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writer {
     /// The engine alone, or kubelet through it.
     Engine,
-    /// The engine, after everybody else.
+    /// The engine, after all other writers.
     EngineLast,
-    /// Whoever gives the engine its commands.
+    /// The user who gives the engine its commands.
     Operator,
     /// The pod's author about the pod itself: labels and annotations are theirs.
     Author,
-    /// Anybody who writes annotations.
+    /// Any writer of annotations.
     Anybody,
 }
 
 impl Writer {
-    /// As it is called in the page.
+    /// Its name in the page.
     pub fn name(self) -> &'static str {
         match self {
             Self::Engine => "engine alone",
@@ -142,7 +142,7 @@ impl Writer {
 
 type Ranks = &'static [(Source, Writer)];
 
-/// The sources of a field in the order of trust.
+/// Returns the sources of a field in the order of trust.
 pub fn ranks(kind: EngineKind, field: Field) -> Ranks {
     match kind {
         EngineKind::ContainerdCri => of_containerd(field),
@@ -166,7 +166,7 @@ fn of_containerd(field: Field) -> Ranks {
             (S::Annotation, W::EngineLast),
             (S::SandboxDocument, W::EngineLast),
         ],
-        // containerd before 1.6.11 does not write the annotation: then it may be the pod's.
+        // containerd before 1.6.11 does not write the annotation: it may then be the pod's.
         Field::PodUid => &[
             (S::ContainerdRecord, W::Engine),
             (S::CgroupPath, W::Engine),
@@ -319,10 +319,10 @@ fn of_plain(field: Field) -> Ranks {
     }
 }
 
-/// How much of a value is shown, in characters.
+/// Maximum characters of a shown value.
 const LONGEST: usize = 80;
 
-/// What the sources say, until it is settled.
+/// The claims of all sources, until they are settled.
 #[derive(Debug)]
 pub(super) struct Claims {
     kind: EngineKind,
@@ -334,14 +334,14 @@ impl Claims {
         Self { kind, said: Vec::new() }
     }
 
-    /// A source says a value; an empty one says nothing.
+    /// Adds a source's value; an empty one does not count.
     pub(super) fn add(&mut self, field: Field, source: Source, value: Option<String>) {
         let value = value.filter(|value| !value.is_empty());
         self.said.extend(value.map(|value| (field, source, value)));
     }
 
-    /// The value of the most trusted source, and who can write that; what others say beside it is
-    /// noted among `contradictions`.
+    /// Returns the value of the most trusted source and its possible writer; adds other values to
+    /// `contradictions`.
     pub(super) fn settle(
         &self,
         field: Field,
@@ -362,7 +362,7 @@ impl Claims {
     }
 }
 
-/// The line about two sources that say different things.
+/// Formats the line about two sources that differ.
 pub(super) fn contradiction(
     field: Field,
     (other, what): (&str, &str),
@@ -372,7 +372,7 @@ pub(super) fn contradiction(
     format!("{}: {value:?} by {by}; {what:?} by {other} is not believed", field.name())
 }
 
-/// A value of a tenant, fit for a line.
+/// Shortens a tenant's value for a line.
 pub(super) fn shown(value: &str) -> String {
     match value.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}…", &value[..end]),
@@ -380,20 +380,20 @@ pub(super) fn shown(value: &str) -> String {
     }
 }
 
-/// Who is excused from what protects containers, by the configuration.
+/// The exemptions from the protections of containers, by the configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct Exemptions<'a> {
     /// Pods in these namespaces.
     pub namespaces: &'a [String],
-    /// Whether annotations and labels are word enough for that.
+    /// Whether annotations and labels suffice for that.
     pub by_annotation: bool,
-    /// Key of the annotation that excuses a pod; empty = none does.
+    /// Key of the annotation that exempts a pod; empty = none does.
     pub annotation: &'a str,
 }
 
 impl Facts {
-    /// Takes back what keys of our own and images may not say, and tells whether the pod is in an
-    /// exempt namespace by a word that counts. It needs no daemon.
+    /// Drops values that our own keys and images may not set, and returns whether the pod is in an
+    /// exempt namespace by a trusted source. It needs no daemon.
     pub fn judge(&mut self, exemptions: Exemptions<'_>) -> bool {
         let Exemptions { namespaces, by_annotation, annotation } = exemptions;
         if !by_annotation {
@@ -404,8 +404,8 @@ impl Facts {
     }
 
     /// Names the namespace of a pod that has none, on an engine without pods: as configured, else
-    /// by the engine's name. Nobody's word stands behind it, so it comes after [`Facts::judge`] and
-    /// exempts no pod, whatever namespaces are exempt.
+    /// by the engine's name. No source claims it, so it comes after [`Facts::judge`] and exempts no
+    /// pod, even if this namespace is exempt.
     pub fn name_namespace(&mut self, configured: &str) {
         if self.engine.kind.has_pods() || !self.pod.namespace.is_empty() {
             return;
@@ -415,8 +415,8 @@ impl Facts {
         self.namespace_by = None;
     }
 
-    /// Whether the pod is in one of these namespaces by a word that no tenant can write. With
-    /// `by_annotation` the operator has it that annotations and labels are word enough.
+    /// Whether the pod is in one of these namespaces by a source that no tenant can write. With
+    /// `by_annotation`, annotations and labels suffice.
     pub fn is_in(&self, namespaces: &[String], by_annotation: bool) -> bool {
         let is_proven = match self.namespace_by {
             Some(Writer::Engine | Writer::EngineLast) => self.engine.is_proven(),
@@ -425,7 +425,7 @@ impl Facts {
         (is_proven || by_annotation) && namespaces.contains(&self.pod.namespace)
     }
 
-    /// Whether somebody who is not believed may have written the pod's namespace.
+    /// Whether an untrusted writer may have set the pod's namespace.
     pub fn has_unproven_namespace(&self) -> bool {
         let is_proven = match self.namespace_by {
             Some(Writer::Engine | Writer::EngineLast) => self.engine.is_proven(),
@@ -437,8 +437,8 @@ impl Facts {
         !is_proven
     }
 
-    /// Whether a tenant may have written what rules go by, the namespace or the engine; or nobody
-    /// has said the namespace of a pod that has one. One that is named by default is what it is.
+    /// Whether a tenant may have written the namespace or the engine, on which rules depend, or the
+    /// engine has pods and the namespace is missing. A default namespace is not doubtful.
     pub fn is_doubtful(&self) -> bool {
         let kind = self.engine.kind;
         if !self.engine.is_proven() && kind != EngineKind::Plain {
@@ -451,7 +451,7 @@ impl Facts {
         !is_default && self.has_unproven_namespace()
     }
 
-    /// Takes back an annotation that may be the image's, in all its forms: it excuses the pod.
+    /// Drops an annotation that may be the image's, in all its forms: it exempts the pod.
     pub fn forbid_image_annotation(&mut self, key: &str) {
         if key.is_empty() || !self.has_image_annotations {
             return;

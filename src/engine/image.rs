@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an image says of itself: labels of its configuration, annotations of its manifest. Engines
-//! mix them with those of the operator; here they are told apart again.
+//! The labels of an image's configuration and the annotations of its manifest. Engines mix them
+//! with those of the operator; here they are separated again.
 //!
-//! Image authors write these documents byte by byte, and engines read them as Go does: a member
-//! in another case is the same member, of two the later one counts, or both. So a pair counts as
-//! the image's wherever it stands, and a member that is there twice tells nothing.
+//! Image authors write these documents byte by byte, and engines read them as Go does: a member in
+//! another case is the same member; of duplicates the later one counts, or both. So a pair counts
+//! as the image's wherever it occurs, and a duplicate member counts for nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,25 +13,25 @@ use oci_document as gojson;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// Every key of a document of the image with all texts that stand under it.
+/// Every key of the image's documents with all its texts.
 #[derive(Debug, Default)]
 pub(super) struct ImageWords(BTreeMap<String, BTreeSet<String>>);
 
 impl ImageWords {
-    /// `None` if it is no JSON.
+    /// Reads a document; `None` if it is not JSON.
     pub(super) fn read(document: &[u8]) -> Option<Self> {
         let mut said = Self::default();
         said.add(document)?;
         Some(said)
     }
 
-    /// Adds what another document says; `None` if it is no JSON.
+    /// Adds another document; `None` if it is not JSON.
     pub(super) fn add(&mut self, document: &[u8]) -> Option<()> {
         self.take(serde_json::from_slice(document).ok()?);
         Some(())
     }
 
-    /// Whether the image says this.
+    /// Whether the image has this pair.
     pub(super) fn has(&self, key: &str, value: &str) -> bool {
         self.0.get(key).is_some_and(|values| values.contains(value))
     }
@@ -53,14 +53,14 @@ impl ImageWords {
     }
 }
 
-/// The digest of the configuration that a manifest names, if it names only one.
+/// Returns the digest of the configuration that a manifest names, if it names only one.
 pub(super) fn config_digest(manifest: &[u8]) -> Option<String> {
     let manifest: JsonNode = serde_json::from_slice(manifest).ok()?;
     let JsonNode::Text(digest) = manifest.only("config")?.only("digest")? else { return None };
     Some(digest.clone())
 }
 
-/// A JSON document as it is written. `null` is the empty text, as which Go takes it.
+/// A JSON document as written. `null` is the empty text, as for Go.
 enum JsonNode {
     Text(String),
     Members(Vec<(String, JsonNode)>),
@@ -69,7 +69,7 @@ enum JsonNode {
 }
 
 impl JsonNode {
-    /// The member of this name, in whatever case, if there is just one.
+    /// Returns the member of this name, in any case, if it occurs once.
     fn only(&self, name: &str) -> Option<&Self> {
         let Self::Members(members) = self else { return None };
         let mut found = members.iter().filter(|(key, _)| gojson::is_field(key, name));

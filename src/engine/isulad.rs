@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! iSulad: the annotations of containerd's CRI plugin with gaps of its own. The uid stands only
-//! in the sandbox's document; user labels in neither. Bundles are in
-//! `/var/lib/isulad/engines/RUNTIME/ID`, and RUNTIME is the handler.
+//! iSulad: the annotations of containerd's CRI plugin, with gaps. Only the sandbox's document has
+//! the UID; user labels are in neither. Bundles are in `/var/lib/isulad/engines/RUNTIME/ID`, and
+//! RUNTIME is the handler.
 
 use super::{DetectedEngine, Facts, Seen, cri};
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An engine that is not known but writes Kubernetes' annotations: those of containerd's CRI
-//! plugin, or kubelet's labels as annotations. They are read as they stand; a sandbox beside the
-//! bundle counts only if it says that it is one.
+//! An unknown engine that writes Kubernetes' annotations: those of containerd's CRI plugin, or
+//! kubelet's labels as annotations. They are read as written; a sandbox beside the bundle counts
+//! only if it claims to be one.
 
 use super::{DetectedEngine, Facts, PodDocument, Role, Seen, cri};
 

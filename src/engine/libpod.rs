@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Podman's database, in either of its forms: Bolt before 4.7, SQLite since. Which containers it
-//! keeps, what it says about one, and about a pod. It only reads bytes that somebody else fetched;
-//! a row that is torn, or about something else, is not there.
+//! Podman's database, in either form: Bolt before 4.7, SQLite since. Lists its containers, and
+//! reads the configuration of one and of a pod. It only parses bytes that its caller read; a torn
+//! row, or one of another ID, counts as missing.
 
 use serde_json::Value;
 
 use super::{is_id, text};
 use crate::formats::{bolt, sqlite};
 
-/// Where it lies in the graph root.
+/// Its paths in the graph root.
 pub(crate) const FILES: [&str; 3] = ["db.sql", "libpod/db.sql", "libpod/bolt_state.db"];
 
 /// A database.
@@ -36,24 +36,24 @@ impl<'b> Rows<'b> {
         serde_json::from_str(&self.column(table, column, path)?).ok()
     }
 
-    /// A container's configuration.
+    /// Returns a container's configuration.
     pub(super) fn container(self, id: &str) -> Option<Value> {
         let config = self.json("ContainerConfig", 3, &["ctr", id, "config"]);
         config.filter(|config| config["id"] == id)
     }
 
-    /// A pod's configuration.
+    /// Returns a pod's configuration.
     pub(super) fn pod(self, id: &str) -> Option<Value> {
         let config = self.json("PodConfig", 2, &["pod", id, "config"]);
         config.filter(|config| config["id"] == id)
     }
 
-    /// The pod of a container.
+    /// Returns the pod of a container.
     pub(super) fn pod_of(self, id: &str) -> Option<String> {
         self.column("ContainerConfig", 2, &["ctr", id, "pod-id"]).filter(|pod| is_id(pod))
     }
 
-    /// The infrastructure container of a pod.
+    /// Returns the infrastructure container of a pod.
     pub(super) fn infra_of(self, pod: &str) -> Option<String> {
         let said = self.column("PodState", 1, &["pod", pod, "state"])?;
         match self {
@@ -64,7 +64,7 @@ impl<'b> Rows<'b> {
         }
     }
 
-    /// Addresses of the container that has the network.
+    /// Returns the addresses of the container that has the network.
     pub(super) fn ips(self, id: &str) -> Vec<String> {
         let state = self.json("ContainerState", 3, &["ctr", id, "state"]).unwrap_or_default();
         let members = |value: &Value| value.as_object().cloned().unwrap_or_default();
@@ -87,7 +87,7 @@ impl<'b> Rows<'b> {
     }
 }
 
-/// Every container of such a database, and the runtime that it names: a name or a path.
+/// Returns every container of a database with its runtime: a name or a path.
 pub(crate) fn runtimes(bytes: &[u8]) -> Vec<(String, String)> {
     let Some(rows) = Rows::open(bytes) else { return Vec::new() };
     let said = rows.ids().into_iter().filter_map(|id| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keys of our own with which the operator names a container's pod, on engines without pods. They
-//! count only where whoever gives the engine its commands set them: never an image's, never below
+//! Our own keys with which the operator names a container's pod, on engines without pods. They
+//! count only if the user who commands the engine set them: never an image's, never below
 //! Kubernetes. `docs/engines.md` shows each with an example.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use super::image::ImageWords;
 use super::{Document, Facts, cri, is_id, pod_cgroup};
 
 const PREFIX: &str = "nri-runc.dev/";
-/// Pod id; several containers may name the same.
+/// Pod ID; several containers may name the same.
 const POD_ID: &str = "nri-runc.dev/pod-id";
 /// Pod name.
 const POD_NAME: &str = "nri-runc.dev/pod-name";
@@ -22,13 +22,13 @@ const POD_UID: &str = "nri-runc.dev/pod-uid";
 const CONTAINER_NAME: &str = "nri-runc.dev/container-name";
 /// Prefix of pod labels: `nri-runc.dev/label/app` is the label `app`.
 const LABEL_PREFIX: &str = "nri-runc.dev/label/";
-/// How long the id of a pod may be.
+/// Maximum bytes of a pod's ID.
 const LONGEST_ID: usize = 253;
 /// Prefix of pod annotations.
 const ANNOTATION_PREFIX: &str = "nri-runc.dev/annotation/";
 
-/// Those of the labels or annotations (`what`) that are not the image's. Where the image's are not
-/// known none of our keys is known to be the operator's.
+/// Returns the labels or annotations (`what`) that are not the image's. If the image's are unknown,
+/// none of our keys is known to be the operator's.
 pub(super) fn of_operator(
     facts: &mut Facts,
     what: &str,
@@ -59,8 +59,8 @@ pub(super) fn of_operator(
     said
 }
 
-/// Takes out what speaks of one container alone, for an engine that has pods: the pod has an id,
-/// and each of its containers a name.
+/// Removes the keys of a single container, for an engine that has pods: the pod has an ID, and each
+/// of its containers a name.
 pub(super) fn of_pod(
     facts: &mut Facts,
     labels: BTreeMap<String, String>,
@@ -74,7 +74,7 @@ pub(super) fn of_pod(
     said
 }
 
-/// Takes out the pod's id, for a container of a pod that the engine made.
+/// Removes the pod's ID, for a container of a pod that the engine made.
 pub(super) fn forbid_other_pod(facts: &mut Facts, said: &mut BTreeMap<String, String>) {
     if let Some(id) = said.remove(POD_ID) {
         let id = shown(&id);
@@ -85,7 +85,7 @@ pub(super) fn forbid_other_pod(facts: &mut Facts, said: &mut BTreeMap<String, St
     }
 }
 
-/// Notes keys of our own among labels that may be the image's: there they do not count.
+/// Reports our own keys among labels that may be the image's: they do not count there.
 pub(super) fn note_labels(
     facts: &mut Facts,
     labels: &BTreeMap<String, String>,
@@ -102,14 +102,14 @@ pub(super) fn note_labels(
     }
 }
 
-/// Whether Kubernetes made it, through whatever engine: kubelet made its cgroup, or labelled it.
+/// Whether Kubernetes made it, through any engine: kubelet made its cgroup, or labelled it.
 fn is_of_kubernetes(document: &Document<'_>, said: &BTreeMap<String, String>) -> bool {
     let keys = [cri::KUBELET_NAME, cri::KUBELET_UID, cri::TYPE];
     let has = |key: &str| said.contains_key(key) || document.annotations.contains_key(key);
     pod_cgroup::is_kubelets(document.cgroups_path) || keys.into_iter().any(has)
 }
 
-/// Applies the keys among what the operator `said` to the facts.
+/// Applies our keys among those that the operator `said` to the facts.
 pub(super) fn apply(facts: &mut Facts, document: &Document<'_>, said: &BTreeMap<String, String>) {
     if !said.keys().any(|key| key.starts_with(PREFIX)) {
         return;
@@ -151,7 +151,7 @@ pub(super) fn apply(facts: &mut Facts, document: &Document<'_>, said: &BTreeMap<
 }
 
 impl Facts {
-    /// Takes back a namespace that a key of our own names, where that is not allowed.
+    /// Drops a namespace that one of our keys names, if that is not allowed.
     pub fn forbid_own_namespaces(&mut self, namespaces: &[String]) {
         let is_own = self.namespace_by == Some(Writer::Operator);
         if is_own && namespaces.contains(&self.pod.namespace) {
@@ -164,7 +164,7 @@ impl Facts {
         }
     }
 
-    /// Takes back a pod id that a key of our own names: the container is its own pod.
+    /// Drops a pod ID that one of our keys names: the container is its own pod.
     pub fn leave_pod(&mut self, why: &str) {
         let pod = shown(&std::mem::replace(&mut self.pod.id, self.container.id.clone()));
         self.names_pod = false;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names of cgroups as engines and kubelet write them, and the pod's own cgroup, which kubelet makes
-//! before the sandbox: its limits stand for the resources of the pod where the engine says none.
-//! They are those of the moment, overhead included. Only what converts without loss is taken:
-//! cgroup v2 keeps no shares. The cgroups of running containers belong to `src/cgroup`.
+//! Names of cgroups as engines and kubelet write them, and the pod's own cgroup, which kubelet
+//! makes before the sandbox: its limits stand for the pod's resources if the engine reports none.
+//! They are the present ones, overhead included. Only lossless values are taken: cgroup v2 keeps no
+//! shares. `src/cgroup` handles the cgroups of running containers.
 
 use serde_json::{Map, Value};
 
@@ -10,8 +10,8 @@ use super::{Document, EngineKind, FetchedFacts};
 
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// The parent of a cgroup: the path without its last element, or the slice spelt out in full
-/// (`a-b.slice` lies in `a.slice`, systemd.slice(5)).
+/// Returns the parent of a cgroup: the path without its last element, or the slice spelt out in
+/// full (`a-b.slice` is in `a.slice`, systemd.slice(5)).
 pub(crate) fn cgroup_parent(path: &str) -> String {
     if let Some((slice, _)) = path.split_once(':') {
         let Some(name) = slice.strip_suffix(".slice") else { return slice.to_owned() };
@@ -26,8 +26,8 @@ pub(crate) fn cgroup_parent(path: &str) -> String {
     path.rsplit_once('/').map(|(parent, _)| parent.to_owned()).unwrap_or_default()
 }
 
-/// The cgroup that kubelet made for the pod alone, of a sandbox with this cgroup path; `None` where
-/// several pods may share it.
+/// Returns the cgroup that kubelet made for the pod alone, by the cgroup path of its sandbox;
+/// `None` if several pods may share it.
 pub(crate) fn cgroup_of_pod(path: &str, uid: &str) -> Option<String> {
     let parent = cgroup_parent(path);
     let name = parent.rsplit('/').next()?;
@@ -39,7 +39,7 @@ pub(crate) fn cgroup_of_pod(path: &str, uid: &str) -> Option<String> {
     ((of_kubelet && is_kubelets(path) || has_uid) && is_plain).then_some(parent)
 }
 
-/// The cgroup path in another document.
+/// Returns the cgroup path in another document.
 pub(super) fn path_in(document: &[u8]) -> Option<String> {
     let document: Value = serde_json::from_slice(document).ok()?;
     document.pointer("/linux/cgroupsPath")?.as_str().map(ToOwned::to_owned)
@@ -51,8 +51,8 @@ pub(super) fn is_kubelets(path: &str) -> bool {
     slice.split('/').any(|part| part.starts_with("kubepods")) || slice.contains("-kubepods-")
 }
 
-/// The uid of the pod for which kubelet made the cgroup: `…/podUID/…`, or `…-podUID.slice:…`, where
-/// systemd's names have underscores for dashes.
+/// Returns the UID of the pod for which kubelet made the cgroup: `…/podUID/…`, or
+/// `…-podUID.slice:…`, where systemd's names have underscores for dashes.
 pub(super) fn pod_uid(path: &str) -> Option<String> {
     if !is_kubelets(path) {
         return None;
@@ -67,7 +67,8 @@ pub(super) fn pod_uid(path: &str) -> Option<String> {
     (!uid.is_empty()).then_some(uid)
 }
 
-/// Which of the engines that share containers/storage named it: `…/crio-ID`, `…:libpod:ID`.
+/// Returns the engine of those sharing containers/storage that named it: `…/crio-ID`,
+/// `…:libpod:ID`.
 pub(super) fn engine(path: &str) -> Option<EngineKind> {
     let name = match path.split(':').collect::<Vec<_>>()[..] {
         [_, prefix, _] => prefix,
@@ -80,7 +81,7 @@ pub(super) fn engine(path: &str) -> Option<EngineKind> {
     }
 }
 
-/// Path of a file in the pod's cgroup, if kubelet made it.
+/// Returns the path of a file in the pod's cgroup, if kubelet made it.
 fn path(document: &Document<'_>, controller: &str, file: &str) -> Option<String> {
     let parent = cgroup_parent(document.cgroups_path);
     let mut elements = parent.split('/');
@@ -96,13 +97,13 @@ const QUOTA: (&str, &str) = ("/cpu", "cpu.cfs_quota_us");
 const PERIOD: (&str, &str) = ("/cpu", "cpu.cfs_period_us");
 const LIMIT: (&str, &str) = ("/memory", "memory.limit_in_bytes");
 
-/// The files of both versions.
+/// Returns the files of both cgroup versions.
 pub(super) fn files(document: &Document<'_>) -> Vec<String> {
     let all = [MAX, MEMORY_MAX, SHARES, QUOTA, PERIOD, LIMIT];
     all.iter().filter_map(|(controller, file)| path(document, controller, file)).collect()
 }
 
-/// What they say, as a CRI message in JSON; `None` if there is no limit at all.
+/// Returns their limits as a CRI message in JSON; `None` without any limit.
 pub(super) fn resources(
     document: &Document<'_>,
     found: &FetchedFacts,
@@ -112,14 +113,14 @@ pub(super) fn resources(
         Some(std::str::from_utf8(bytes).ok()?.trim().to_owned())
     };
     let number = |file| text(file)?.parse::<i64>().ok();
-    // "QUOTA PERIOD"; "max" is no number.
+    // "QUOTA PERIOD"; "max" does not parse.
     let max = text(MAX).and_then(|line| {
         let (quota, period) = line.split_once(' ')?;
         Some((quota.parse::<i64>().ok()?, period.parse::<i64>().ok()?))
     });
     let quota = max.map(|(quota, _)| quota).or_else(|| number(QUOTA)).filter(|quota| *quota > 0);
     let period = max.map(|(_, period)| period).or_else(|| number(PERIOD));
-    // v1 says "none" by a number beyond any memory.
+    // v1 expresses "no limit" as a number beyond any memory.
     let limit = number(MEMORY_MAX).or_else(|| number(LIMIT)).filter(|limit| *limit < 1 << 60);
     let told = [
         ("cpu_quota", quota),

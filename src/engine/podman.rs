@@ -3,9 +3,9 @@
 //! id in the cgroup's path, images in the storage's records; labels, the pod's name and addresses in
 //! Podman's database (`libpod`).
 //!
-//! Annotations of the document are the operator's and the image's: neither tells which pod it is or
-//! whether it is its infrastructure, and keys of our own count only if the image has none of them.
-//! The same goes for the container's labels; those of the pod are its maker's alone.
+//! Annotations of the document are the operator's and the image's: they prove neither the pod nor
+//! the role, and our own keys count only if the image has none of them. This also applies to the
+//! container's labels; those of the pod are its creator's alone.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use super::{
     texts,
 };
 
-/// Annotations that Podman itself writes.
+/// Annotations that Podman writes itself.
 const OWN: [&str; 5] = [
     "io.podman.annotations.",
     "io.container.manager",
@@ -38,7 +38,7 @@ pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     Wanted { files, store: None }
 }
 
-/// Podman keeps its database below the graph root, a transient one below the run root.
+/// Lists the paths of Podman's database: below the graph root, a transient one below the run root.
 fn databases(call: &CallerInfo<'_>) -> Vec<String> {
     let homes = storage::homes(call);
     let roots = homes.iter().filter_map(|home| Some(home.rsplit_once('/')?.0));
@@ -46,15 +46,15 @@ fn databases(call: &CallerInfo<'_>) -> Vec<String> {
     places.collect()
 }
 
-/// Podman's database, the one of them that knows this container; it may have kept an older one.
+/// Opens the database that has this container; Podman may have left an older one.
 fn rows<'f>(call: &CallerInfo<'_>, found: &'f FetchedFacts) -> Option<Rows<'f>> {
     let places = databases(call);
     let mut all = places.iter().filter_map(|path| Rows::open(found.file(path)?));
     all.find(|rows| rows.container(call.id).is_some())
 }
 
-/// The image's manifests and configuration, whose annotations and labels Podman gives to the
-/// container.
+/// Returns the image's manifests and configuration, whose annotations and labels Podman gives to
+/// the container.
 pub(super) fn wanted_more(call: &CallerInfo<'_>, found: &FetchedFacts) -> Wanted {
     let Some(image) = image_id(call, found) else { return Wanted::default() };
     let mut files = storage::manifests(call, &image);
@@ -64,7 +64,7 @@ pub(super) fn wanted_more(call: &CallerInfo<'_>, found: &FetchedFacts) -> Wanted
     Wanted { files, store: None }
 }
 
-/// The image of the container, if it has one and that is known.
+/// Returns the ID of the container's image, if it has one and that is known.
 fn image_id(call: &CallerInfo<'_>, found: &FetchedFacts) -> Option<String> {
     let record = storage::metadata(call, found, call.id);
     let by_record = record.as_ref().and_then(|record| text(record, "/image-id"));
@@ -117,7 +117,7 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     facts
 }
 
-/// The labels that whoever made the pod and the container gave them; the container's come last.
+/// Returns the labels that the creators of pod and container gave them; the container's come last.
 fn labels_said(
     facts: &mut Facts,
     call: &CallerInfo<'_>,
@@ -134,8 +134,8 @@ fn labels_said(
     said
 }
 
-/// Whether it is its pod's infrastructure, and the pod's id if it is in one. Podman's database
-/// knows; without it the cgroup tells the pod, and the name that Podman gives tells the role.
+/// Determines the role, and returns the pod's ID if it is in one. Podman's database has both;
+/// without it the cgroup shows the pod, and Podman's name for the container shows the role.
 fn place(
     facts: &mut Facts,
     call: &CallerInfo<'_>,
@@ -163,7 +163,8 @@ fn place(
         |pod: &String| name.and_then(|name| name.strip_suffix("-infra")) == pod.get(..12);
     let by_name = pod.as_ref().is_some_and(is_infras);
     claims.add(Field::Role, Source::Conmon, by_name.then(|| true.to_string()));
-    // Podman names the infrastructure on each member: a user can change that, and not take it away.
+    // Podman annotates each member with its infrastructure: a user can change that, but not remove
+    // it.
     let is_nameless = pod.is_some() && !document.annotations.contains_key(crio::SANDBOX_ID);
     claims.add(Field::Role, Source::Annotation, is_nameless.then(|| true.to_string()));
     let role = claims.settle(Field::Role, &mut facts.contradictions);
@@ -173,8 +174,8 @@ fn place(
     pod
 }
 
-/// The pod's infrastructure container: by the database, else the one that the document names, if
-/// its cgroup is in the same pod.
+/// Returns the pod's infrastructure container: by the database, else the one that the document
+/// names, if its cgroup is in the same pod.
 fn infra(seen: Seen<'_>, rows: Option<Rows<'_>>, pod: Option<&str>) -> Option<String> {
     let Seen { call, document, found } = seen;
     let pod = pod?;
@@ -187,8 +188,8 @@ fn infra(seen: Seen<'_>, rows: Option<Rows<'_>>, pod: Option<&str>) -> Option<St
     (pod_in_cgroup(&path).as_deref() == Some(pod)).then_some(said)
 }
 
-/// What these documents of the image say, each with the files where it may be; nothing for a
-/// container without an image. `None` if that is not known.
+/// Reads these documents of the image, each from the files where it may be; empty for a container
+/// without an image. `None` if unknown.
 fn images(
     call: &CallerInfo<'_>,
     found: &FetchedFacts,
@@ -209,7 +210,7 @@ fn images(
     Some(said)
 }
 
-/// Name and image, from conmon and the storage's record.
+/// Sets name and image, from conmon and the storage's record.
 fn named(facts: &mut Facts, call: &CallerInfo<'_>, found: &FetchedFacts, name: Option<String>) {
     let record = storage::metadata(call, found, call.id);
     facts.container.image = record.as_ref().and_then(storage::image);
@@ -228,7 +229,7 @@ fn from_database(facts: &mut Facts, rows: Option<Rows<'_>>, network_of: &str) {
         return;
     };
     facts.container.labels = texts(config.get("labels"));
-    // conmon's words are those of the Podman that started the container, maybe another one's.
+    // conmon's arguments come from the Podman that started the container, maybe another one.
     if let Some(runtime) = text(&config, "/runtime") {
         facts.pod.runtime_handler = runtime;
     }
@@ -251,7 +252,7 @@ fn from_database(facts: &mut Facts, rows: Option<Rows<'_>>, network_of: &str) {
     }
 }
 
-/// The pod's id in `PARENT/POD/libpod-ID` or `….libpod_pod_POD.slice:libpod:ID`.
+/// Returns the pod's ID in `PARENT/POD/libpod-ID` or `….libpod_pod_POD.slice:libpod:ID`.
 fn pod_in_cgroup(path: &str) -> Option<String> {
     let is_id = |word: &&str| word.len() == 64 && word.bytes().all(|b| b.is_ascii_hexdigit());
     let pod = match path.split_once(':') {
@@ -261,8 +262,8 @@ fn pod_in_cgroup(path: &str) -> Option<String> {
     Some(pod).filter(is_id).map(ToOwned::to_owned)
 }
 
-/// The user's own annotations: Podman's pods have none, but `kube play` gives the YAML's to each
-/// member. The image's are left out where they are known.
+/// Returns the user's own annotations: Podman's pods have none, but `kube play` gives the YAML's to
+/// each member. The image's are left out if known.
 fn theirs(document: &Document<'_>, images: Option<&ImageWords>) -> BTreeMap<String, String> {
     let is_own = |key: &String| OWN.iter().any(|own| key.starts_with(own));
     let is_images =
@@ -272,8 +273,8 @@ fn theirs(document: &Document<'_>, images: Option<&ImageWords>) -> BTreeMap<Stri
     all.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// Podman notes the profile that the user names; an image may have the same annotation, and cannot
-/// change the filter that the document has.
+/// Returns the seccomp profile: Podman records the user's in an annotation. An image may have that
+/// annotation too, but cannot change the filter of the document.
 fn seccomp(document: &Document<'_>, images: Option<&ImageWords>) -> Option<SeccompProfile> {
     const KEY: &str = "io.podman.annotations.seccomp";
     if !document.has_seccomp {

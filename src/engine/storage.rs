@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{CallerInfo, FetchedFacts, Image, conmon, digest, image, is_id, text};
 
-/// Folders that hold one folder for each container: that of this bundle first.
+/// Lists the directories that have one per container: that of this bundle first.
 pub(super) fn homes(call: &CallerInfo<'_>) -> Vec<String> {
     let mut homes = Vec::new();
     let mut add = |userdata: &str| {
@@ -36,20 +36,20 @@ pub(super) fn homes(call: &CallerInfo<'_>) -> Vec<String> {
     homes
 }
 
-/// A file in the folder of another container, wherever it may lie.
+/// Returns the possible paths of a file in another container's directory.
 pub(super) fn beside(call: &CallerInfo<'_>, id: &str, file: &str) -> Vec<String> {
     let homes = if is_id(id) { homes(call) } else { Vec::new() };
     homes.iter().map(|home| format!("{home}/{id}/userdata/{file}")).collect()
 }
 
-/// The files with records of all containers.
+/// Lists the files with records of all containers.
 pub(super) fn records(call: &CallerInfo<'_>) -> Vec<String> {
     let files = ["volatile-containers.json", "containers.json"];
     let homes = homes(call);
     homes.iter().flat_map(|home| files.map(|file| format!("{home}/{file}"))).collect()
 }
 
-/// The `metadata` of a container's record, which is JSON in a text.
+/// Returns the `metadata` of a container's record, which is JSON in a string.
 pub(super) fn metadata(call: &CallerInfo<'_>, found: &FetchedFacts, id: &str) -> Option<Value> {
     records(call).iter().find_map(|path| {
         let all = found.json(path)?;
@@ -58,14 +58,14 @@ pub(super) fn metadata(call: &CallerInfo<'_>, found: &FetchedFacts, id: &str) ->
     })
 }
 
-/// The records of all images, which lie beside the containers.
+/// Lists the files with records of all images, beside the containers.
 pub(super) fn image_records(call: &CallerInfo<'_>) -> Vec<String> {
     let homes = homes(call);
     let folders = homes.iter().filter_map(|home| home.strip_suffix("-containers"));
     folders.map(|driver| format!("{driver}-images/images.json")).collect()
 }
 
-/// The digest of the manifest with which an image came last, by the records of all images.
+/// Returns the digest of an image's latest manifest, by the records of all images.
 pub(super) fn manifest_digest(
     call: &CallerInfo<'_>,
     image: &str,
@@ -81,9 +81,9 @@ fn image_record(call: &CallerInfo<'_>, image: &str, found: &FetchedFacts) -> Opt
     })
 }
 
-/// Every manifest that the storage keeps of an image, each with the files where it may be. One
-/// image comes with another manifest when it is pulled again, and its containers keep what the
-/// older one said. `None` if no record tells.
+/// Returns every manifest that the storage keeps of an image, each with its possible paths. A
+/// repeated pull may bring another manifest, and earlier containers keep the annotations of the
+/// older one. `None` without a record.
 pub(super) fn all_manifests(
     call: &CallerInfo<'_>,
     image: &str,
@@ -99,13 +99,13 @@ pub(super) fn all_manifests(
     Some(files.collect())
 }
 
-/// Where the manifest of an image may be that came last.
+/// Returns the possible paths of an image's latest manifest.
 pub(super) fn manifests(call: &CallerInfo<'_>, image: &str) -> Vec<String> {
     image_files(call, image, "manifest")
 }
 
-/// Where the configuration of an image may be. Its digest is the image's id, for most of them;
-/// for all of them the manifest names it.
+/// Returns the possible paths of an image's configuration. Its digest is the image's ID in most
+/// cases; the manifest names it in all.
 pub(super) fn image_configs(
     call: &CallerInfo<'_>,
     image: &str,
@@ -126,12 +126,13 @@ fn image_files(call: &CallerInfo<'_>, image: &str, file: &str) -> Vec<String> {
     folders.map(|driver| format!("{driver}-images/{image}/{file}")).collect()
 }
 
-/// The file that containers/storage keeps a blob of this name in. Ids and digests give no `/`.
+/// Returns the file in which containers/storage keeps a blob of this name. IDs and digests yield no
+/// `/`.
 fn blob_name(name: &str) -> String {
     format!("={}", base64::engine::general_purpose::STANDARD.encode(name))
 }
 
-/// The image that a record names.
+/// Returns the image that a record names.
 pub(super) fn image(metadata: &Value) -> Option<Image> {
     let name = text(metadata, "/image-name");
     let config = text(metadata, "/image-id");

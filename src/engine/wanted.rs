@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an engine's file wants to read of the host, and what was read. Data only: `src/sources`
-//! fetches it.
+//! The reads of the host that an engine's file requests, and their results. Data only:
+//! `src/sources` does them.
 
 use std::collections::BTreeMap;
 
@@ -8,30 +8,30 @@ use serde_json::Value;
 
 use super::Dockerd;
 
-/// What would tell more.
+/// The requested files and records.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Files by their path on the host; none need be there.
+    /// Files by their path on the host; they may be missing.
     pub files: Vec<String>,
     /// Records of containerd.
     pub store: Option<StoreQuery>,
 }
 
 impl Wanted {
-    /// Only files.
+    /// Requests only files.
     pub(super) fn files(files: impl IntoIterator<Item = Option<String>>) -> Self {
         Self { files: files.into_iter().flatten().collect(), store: None }
     }
 }
 
-/// A question to containerd's own store of containers.
+/// A query to containerd's own store of containers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreQuery {
     /// containerd's socket.
     pub socket: String,
     /// containerd's namespace.
     pub namespace: String,
-    /// Ids.
+    /// Container IDs.
     pub ids: Vec<String>,
     /// Whether the digests of their images are wanted too.
     pub with_images: bool,
@@ -46,7 +46,7 @@ pub struct StoreRecord {
     pub image: String,
     /// Digest that the image's name has stood for since before the container was made.
     pub image_digest: String,
-    /// When it was made: seconds and nanoseconds of Unix time.
+    /// Creation time: seconds and nanoseconds of Unix time.
     pub created_at: (u64, u64),
     /// Name of the shim's runtime.
     pub runtime: String,
@@ -57,7 +57,7 @@ pub struct StoreRecord {
 }
 
 impl StoreRecord {
-    /// An extension of the CRI plugin: JSON in an envelope with its version.
+    /// Returns an extension of the CRI plugin: JSON in an envelope with its version.
     pub(super) fn metadata(&self, name: &str) -> Option<Value> {
         let bytes = self.extensions.get(name)?;
         let mut value: Value = serde_json::from_slice(bytes).ok()?;
@@ -65,36 +65,36 @@ impl StoreRecord {
     }
 }
 
-/// What came back.
+/// The results of the requested reads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FetchedFacts {
     /// Path to content.
     pub files: BTreeMap<String, Vec<u8>>,
-    /// Id to record.
+    /// ID to record.
     pub records: BTreeMap<String, StoreRecord>,
-    /// Why containerd's records could not be had, if they were wanted.
+    /// Why containerd's records could not be read, if they were requested.
     pub store_problem: Option<String>,
-    /// The Docker daemons of this host, if they were looked for.
+    /// The Docker daemons of this host, if requested.
     pub dockers: Vec<Dockerd>,
 }
 
 impl FetchedFacts {
-    /// A file.
+    /// Returns a file.
     pub(super) fn file(&self, path: &str) -> Option<&[u8]> {
         self.files.get(path).map(Vec::as_slice)
     }
 
-    /// The first of some files that is there.
+    /// Returns the first of these files that exists.
     pub(super) fn first(&self, paths: &[String]) -> Option<&[u8]> {
         paths.iter().find_map(|path| self.file(path))
     }
 
-    /// A file that is JSON.
+    /// Parses a file as JSON.
     pub(super) fn json(&self, path: &str) -> Option<Value> {
         serde_json::from_slice(self.file(path)?).ok()
     }
 
-    /// A file that holds a process id.
+    /// Parses a file that contains a process ID.
     pub(super) fn pid(&self, path: &str) -> Option<u32> {
         std::str::from_utf8(self.file(path)?).ok()?.trim().parse().ok()
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon counts, and its form for Prometheus (OpenMetrics text).
+//! The daemon's metrics, and their form for Prometheus (OpenMetrics text).
 //!
 //! The four metrics of containerd's own NRI (2.3 and later) have the same names, labels and
-//! buckets, so that one dashboard serves both; `nri_runc_*` is what only nri-runc knows. No label
-//! has values without bound: no container, no pod, no image, and a bounded number of plugin names.
-//! It does no I/O, knows no container, and never fails.
+//! buckets, so that one dashboard serves both; `nri_runc_*` are nri-runc's own. No label has
+//! unbounded values: no container, no pod, no image, and a bounded number of plugin names. It does
+//! no I/O, knows no container, and never fails.
 
 #[cfg(test)]
 mod mixin_tests;
@@ -26,7 +26,8 @@ use crate::plugin::CallMeter;
 
 pub(crate) use plugins::PluginMetrics;
 
-/// Upper bounds in seconds, as Prometheus' Go client has them by default and so containerd.
+/// Upper bounds of the buckets in seconds: the defaults of Prometheus' Go client, and so
+/// containerd's.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// A histogram of durations in seconds.
@@ -56,24 +57,24 @@ impl EncodeMetric for Seconds {
 /// Labels with their values.
 type Labels<const COUNT: usize> = [(&'static str, Cow<'static, str>); COUNT];
 
-/// What a daemon's memory holds at the moment of a scrape.
+/// The daemon's state at the moment of a scrape.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Holdings {
-    /// Plugins that are synchronized.
+    /// Synchronized plugins.
     pub(crate) plugins: usize,
-    /// Required plugins that are not.
+    /// Required plugins that are not synchronized.
     pub(crate) missing_plugins: usize,
     /// Launched plugins that are older than their files.
     pub(crate) outdated_plugins: usize,
-    /// Plugins that took part before the daemon started, and did not return.
+    /// Plugins that were connected before the daemon started, and have not returned.
     pub(crate) absent_plugins: usize,
     /// Known pods.
     pub(crate) pods: usize,
     /// Known containers by state.
     pub(crate) containers: Vec<(&'static str, usize)>,
-    /// Records by what is wrong with them.
+    /// Records by their problem.
     pub(crate) problems: Vec<(&'static str, usize)>,
-    /// Lines of the audit log that were written, and that were not.
+    /// Lines of the audit log, written and lost.
     pub(crate) audit_written: u64,
     pub(crate) audit_lost: u64,
     /// Lines of the log that were lost.
@@ -84,7 +85,7 @@ pub(crate) struct Holdings {
     pub(crate) is_disabled: bool,
 }
 
-/// Everything that is counted.
+/// All metrics of the daemon.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     plugins: Arc<PluginMetrics>,
@@ -94,57 +95,57 @@ pub(crate) struct Metrics {
     reloads: Family<Labels<1>, Counter>,
     reexecs: Family<Labels<1>, Counter>,
     reexec_pause: Gauge<f64, AtomicU64>,
-    // Kept from page to page for the order of their rows.
+    // Kept between scrapes for the order of their rows.
     containers: Family<Labels<1>, Gauge>,
     problems: Family<Labels<1>, Gauge>,
     audit_lines: Family<Labels<1>, Counter>,
 }
 
 impl Metrics {
-    /// What the plugins' calls are counted with.
+    /// Returns the meter of requests to plugins.
     pub(crate) fn call_meter(&self) -> Arc<dyn CallMeter> {
         Arc::clone(&self.plugins) as Arc<dyn CallMeter>
     }
 
-    /// What is counted of plugins.
+    /// Returns the metrics of plugins.
     pub(crate) fn plugins(&self) -> &PluginMetrics {
         &self.plugins
     }
 
-    /// A command of the runtime was decided: `outcome` is `proceeded`, `refused` or `bypassed`.
+    /// Counts a runtime command: `outcome` is `proceeded`, `refused` or `bypassed`.
     pub(crate) fn count_request(&self, verb: &str, outcome: &'static str) {
         let verb = counted_verb(verb);
         self.requests.get_or_create(&[("verb", verb.into()), ("outcome", outcome.into())]).inc();
     }
 
-    /// How long the daemon held such a command back.
+    /// Records how long the daemon held such a command.
     pub(crate) fn observe_request(&self, verb: &str, took: Duration) {
         let verb = counted_verb(verb);
         self.durations.get_or_create(&[("verb", verb.into())]).0.observe(took.as_secs_f64());
     }
 
-    /// A failure was noted for operators.
+    /// Counts a failure that operators can see.
     pub(crate) fn count_failure(&self) {
         self.failures.inc();
     }
 
-    /// The configuration was read again: `outcome` is `applied`, `unchanged` or `refused`.
+    /// Counts a reload of the configuration: `outcome` is `applied`, `unchanged` or `refused`.
     pub(crate) fn count_reload(&self, outcome: &'static str) {
         self.reloads.get_or_create(&[("outcome", outcome.into())]).inc();
     }
 
-    /// A re-execution of the daemon: `outcome` is `done` or `failed`.
+    /// Counts a re-execution of the daemon: `outcome` is `done` or `failed`.
     pub(crate) fn count_reexec(&self, outcome: &'static str) {
         self.reexecs.get_or_create(&[("outcome", outcome.into())]).inc();
     }
 
-    /// This program took another one's place, and requests were held for so long.
+    /// Records a re-execution, and how long requests were held.
     pub(crate) fn observe_reexec(&self, held: Duration) {
         self.count_reexec("done");
         self.reexec_pause.set(held.as_secs_f64());
     }
 
-    /// Everything as OpenMetrics text, with what the daemon holds now.
+    /// Renders all metrics as OpenMetrics text, with the daemon's present state.
     pub(crate) fn text(&self, holdings: &Holdings) -> String {
         let mut registry = Registry::default();
         self.plugins.register(&mut registry);
@@ -203,7 +204,7 @@ impl Metrics {
     }
 }
 
-/// The commands that the daemon decides about; records on disk may have any word there.
+/// Returns the label of a command; records on disk may have any other text.
 fn counted_verb(verb: &str) -> &'static str {
     const VERBS: [&str; 9] =
         ["create", "run", "restore", "start", "update", "delete", "kill", "exec", "pod"];

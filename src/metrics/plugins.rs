@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is counted of the requests to plugins. Plugins choose their own names, so these are
-//! bounded: further ones share a row.
+//! The metrics of requests to plugins. Plugins choose their own names, so these are bounded:
+//! further ones share a row.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -14,13 +14,13 @@ use crate::plugin::{CallMeter, CallSample};
 
 use super::{Labels, Seconds, counted_verb};
 
-/// The most plugin names that have rows of their own.
+/// Maximum plugin names with a row each.
 pub(super) const MOST_NAMES: usize = 128;
 
-/// The name of all further ones.
+/// The label of all further names.
 const OTHER: &str = "other";
 
-/// Requests to plugins, and what plugins asked for.
+/// Metrics of requests to plugins, and of requests by plugins.
 #[derive(Debug, Default)]
 pub(crate) struct PluginMetrics {
     invocations: Family<Labels<4>, Counter>,
@@ -32,9 +32,9 @@ pub(crate) struct PluginMetrics {
     updates: Family<Labels<2>, Counter>,
     evictions: Family<Labels<2>, Counter>,
     connections: Family<Labels<2>, Counter>,
-    /// The operator writes the names of rules: they are few.
+    /// Unbounded, as the operator writes the few names of rules.
     rules: Family<Labels<2>, Counter>,
-    /// The same holds for injections.
+    /// Likewise for injections.
     injections: Family<Labels<2>, Counter>,
     takeovers: Family<Labels<2>, Counter>,
     names: Mutex<HashSet<String>>,
@@ -68,7 +68,7 @@ impl PluginMetrics {
         registry.register("nri_runc_plugin_takeovers", help, self.takeovers.clone());
     }
 
-    /// The name under which a plugin is counted.
+    /// Returns the name under which a plugin is counted; a new one gets a row if there is room.
     fn named(&self, plugin: &str) -> Cow<'static, str> {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         if !names.contains(plugin) {
@@ -80,14 +80,13 @@ impl PluginMetrics {
         plugin.to_owned().into()
     }
 
-    /// The same for one that may be refused yet: it gets no row of its own.
+    /// Returns that name for a plugin that may still be refused: it gets no new row.
     fn known(&self, plugin: &str) -> Cow<'static, str> {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         if names.contains(plugin) { plugin.to_owned().into() } else { OTHER.into() }
     }
 
-    /// Gives a plugin that the operator has named, or installed, a row of its own, however many names
-    /// others have chosen.
+    /// Gives a plugin that the operator named or installed a row, even beyond the limit.
     pub(crate) fn reserve(&self, plugin: &str) {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         names.insert(plugin.to_owned());
@@ -97,54 +96,55 @@ impl PluginMetrics {
         [("plugin", self.named(plugin)), ("result", result.into())]
     }
 
-    /// A command was refused because of this plugin; empty if no plugin caused it.
+    /// Counts a command that was refused because of this plugin; empty if no plugin caused it.
     pub(crate) fn count_refusal(&self, plugin: &str, verb: &str) {
         let labels = [("plugin", self.named(plugin)), ("verb", counted_verb(verb).into())];
         self.refusals.get_or_create(&labels).inc();
     }
 
-    /// An update of another container: `applied`, `failed` or `ignored`.
+    /// Counts an update of another container: `applied`, `failed` or `ignored`.
     pub(crate) fn count_update(&self, plugin: &str, result: &'static str) {
         self.updates.get_or_create(&self.result(plugin, result)).inc();
     }
 
-    /// An eviction: `begun` or `failed`.
+    /// Counts an eviction: `begun` or `failed`.
     pub(crate) fn count_eviction(&self, plugin: &str, result: &'static str) {
         self.evictions.get_or_create(&self.result(plugin, result)).inc();
     }
 
-    /// A plugin asked for what a rule does not permit: `refused`, or `would_refuse` in audit mode.
+    /// Counts a request against a rule: `refused`, or `would_refuse` in audit mode.
     pub(crate) fn count_rule(&self, rule: &str, result: &'static str) {
         let labels = [("rule", rule.to_owned().into()), ("result", result.into())];
         self.rules.get_or_create(&labels).inc();
     }
 
-    /// A container got an injection (`applied`) or would have (`would_inject`), had all of it already
-    /// or from others (`gave_way`), was created without it (`skipped`), or was `refused`.
+    /// Counts an injection into a container: `applied`, or `would_inject` in audit mode; `gave_way`
+    /// if the container or others had set all of it; `skipped` if it was created without it; or
+    /// `refused`.
     pub(crate) fn count_injection(&self, name: &str, result: &'static str) {
         let labels = [("injection", name.to_owned().into()), ("result", result.into())];
         self.injections.get_or_create(&labels).inc();
     }
 
-    /// A connection with the identity of a connected plugin `completed` a takeover, `failed` before
-    /// it had its place, or was `refused`.
+    /// Counts a connection with the identity of a connected plugin: it `completed` the takeover,
+    /// `failed` before, or was `refused`.
     pub(crate) fn count_takeover(&self, plugin: &str, result: &'static str) {
         self.takeovers.get_or_create(&self.result(plugin, result)).inc();
     }
 
-    /// A connection was refused. What it calls itself is no name of a plugin.
+    /// Counts a refused connection under `other`: its claimed name is not a plugin's.
     pub(crate) fn count_refused_connection(&self) {
         let labels = [("plugin", OTHER.into()), ("result", "refused".into())];
         self.connections.get_or_create(&labels).inc();
     }
 
-    /// A registered plugin could not be synchronized.
+    /// Counts a registered plugin that could not be synchronized.
     pub(crate) fn count_unsynchronized(&self, plugin: &str) {
         let labels = [("plugin", self.known(plugin)), ("result", "unsynchronized".into())];
         self.connections.get_or_create(&labels).inc();
     }
 
-    /// A plugin was `synchronized` or `disconnected`.
+    /// Counts a plugin that was `synchronized` or `disconnected`.
     pub(crate) fn count_connection(&self, plugin: &str, result: &'static str) {
         self.connections.get_or_create(&self.result(plugin, result)).inc();
     }

@@ -3,10 +3,10 @@
 //! configured (D8, D9). If anything protects containers, only exempt ones are created
 //! (`protection.rs`).
 //!
-//! A command that continues leaves a small record in `RUN_DIR/bypassed/`, so that the next daemon takes
-//! the container over and `status` counts it; the newest records are kept, and how many others there
-//! were. Where the run directory takes no file, the system's log gets a line instead. Nothing is
-//! printed: stderr belongs to the real runtime.
+//! A command that continues leaves a small record in `RUN_DIR/bypassed/`, so that the next daemon
+//! takes over the container and `status` counts it; the newest records are kept, and the number of
+//! the others. If the run directory cannot be written, the system's log gets a line instead.
+//! Nothing is printed: stderr belongs to the real runtime.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -31,7 +31,7 @@ impl Invocation<'_> {
         self.bypass_update(why, None)
     }
 
-    /// The same for an `update`, with the resources that it asks for.
+    /// Does the same for an `update`, with the requested resources.
     pub(super) fn bypass_update(&self, why: &str, asks: Option<Vec<u8>>) -> Result<Infallible> {
         let may_fail = self.call.verb != Verb::Delete;
         if may_fail && self.config.on_daemon_failure == DaemonPolicy::Fail {
@@ -53,7 +53,7 @@ impl Invocation<'_> {
         self.exec_unchanged()
     }
 
-    /// The question that has no answer, and the document that it is about.
+    /// Builds the request that was not sent, and opens the document that it is about.
     fn unasked(&self) -> (WrapperRequest, Option<BundleDocument>) {
         // A document that cannot be opened belongs to a pod that is not exempt.
         let document = if self.call.verb.creates() { self.document().or_absent() } else { None };
@@ -102,8 +102,8 @@ pub(super) fn write_record(
     }
 }
 
-/// Adds to the number of notes that were removed: the next daemon searches for their containers. Two
-/// wrappers at once may count one too few.
+/// Adds to the number of removed notes: the next daemon searches for their containers. Concurrent
+/// wrappers may count one too few.
 fn count_dropped(dir: &Path, count: usize) {
     if count > 0 {
         let file = dir.join(DROPPED_NOTES);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `create`, `run` and `restore`: the plugins are asked, the patched document is put in place, and
-//! the process becomes the runtime.
+//! `create`, `run` and `restore`: the wrapper asks the plugins, puts the patched document in place,
+//! and becomes the runtime.
 
 use std::convert::Infallible;
 
@@ -14,7 +14,7 @@ use super::invocation::Invocation;
 use super::request::DaemonVerdict;
 
 impl Invocation<'_> {
-    /// `create`, `run`, `restore`: ask the plugins, put their answer in place, become the runtime.
+    /// Asks the plugins, puts their result in place, and becomes the runtime.
     pub(super) fn create(&self) -> Result<Infallible> {
         if self.is_odd_document() {
             // The daemon handles document names as text, but crun accepts any bytes: such a name
@@ -23,7 +23,7 @@ impl Invocation<'_> {
         }
         let document = match presence::insist(|| self.document()) {
             Ok(Some(document)) => document,
-            // No such bundle or document: the runtime reports that itself.
+            // The runtime reports a missing bundle or document itself.
             Ok(None) => return self.exec_unchanged(),
             Err(unknown) => return self.bypass(&unknown.to_string()),
         };

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `exec` in a container whose process plugins changed: the engine's document of the new process
-//! gets the same values, by the rule of `spec/patch/later.rs` (D36). Whether the daemon has to know of
-//! the process is decided in `later.rs`.
+//! gets the same values, by the rule of `spec/patch/later.rs` (D36). `later.rs` decides whether the
+//! daemon is involved.
 //!
-//! Only containers with a mark come here, and calls that the daemon has to know of. The engine's file is never
-//! written to: the runtime reads an edited copy in memory, by a descriptor that it inherits. A
-//! document that is none, or cannot be edited, is passed on as it is: the runtime reports it. Where
-//! this process lacks something (a descriptor, memory), the command fails.
+//! Only containers with a mark come here, and calls that involve the daemon. The engine's file is
+//! never written: the runtime reads an edited copy in memory, by a descriptor that it inherits. An
+//! invalid document is passed on unchanged: the runtime reports it. If this process lacks a
+//! resource (a descriptor, memory), the command fails.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -29,20 +29,20 @@ use crate::spec::patch::patch_later_process;
 use super::invocation::Invocation;
 use super::later::ExecInterest;
 
-/// The copy's descriptor is none of the first: `--preserve-fds` and socket activation give those
-/// that follow standard error to the new process.
+/// Lowest number of the copy's descriptor: `--preserve-fds` and socket activation pass those right
+/// after standard error to the new process.
 const FIRST_DESCRIPTOR: i32 = 200;
 
-/// The document of a process, read.
+/// The content of a process document.
 enum ProcessDocument {
-    /// Of a file, which the runtime can read again.
+    /// From a file, which the runtime can read again.
     File(Vec<u8>),
-    /// Of a pipe or the like, which can be read once only.
+    /// From a pipe or the like, which can be read only once.
     Stream(Vec<u8>),
 }
 
 impl Invocation<'_> {
-    /// `exec`: let the daemon know if it has to, edit a copy of the document, then run it.
+    /// Involves the daemon if required, edits a copy of the document, then becomes the runtime.
     pub(super) fn exec_later_process(
         &mut self,
         interest: ExecInterest,
@@ -59,7 +59,7 @@ impl Invocation<'_> {
         let patched = patch_later_process(document.bytes(), values).ok().flatten();
         let copy = match (&patched, &document) {
             (Some(bytes), _) | (None, ProcessDocument::Stream(bytes)) => bytes,
-            // What was judged is what the runtime reads.
+            // The runtime must read the bytes that were judged.
             (None, ProcessDocument::File(bytes)) if interest == ExecInterest::Asked => bytes,
             (None, ProcessDocument::File(_)) => return self.exec_unchanged(),
         };
@@ -71,7 +71,7 @@ impl Invocation<'_> {
 }
 
 impl ProcessDocument {
-    /// `None`: the runtime will not be able to read it either, or it is no document.
+    /// Reads the document; `None` if the runtime cannot read it either, or it is not a document.
     fn read(flag: &ProcessFlag) -> Result<Option<Self>> {
         let doing = || "reading the process document";
         // A pipe without a writer blocks here as it would block the runtime.
@@ -93,7 +93,7 @@ impl ProcessDocument {
         if meta.is_dir() {
             return Ok(None);
         }
-        // What was read is gone for the runtime: it has to be all of it.
+        // The runtime cannot read these bytes again: all of them are needed.
         let _up_to_an_error = file.read_to_end(&mut bytes);
         Ok(Some(Self::Stream(bytes)))
     }
@@ -105,13 +105,13 @@ impl ProcessDocument {
     }
 }
 
-/// An anonymous file with `bytes` that stays open across exec.
+/// Creates an anonymous file with `bytes` that stays open across exec.
 fn keep_open(bytes: &[u8]) -> Result<OwnedFd> {
     let doing = || "keeping the process document in memory";
     let low = memfd_create(c"nri-runc-process", MFdFlags::empty()).doing(doing)?;
     let copy = match fcntl(&low, FcntlArg::F_DUPFD(FIRST_DESCRIPTOR)) {
         Ok(number) => own(number),
-        // The limit of open files is lower.
+        // RLIMIT_NOFILE is lower.
         Err(_) => low,
     };
     let mut file = File::from(copy);

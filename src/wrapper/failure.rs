@@ -2,8 +2,8 @@
 //! Reports a failure of the wrapper: one entry in the engine's `--log`, in its format, and one line on
 //! stderr, written in a single call.
 //!
-//! containerd uses the last `level=error` entry of the log; conmon reads stderr once; Podman parses the
-//! whole log file as one object. So there is exactly one entry and one line.
+//! containerd uses the last `level=error` entry of the log; conmon reads stderr once; Podman parses
+//! the whole log file as one object. So exactly one entry and one line are written.
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
@@ -39,7 +39,7 @@ fn append_to_log(call: &CommandLine, line: &str) {
     }
 }
 
-/// The file behind `--log`; crun also takes `file:F`, `journald:ID` and `syslog:ID`.
+/// Returns the file of `--log`; crun also takes `file:F`, `journald:ID` and `syslog:ID`.
 fn log_file(target: &OsStr) -> Option<PathBuf> {
     let Some(text) = target.to_str() else { return Some(PathBuf::from(target)) };
     if text.is_empty() || text.starts_with("journald:") || text.starts_with("syslog:") {

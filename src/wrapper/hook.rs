@@ -26,19 +26,19 @@ use crate::procfs;
 use super::invocation::BundleDocument;
 use super::{admin_request, bypass, connection, pass_through, protection, refusal, request};
 
-/// The most that is read as state: it repeats the annotations.
+/// Maximum bytes of the state: it repeats the annotations.
 const STATE_LIMIT: usize = 4 << 20;
 
-/// How long the runtime may take to write the state to standard input.
+/// Time limit for the runtime to write the state to standard input.
 const STATE_WAIT: Duration = Duration::from_secs(5);
 
-/// The longest that a hook which can refuse waits for the verdict: as long as a create.
+/// Time limit of a hook that can refuse: as long as a create.
 const REFUSABLE_STAGE_CAP: Duration = Duration::from_secs(90);
 
-/// The same for a stage that only reports: as long as a delete.
+/// Time limit of a stage that only reports: as long as a delete.
 const REPORTING_STAGE_CAP: Duration = Duration::from_secs(4);
 
-/// How many processes of one runtime call are looked through: crun works in a child.
+/// Maximum processes of one runtime call to ascend: crun works in a child.
 const GENERATIONS: usize = 4;
 
 /// The state that the runtime writes to standard input.
@@ -109,7 +109,7 @@ fn notify_daemon(config: &Config, stage: Stage, state: &OciState) -> Result<()> 
         parent_pid: caller.parent,
         pid: caller.pid,
         runtime: caller.program.clone().into_os_string(),
-        // What the engine gave the runtime: a hook's own environment is scrubbed.
+        // The runtime's variables from the engine: a hook's own environment is scrubbed.
         variables: procfs::variables(&host, caller.pid, &link::ENGINE_VARIABLES)
             .doing(|| "reading the environment of the runtime")?,
         document: document.as_ref().map(|(_, name)| name.clone()).unwrap_or_default(),
@@ -184,12 +184,12 @@ fn converse(
         if answer != DaemonResponse::Ending {
             return Ok(answer);
         }
-        // Asked again, the wrapper reaches the next daemon.
+        // A repeated request reaches the next daemon.
         std::thread::sleep(request::RECONNECT_PAUSE);
     }
 }
 
-/// Reads the whole state, or the runtime would receive SIGPIPE; within bounds.
+/// Reads the whole state, as the runtime would receive SIGPIPE otherwise; within bounds.
 fn read_state() -> Result<OciState> {
     let bytes = read_standard_input()?;
     let state: OciState = serde_json::from_slice(&bytes).map_err(|error| {
@@ -234,7 +234,7 @@ fn read_standard_input() -> Result<Vec<u8>> {
 }
 
 impl CallingRuntime {
-    /// The runtime is this process's parent, or an ancestor with the same command line.
+    /// Finds the runtime: this process's parent, or an ancestor with the same command line.
     fn find(host: &Host) -> Result<Self> {
         let mut pid = nix::unistd::getppid().as_raw().cast_unsigned();
         let doing = || "finding the calling runtime";
@@ -261,15 +261,15 @@ impl CallingRuntime {
     }
 }
 
-/// The runtime's command line, or an equivalent one for this stage if it is not usable: that of
-/// another program, or one that is about several containers.
+/// Returns the runtime's command line, or an equivalent one for this stage if it is another
+/// program's or concerns several containers.
 fn words_for(caller: &CallingRuntime, stage: Stage, state: &OciState) -> Vec<OsString> {
     let is_this = |call: &CommandLine| {
         let is_our_verb = call.verb.creates()
             || matches!(call.verb, argv::Verb::Start | argv::Verb::Delete | argv::Verb::Kill);
         is_our_verb && call.id.as_deref().is_some_and(|id| id == state.id.as_str())
     };
-    // A runtime that is a script has its interpreter in front.
+    // A script's command line starts with its interpreter.
     for skipped in 0..caller.words.len().min(3) {
         let words = caller.words.get(skipped..).unwrap_or_default();
         if is_this(&argv::read(words)) {
@@ -278,7 +278,7 @@ fn words_for(caller: &CallingRuntime, stage: Stage, state: &OciState) -> Vec<OsS
     }
     let mut words = vec![caller.words.first().cloned().unwrap_or_default()];
     let said = argv::read(&caller.words);
-    // Podman calls this stage itself, and its own `--root` is where its images are.
+    // Podman calls this stage itself, and its own `--root` is the directory of its images.
     let is_runtimes = stage != Stage::Poststop || said.verb == argv::Verb::Delete;
     if let Some(root) = said.root.filter(|_| is_runtimes) {
         words.extend(["--root".into(), root]);
@@ -292,7 +292,7 @@ fn words_for(caller: &CallingRuntime, stage: Stage, state: &OciState) -> Vec<OsS
     words
 }
 
-/// The directory and the name of the document that the runtime read.
+/// Opens the directory of the document that the runtime read; returns it with the document's name.
 fn document(
     call: &CommandLine,
     caller: &CallingRuntime,

@@ -23,7 +23,7 @@ pub(super) struct Invocation<'a> {
     pub(super) config: &'a Config,
     pub(super) host: Host,
     pub(super) runtime: PathBuf,
-    /// The process of an `exec` that the daemon has to know of.
+    /// The process of an `exec` that is reported to the daemon.
     pub(super) later: Option<LaterProcess>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct BundleDocument {
 }
 
 impl<'a> Invocation<'a> {
-    /// A call that the daemon may have to know of.
+    /// Creates a call that may involve the daemon.
     pub(super) fn new(
         argv: &'a [OsString],
         call: &'a CommandLine,
@@ -44,8 +44,8 @@ impl<'a> Invocation<'a> {
         Self { argv, call, config, host: config.host(), runtime, later: None }
     }
 
-    /// The command line as the daemon receives it: that of an `exec` ends with the container's ID.
-    /// What follows is the process, which the request has in a bounded form.
+    /// Returns the command line for the daemon: that of an `exec` ends with the container's ID. The
+    /// rest is the process, which the request has in a bounded form.
     pub(super) fn told_argv(&self) -> &[OsString] {
         let end = self.later.as_ref().and(self.call.id_index).map_or(self.argv.len(), |at| at + 1);
         self.argv.get(..end).unwrap_or(self.argv)
@@ -64,11 +64,11 @@ impl<'a> Invocation<'a> {
         runtime::replace_process(&self.runtime, self.argv)
     }
 
-    /// The document that the runtime will read, if it is there: `config.json` in the
-    /// bundle, or the file that crun's `--config` names.
+    /// Opens the document that the runtime will read, if it exists: `config.json` in the bundle, or
+    /// the file that crun's `--config` names.
     ///
     /// # Errors
-    /// Fails when it cannot be known whether it is there: the runtime may find it.
+    /// Fails when its existence is unknown: the runtime may find it.
     pub(super) fn document(&self) -> Result<Option<BundleDocument>> {
         let Some((dir, name)) = self.document_path() else { return Ok(None) };
         let Some(dir) = files::open_dir(&dir).if_there()? else { return Ok(None) };
@@ -76,7 +76,7 @@ impl<'a> Invocation<'a> {
         Ok(inode.map(|_there| BundleDocument { dir, name }))
     }
 
-    /// The document's directory and name; `None` for what names no file.
+    /// Returns the document's directory and name; `None` if they name no file.
     fn document_path(&self) -> Option<(PathBuf, String)> {
         let bundle = self.call.bundle.as_deref().unwrap_or_default();
         let Some(file) = &self.call.config else {
@@ -91,11 +91,11 @@ impl<'a> Invocation<'a> {
     pub(super) fn is_odd_document(&self) -> bool {
         let file = self.call.config.as_deref().map(Path::new);
         let is_odd = |file: &Path| file.file_name().is_some_and(|name| name.to_str().is_none());
-        // One that cannot be looked at may be there.
+        // A file that cannot be examined may exist.
         file.is_some_and(|file| is_odd(file) && presence::exists(file).unwrap_or(true))
     }
 
-    /// "cannot create 4f1c": the beginning of every failure of the wrapper.
+    /// "cannot create 4f1c": the start of every failure message of the wrapper.
     pub(super) fn doing(&self) -> String {
         let id = self.call.id.as_deref().unwrap_or_default().to_string_lossy();
         format!("cannot {} {id}", self.call.verb.name())

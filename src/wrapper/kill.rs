@@ -3,7 +3,7 @@
 //! StopPodSandbox while the pod's network namespace still exists (D37).
 //!
 //! It never fails because of the daemon, never starts one and waits a second at most. Other
-//! containers and signals do not come here.
+//! containers and signals skip it.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use crate::error::Result;
 use super::invocation::Invocation;
 use super::request::{DaemonSession, DaemonVerdict};
 
-/// How long a `kill` waits for plugins.
+/// Time limit of a `kill` for plugins.
 const KILL_CAP: Duration = Duration::from_secs(1);
 
 impl Invocation<'_> {
-    /// `kill`: notify the daemon, whatever comes of it, then run it.
+    /// Notifies the daemon, ignoring failures, then becomes the runtime.
     pub(super) fn kill_sandbox(&self) -> Result<Infallible> {
         let session = DaemonSession::notify(self, Instant::now() + KILL_CAP);
         if let Ok(DaemonVerdict::Proceed(_, mut session)) = session {

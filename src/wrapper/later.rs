@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An `exec` that the daemon has to know of (decision D51): for the audit log it is told one way, and
-//! nothing waits; where there are exec rules it is asked. Which of them is known from the configuration,
-//! and from a file that the daemon keeps while a configuration in force wants it. Without an answer the
-//! rules that this process reads decide, by what the container's mark says of it.
+//! An `exec` that involves the daemon (decision D51): for the audit log it receives a one-way
+//! message, and nothing waits; with exec rules it is asked. The configuration tells which, and a
+//! file that the daemon keeps while a configuration in force requires it. Without a response, the
+//! rules that this process reads decide, by the subject in the container's mark.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -28,27 +28,28 @@ use super::pass_through::acts_on_container;
 use super::request::{DaemonSession, DaemonVerdict};
 use super::{refusal, request};
 
-/// Names of processes that stand between an engine and its runtime, as the kernel cuts them.
+/// Names of processes between an engine and its runtime, as the kernel truncates them.
 const SHIMS: [&str; 5] = ["containerd-shim", "conmon", "conmonrs", "dockerd", "crio"];
 
-/// How long an `exec` waits for the daemon: a probe has little time.
+/// Time limit of an `exec` for the daemon: a probe has little time.
 const EXEC_CAP: Duration = Duration::from_secs(1);
 
-/// The most processes above the wrapper that are named.
+/// Maximum ancestors of the wrapper that are recorded.
 const CALLERS: usize = 16;
 
-/// Whether the daemon has to know of a call.
+/// The daemon's involvement in a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExecInterest {
-    /// It has not.
+    /// None.
     Nothing,
-    /// It is told, and nothing waits for it.
+    /// A one-way message; nothing waits for it.
     Told,
-    /// It is asked whether the process is permitted.
+    /// The daemon decides whether the process is permitted.
     Asked,
 }
 
-/// Whether the daemon has to know of this call: of an `exec` in a container, if anything wants it.
+/// Returns the daemon's involvement in this call: only in an `exec` in a container, if the audit
+/// log or exec rules require it.
 pub(super) fn interest(config: &Config, call: &CommandLine) -> ExecInterest {
     let has_id = call.id.as_deref().is_some_and(|id| !argv::is_never_an_id(id));
     if call.verb != Verb::Exec || !has_id || !acts_on_container(call) {
@@ -67,10 +68,10 @@ pub(super) fn interest(config: &Config, call: &CommandLine) -> ExecInterest {
 }
 
 impl Invocation<'_> {
-    /// Tells the daemon of the process of this `exec`, or asks whether it is permitted.
+    /// Reports the process of this `exec` to the daemon, or asks whether it is permitted.
     ///
     /// # Errors
-    /// Fails where an exec rule refuses the process.
+    /// Fails when an exec rule refuses the process.
     pub(super) fn report_process(
         &mut self,
         interest: ExecInterest,
@@ -92,8 +93,8 @@ impl Invocation<'_> {
         }
     }
 
-    /// Refuses a process that the rules of this process's own reading do not permit, and writes a
-    /// record of it; pods in exempt namespaces are not refused without the daemon.
+    /// Refuses a process that the rules read by this process do not permit, and writes a record of
+    /// it; without the daemon, pods in exempt namespaces are not refused.
     fn judge_alone(&self, subject: Option<&ExecSubject>, why: &str) -> Result<()> {
         let process = self.later.as_ref();
         let refused = process.and_then(|process| refused_alone(self.config, subject, process));
@@ -107,7 +108,7 @@ impl Invocation<'_> {
     }
 }
 
-/// The rule that refuses a process without the daemon.
+/// Returns the rule that refuses a process without the daemon.
 fn refused_alone<'c>(
     config: &'c Config,
     subject: Option<&ExecSubject>,
@@ -124,7 +125,7 @@ fn refused_alone<'c>(
     judge(&config.exec_rules, pod.as_ref(), process).refused.filter(|_| !is_exempt)
 }
 
-/// The process, by its document or by the command line.
+/// Describes the process, by its document or by the command line.
 fn described(
     argv: &[OsString],
     call: &CommandLine,
@@ -139,7 +140,7 @@ fn described(
     let named = call.user.as_deref().filter(|user| !user.is_empty());
     let of_bundle = || {
         let bundle = Path::new(&subject?.bundle);
-        // Of a document that cannot be read nothing is known, as of one that is gone.
+        // An unreadable document proves nothing, like a missing one.
         let dir = files::open_dir(bundle).or_absent()?;
         let document = read(&files::read_at(&dir, "config.json").or_absent()?.bytes)?;
         Some(of_document(document.get("process")?))
@@ -148,7 +149,7 @@ fn described(
     LaterProcess { args: Some(args), terminal: Some(call.tty), ..user }
 }
 
-/// The user of `--user UID[:GID]`, as far as it is a number.
+/// Parses the user of `--user UID[:GID]`, as far as it is numeric.
 fn of_flag(user: &OsStr) -> LaterProcess {
     let text = user.to_string_lossy();
     let (uid, gid) = text.split_once(':').map_or((&*text, None), |(uid, gid)| (uid, Some(gid)));
@@ -156,7 +157,7 @@ fn of_flag(user: &OsStr) -> LaterProcess {
     LaterProcess { uid: number(uid), gid: gid.and_then(number), ..LaterProcess::default() }
 }
 
-/// A document as the runtime reads it.
+/// Parses a document as the runtime does.
 fn read(bytes: &[u8]) -> Option<Value> {
     odd_document(bytes).ok()?.or_else(|| serde_json::from_slice(bytes).ok())
 }
@@ -165,7 +166,7 @@ fn of_document(process: &Value) -> LaterProcess {
     let user = &process["user"];
     let words = process["args"].as_array().into_iter().flatten();
     let words = words.map(|word| word.as_str().unwrap_or_default().to_owned());
-    // An ID or a flag that is absent is zero to every runtime.
+    // Every runtime reads a missing ID or flag as zero.
     let id = |value: &Value| {
         let number = if value.is_null() { Some(0) } else { value.as_u64() };
         number.map(|id| id.to_string())
@@ -181,7 +182,7 @@ fn of_document(process: &Value) -> LaterProcess {
     }
 }
 
-/// The program in full, as far as a path can be long, and the other arguments up to a limit.
+/// Keeps the program in full, up to a path's length, and the other arguments up to a limit.
 fn bounded(words: impl Iterator<Item = String>) -> Vec<String> {
     let (mut kept, mut room) = (Vec::new(), limits::LATER_ARGS);
     for word in words {
@@ -193,8 +194,8 @@ fn bounded(words: impl Iterator<Item = String>) -> Vec<String> {
     kept
 }
 
-/// The names of the processes above this one, up to the engine's shim, and the user of the login that
-/// they belong to, where there is one.
+/// Returns the names of the processes above this one, up to the engine's shim, and the user of
+/// their login, if any.
 fn callers(host: &Host) -> (Vec<String>, Option<u32>) {
     let mut names: Vec<String> = Vec::new();
     let mut pid = nix::unistd::getppid().as_raw().cast_unsigned();

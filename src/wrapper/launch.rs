@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Starts the daemon if it is not running: the only fork of the wrapper (decision D6).
 //!
-//! It forks twice and reaps the intermediate process at once, because runc would inherit an unreaped
-//! child and does not expect one. The daemon inherits no descriptor, environment or session; through
-//! a pipe it sends one byte when it listens, or the reason why it cannot. What it prints goes to a
-//! file of the run directory (`last_words.rs`): a panic, for instance.
+//! It forks twice and reaps the intermediate process at once, because runc would inherit an
+//! unreaped child and does not expect one. The daemon inherits no descriptor, environment or
+//! session; it sends through a pipe one byte when it listens, or the reason why it cannot. Its
+//! output (a panic, for instance) goes to a file of the run directory (`last_words.rs`).
 
 use std::ffi::{CString, OsStr};
 use std::io::Read;
@@ -28,20 +28,20 @@ use crate::presence::{self, IfThere};
 
 use super::connection::dial;
 
-/// How long a wrapper waits for the lock of another one that is starting the daemon.
+/// Time limit for the lock of another process that is starting the daemon.
 const START_LOCK_WAIT: Duration = Duration::from_secs(5);
 
-/// The pause between two attempts to take that lock.
+/// Interval between attempts to take that lock.
 const START_LOCK_PAUSE: Duration = Duration::from_millis(2);
 
-/// How long the daemon may take from its start until it listens.
+/// Time limit from the daemon's start until it listens.
 const DAEMON_START_WAIT: Duration = Duration::from_secs(5);
 
-/// The pause between two looks at whether the orphaned daemon has been reparented.
+/// Interval between checks whether the orphaned daemon has been reparented.
 const REPARENT_PAUSE: Duration = Duration::from_micros(100);
 
-/// Starts the daemon and waits until it can be asked, to `deadline` at most. Of many wrappers at
-/// once, one starts it.
+/// Starts the daemon and waits until it listens, to `deadline` at most. Of concurrent wrappers, one
+/// starts it.
 pub(super) fn launch(config: &Config, deadline: Instant) -> Result<()> {
     let file = std::env::var_os(FILE_VARIABLE);
     start(config, deadline, Path::new("/proc/self/exe"), file.as_deref())
@@ -50,7 +50,7 @@ pub(super) fn launch(config: &Config, deadline: Instant) -> Result<()> {
 /// Starts the daemon for an operator: `program` with the configuration `file`.
 ///
 /// # Errors
-/// Fails when it cannot be started, or does not answer in time.
+/// Fails when it cannot be started, or does not listen in time.
 pub(crate) fn start_daemon(config: &Config, program: &Path, file: Option<&Path>) -> Result<()> {
     start(
         config,
@@ -76,7 +76,7 @@ fn start(config: &Config, deadline: Instant, program: &Path, file: Option<&OsStr
     let length = if answered == 1 { std::fs::File::from(ready).read(&mut message)? } else { 0 };
     match message.get(..length) {
         Some([b'R', ..]) => return Ok(()),
-        // It may have found one that was restoring the run directory.
+        // It may have found another that was restoring the run directory.
         Some([b'E', ..]) if dial(&config.daemon_socket()).is_ok() => return Ok(()),
         Some([b'E', why @ ..]) => {
             let why = String::from_utf8_lossy(why);
@@ -167,7 +167,7 @@ fn become_daemon(
     words: &[CString],
     environment: &[CString],
 ) -> Result<std::convert::Infallible> {
-    // They may have any number: move them above 3 before 0 to 3 are replaced.
+    // They may have any numbers: move them above 3 before 0 to 3 are replaced.
     let moved = |fd: &OwnedFd| nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_DUPFD(10));
     let (announce, null, stderr) = (moved(&announce)?, moved(null)?, moved(stderr)?);
     for (from, to) in [(null, 0), (null, 1), (stderr, 2), (announce, 3)] {

@@ -14,10 +14,10 @@ use crate::runtime;
 use super::later::ExecInterest;
 use super::pass_through::is_switched_off;
 
-/// The mark of the call's container, where it makes a difference.
+/// Returns the mark of the call's container, if it matters.
 ///
 /// # Errors
-/// Fails when it cannot be known whether there is one.
+/// Fails when its existence is unknown.
 pub(super) fn mark_of(
     config: &Config,
     call: &CommandLine,
@@ -47,14 +47,14 @@ pub(super) fn mark_of(
     match found {
         // A `kill` never fails because of the mark.
         Err(_unknown) if call.verb == Verb::Kill => Ok(None),
-        // The document has what plugins set; of the container nothing is known then.
+        // The document has the plugins' values; nothing is known of the container then.
         Err(_unknown) if call.process.is_none() => Ok(None),
         found => Ok(found?.filter(is_for_it)),
     }
 }
 
-/// Removes the mark of an earlier container of this ID, which ended while no daemon ran; where the
-/// runtime still has the container, it refuses to create it again.
+/// Removes the mark of an earlier container of this ID, which was removed while no daemon ran; if
+/// the runtime still has the container, it refuses to create it again.
 pub(super) fn remove_stale(config: &Config, call: &CommandLine, runtime: &Path) {
     let Some(id) = call.id.as_deref().filter(|id| !argv::is_never_an_id(id)) else { return };
     let root = root_of(call, runtime);

@@ -3,8 +3,8 @@
 //! real runtime.
 //!
 //! It forks only to start the daemon (decision D6), runs no async code, prints nothing before the
-//! real runtime runs, and every path that does not fail ends in `execve`. Commands that do not
-//! involve plugins go straight to the runtime.
+//! real runtime runs, and every successful path ends in `execve`. Commands that do not involve
+//! plugins go straight to the runtime.
 
 mod admin_request;
 mod bypass;
@@ -47,7 +47,8 @@ use pass_through::{involves_plugins, is_switched_off, will_refuse_id};
 /// Exit code of the wrapper's own failures on runtime verbs, as runc's.
 const FAILED: u8 = 1;
 
-/// The same of `exec`: runc keeps the small codes for those of the process.
+/// Exit code of the wrapper's own failures on `exec`: runc reserves the small codes for the
+/// process.
 const EXEC_FAILED: u8 = 255;
 
 /// Runs a runtime verb; returns (with an exit code) only when it failed.

@@ -10,7 +10,7 @@ use super::invocation::Invocation;
 use super::request::DaemonVerdict;
 
 impl Invocation<'_> {
-    /// `start`, `delete`: let the plugins know before the runtime runs.
+    /// Notifies the daemon before the runtime runs.
     pub(super) fn notify_daemon(&self) -> Result<Infallible> {
         let (proceed, mut session) = match self.ask("", &[])? {
             DaemonVerdict::Proceed(proceed, session) => (proceed, session),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which commands go straight to the real runtime, with nothing contacted and nothing written.
+//! Selects the commands that go straight to the real runtime, without any connection or write.
 
 use std::path::Path;
 
@@ -9,23 +9,23 @@ use crate::files;
 use crate::presence::{self, IfThere};
 use crate::runtime::RuntimeKind;
 
-/// Whether the command has events: a verb with an id that does more than print its help.
+/// Whether the command causes NRI events: a verb with an ID that does more than print its help.
 pub(super) fn involves_plugins(call: &CommandLine) -> bool {
     let ours =
         call.verb.creates() || matches!(call.verb, Verb::Start | Verb::Update | Verb::Delete);
     ours && acts_on_container(call)
 }
 
-/// Whether the command has an id and does more than print its help.
+/// Whether the command has an ID and does more than print its help.
 pub(super) fn acts_on_container(call: &CommandLine) -> bool {
-    // runc 1.6 prints help for the ids `help` and `h`, all others make containers of that name:
-    // these are asked about, or a container could be named past every plugin.
+    // runc 1.6 prints help for the IDs `help` and `h`, all others create containers of that name:
+    // plugins are involved, or such a name would evade them.
     let is_help_by_name = call.id.as_deref().is_some_and(|id| id == "help" || id == "h");
     call.id.is_some() && (is_help_by_name || !call.is_inert)
 }
 
-/// Whether the runtime refuses this id in any case, so that no plugin has to be asked. The rule is
-/// known for runc; another runtime, even one that a link names runc, may accept more.
+/// Whether the runtime certainly refuses this ID, so that no plugin has to be asked. Only runc's
+/// rule is known; another runtime, even one that a link names runc, may accept more.
 pub(super) fn will_refuse_id(runtime: &Path, call: &CommandLine) -> bool {
     let Some(id) = call.id.as_deref() else { return false };
     let is_runc = || {
@@ -36,8 +36,8 @@ pub(super) fn will_refuse_id(runtime: &Path, call: &CommandLine) -> bool {
     argv::is_never_an_id(id) || (!argv::is_id_of_runc(id) && is_runc())
 }
 
-/// Pure pass-through by configuration, kill switch, or because this process is not the host's root
-/// (D7).
+/// Whether every command passes through: by configuration, kill switch, or because this process is
+/// not the host's root (D7).
 pub(super) fn is_switched_off(config: &Config) -> bool {
     config.disable
         || !nix::unistd::geteuid().is_root()
@@ -45,14 +45,14 @@ pub(super) fn is_switched_off(config: &Config) -> bool {
         || is_in_user_namespace()
 }
 
-/// Whether the IDs of this process are not the host's. Where that cannot be read, plugins are asked.
+/// Whether this process is in a user namespace. If that cannot be read, plugins are asked.
 pub(crate) fn is_in_user_namespace() -> bool {
     let map = files::read(Path::new("/proc/self/uid_map"), crate::limits::KERNEL_FILE)
         .or_absent()
         .unwrap_or_default();
     let map = std::str::from_utf8(&map).unwrap_or_default();
     let mut numbers = map.split_whitespace();
-    // The host maps all 2^32 - 1 ids onto themselves.
+    // The host maps all 2^32 - 1 IDs onto themselves.
     !map.is_empty()
         && (numbers.next(), numbers.next(), numbers.next())
             != (Some("0"), Some("0"), Some("4294967295"))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon is unavailable and something protects containers: a container is created only if its pod is
-//! exempt, by the same sources and rules as in the daemon.
+//! The daemon is unavailable and protections are configured: a container is created only if its pod
+//! is exempt, by the same sources and rules as in the daemon.
 //!
 //! Only here does the wrapper read the document and the engine's files, and only when it is about to
 //! refuse a container. Both reads are bounded. It changes nothing.
@@ -25,11 +25,11 @@ use crate::sources::{Sources, callers};
 use super::invocation::BundleDocument;
 use super::refusal::{self, ContainerNames};
 
-/// How long the engine's files and records may take, all together.
+/// Time limit for all of the engine's files and records.
 const ENGINE_FILES_WAIT: Duration = Duration::from_secs(2);
 
-/// Refuses the container of `question` where something protects containers, unless its pod is
-/// exempt, and writes a record of it. `why` names the daemon's failure.
+/// Refuses the container of `question` if protections are configured, unless its pod is exempt, and
+/// writes a record of it. `why` names the daemon's failure.
 pub(super) fn refuse_unless_exempt(
     config: &Config,
     call: &CommandLine,
@@ -58,7 +58,7 @@ pub(super) fn refuse_unless_exempt(
     Err(error)
 }
 
-/// Whether any pod is.
+/// Whether any pod may be exempt.
 fn may_be_exempt(config: &Config) -> bool {
     let toleration = &config.default_validator.tolerate_missing_plugins_annotation;
     !config.exempt_namespaces.is_empty() || !toleration.is_empty()
@@ -69,7 +69,7 @@ fn is_exempt(config: &Config, described: &Described, protections: &[Protection])
     if *is_exempt {
         return true;
     }
-    // The annotation excuses missing plugins, and nothing else.
+    // The annotation only excuses missing plugins.
     let required: Option<Vec<&str>> = protections.iter().map(|p| p.required.as_deref()).collect();
     let Some(required) = required else { return false };
     let exemptions = ValidatorExemptions {
@@ -85,7 +85,7 @@ fn is_exempt(config: &Config, described: &Described, protections: &[Protection])
 /// Whether the pod is in an exempt namespace; pod and container.
 type Described = (bool, api::PodSandbox, api::Container);
 
-/// The pod and the container, as the daemon would describe them.
+/// Describes the pod and the container as the daemon would.
 fn describe(
     config: &Config,
     question: &WrapperRequest,
@@ -112,7 +112,7 @@ fn describe(
     Ok((is_exempt, describe::pod(&facts, &spec), describe::container(&facts, &spec)))
 }
 
-/// The engine's data about the container, as far as it can be read in time.
+/// Reads the engine's data about the container, as far as possible in time.
 fn look_up(host: &Host, call: &engine::CallerInfo<'_>, spec: &Spec) -> Result<engine::Facts> {
     let doing = || "reading the engine's files";
     let builder = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -121,7 +121,7 @@ fn look_up(host: &Host, call: &engine::CallerInfo<'_>, spec: &Spec) -> Result<en
     let facts = runtime.block_on(async {
         tokio::time::timeout(ENGINE_FILES_WAIT, sources.facts(host, call, &engine_spec)).await
     });
-    // A disk that hangs is not waited for.
+    // Does not wait for a hanging disk.
     runtime.shutdown_background();
     facts.map_err(|_elapsed| Error::new("reading the engine's files took too long"))
 }

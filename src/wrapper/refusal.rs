@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The record of a command that the wrapper refused because the daemon was unavailable, in
-//! `RUN_DIR/refused/`. The next daemon logs it, counts it in `status` and shows it in `explain`. It is
-//! written after the decision, and nothing waits for it.
+//! `RUN_DIR/refused/`. The next daemon logs it, counts it in `status` and shows it in `explain`. It
+//! is written after the decision, and nothing depends on it.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::limits;
 use crate::link::{REFUSED_DIR, WrapperRequest};
 use crate::presence::{self, IfThere};
 
-/// The container's names, as far as the wrapper had to determine them.
+/// The container's names, as far as the wrapper determined them.
 #[derive(Debug, Default)]
 pub(super) struct ContainerNames {
     pub(super) namespace: String,
@@ -51,7 +51,7 @@ pub(super) fn write_record(
     let _best_effort = files::replace(&dir.join(name), record.to_string().as_bytes());
 }
 
-/// Removes the oldest notes of this folder, so that there are at most `most` with the next one;
+/// Removes the oldest notes of this directory, so that there are at most `most` with the next one;
 /// returns how many it removed.
 pub(super) fn make_room(dir: &Path, most: usize) -> usize {
     let entries = presence::entries(dir).or_absent().unwrap_or_default();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `update`: the engine sends the resources as it knows them; values that plugins own must survive.
 //!
-//! Standard input (or the file) is read in full before the daemon is asked, and the real runtime gets
-//! new input with the same bytes, or with the daemon's version of them (D21).
+//! Standard input (or the file) is read in full before the daemon is asked, and the real runtime
+//! receives new input with the same bytes, or with the daemon's version of them (D21).
 
 use std::convert::Infallible;
 use std::ffi::OsStr;
@@ -22,11 +22,11 @@ use crate::presence::{self, IfThere};
 use super::invocation::Invocation;
 use super::request::DaemonVerdict;
 
-/// The most that is read from standard input: the runtime's JSON has some KB.
+/// Maximum bytes of standard input: the runtime's JSON has some KB.
 const INPUT_LIMIT: u64 = 16 << 20;
 
 impl Invocation<'_> {
-    /// `update`: let the daemon lay the plugins' values over the request, then run it.
+    /// Lets the daemon overlay the plugins' values on the request, then becomes the runtime.
     pub(super) fn update(&self) -> Result<Infallible> {
         let Some(input) = self.input()? else { return self.exec_unchanged() };
         let attached: Vec<(Attached, &OwnedFd)> =
@@ -54,7 +54,7 @@ impl Invocation<'_> {
         Err(error)
     }
 
-    /// What `--resources` delivers; `None` when the runtime will complain about it by itself.
+    /// Reads the input of `--resources`; `None` if the runtime reports its error itself.
     fn input(&self) -> Result<Option<UpdateInput>> {
         let Some(resources) = &self.call.resources else {
             return Ok(Some(UpdateInput::Flags));
@@ -68,20 +68,20 @@ impl Invocation<'_> {
                 .doing(|| "reading the resources")
         });
         match opened {
-            // The runtime must not take them without the plugins' values.
+            // The runtime must not apply them without the plugins' values.
             Err(error) if error.is_shortage() => Err(error),
             opened => Ok(opened.or_absent().map(UpdateInput::File)),
         }
     }
 }
 
-/// Where the requested resources come from.
+/// The source of the requested resources.
 enum UpdateInput {
     /// Only flags on the command line.
     Flags,
-    /// A file, which the runtime can read again by itself.
+    /// A file, which the runtime can read again.
     File(OwnedFd),
-    /// Standard input, taken whole.
+    /// Standard input, read in full.
     Stdin(OwnedFd),
 }
 
@@ -123,7 +123,7 @@ fn read_stdin() -> Result<UpdateInput> {
     memory(&bytes).map(UpdateInput::Stdin)
 }
 
-/// An anonymous file with `bytes`: unlike a pipe it takes any size without a reader.
+/// Creates an anonymous file with `bytes`: unlike a pipe it takes any size without a reader.
 fn memory(bytes: &[u8]) -> Result<OwnedFd> {
     let fd = memfd_create(c"nri-runc-resources", MFdFlags::MFD_CLOEXEC)
         .doing(|| "keeping the resources in memory")?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of `check` about who can be a plugin, beside root of this node: a plugin can run anything as
-//! root in any container. Each widening of the plugin socket has a row, and so has a folder or file of
-//! pre-installed plugins that others can write. What was refused lately is named.
+//! The rows of `check` about access for plugins other than root's: a plugin can run anything as
+//! root in any container. Each widening of the plugin socket has a row, and so has a directory or
+//! file of pre-installed plugins that others can write. Recent refusals are listed.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::text::{counted, first_of};
 const SOCKET: &str = "plugin socket";
 const INSTALLED: &str = "pre-installed plugins";
 
-/// The rows.
+/// Returns the rows.
 pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Value> {
     let mut rows = Vec::new();
     if !config.disable_connections {
@@ -32,7 +32,7 @@ pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Value> {
     rows
 }
 
-/// The folder of the socket: who writes there can put another socket in its place.
+/// Checks the socket's directory: its writers can replace the socket.
 fn socket_folder(config: &Config) -> Option<Value> {
     let folder = config.socket_path.parent()?;
     let there = folder.metadata().ok()?;
@@ -40,7 +40,7 @@ fn socket_folder(config: &Config) -> Option<Value> {
         let detail = format!("{what}: they can put another socket in the place of nri-runc's");
         return Some(finding(SOCKET, false, detail, &hint));
     }
-    // A folder that is the socket's alone; /run is everybody's. Whoever may use the socket has to enter.
+    // Only a directory of the socket alone: all users enter /run, and permitted users must enter.
     let is_own = folder.file_name().is_some_and(|name| name == "nri");
     let is_own = is_own && config.socket_mode & 0o077 == 0;
     let mode = there.mode() & 0o7777;
@@ -51,7 +51,7 @@ fn socket_folder(config: &Config) -> Option<Value> {
     })
 }
 
-/// What lets others write there, and the command against it.
+/// Returns the reason why others can write there, and the command against it.
 fn written_by_others(
     path: &Path,
     there: &std::fs::Metadata,
@@ -63,7 +63,7 @@ fn written_by_others(
         return Some((what, format!("chown {own} {shown}")));
     }
     let bits = there.mode() & 0o7777;
-    // Members of root's own group are root's.
+    // Members of group 0 count as root.
     let others = if there.gid() == 0 { 0o002 } else { 0o022 };
     (bits & others != 0).then(|| {
         let what = format!("{shown} may be written by others (mode {bits:04o})");
@@ -71,7 +71,7 @@ fn written_by_others(
     })
 }
 
-/// Settings that let others than root connect.
+/// Reports settings that let users other than root connect.
 fn widened(config: &Config) -> Vec<Value> {
     let mut rows = Vec::new();
     let mode = config.socket_mode;
@@ -105,7 +105,7 @@ fn widened(config: &Config) -> Vec<Value> {
     rows
 }
 
-/// Containers that reach the socket, and in which no plugin runs.
+/// Reports containers that reach the socket and run no plugin.
 fn mounted(running: &Daemon) -> Option<Value> {
     let all = running.socket_mounts["containers"].as_array()?.iter();
     let text = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
@@ -127,7 +127,7 @@ fn mounted(running: &Daemon) -> Option<Value> {
     Some(warning(SOCKET, crate::error::quoted(&detail), hint))
 }
 
-/// A restriction to programs, which is advice among processes of one user.
+/// Reports restrictions to programs, which another process of the same user can evade.
 fn programs(config: &Config) -> Option<Value> {
     let is_program = |origin: &PluginOrigin| matches!(origin, PluginOrigin::Program(_));
     let named = config.plugins.iter().filter(|(_, section)| {
@@ -141,7 +141,7 @@ fn programs(config: &Config) -> Option<Value> {
     (!names.is_empty()).then(|| finding("plugin origins", true, detail, ""))
 }
 
-/// Connections that were refused lately, each reason in one row.
+/// Reports recently refused connections, one row per reason.
 fn refused(running: &Daemon) -> Vec<Value> {
     let all = running.status["refused_connections"].as_array().into_iter().flatten();
     let now = clock::now();
@@ -163,7 +163,7 @@ fn refused(running: &Daemon) -> Vec<Value> {
     rows.collect()
 }
 
-/// Folders and files of pre-installed plugins, which run as root.
+/// Checks directories and files of pre-installed plugins, which run as root.
 fn installed(config: &Config) -> Vec<Value> {
     let (found, _) = discover(&config.plugin_path, &config.plugin_config_path);
     let folders = [&config.plugin_path, &config.plugin_config_path].map(|path| (path, "755"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of `check` about the daemon: it answers and is of this version, or one can start. A start
-//! is tried with the program that an engine calls, up to the run directory; the last words of a daemon
-//! that ended tell of the rest.
+//! The rows of `check` about the daemon: it responds and has this version, or it can start. A trial
+//! starts the program that an engine calls, up to the run directory; later failures show in the
+//! last words of a daemon that exited.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -20,10 +20,10 @@ use crate::plugin::socket::listener_at;
 use crate::runtime::{self, bounded};
 use crate::wrapper;
 
-/// How long a program may take for a trial.
+/// Time limit of a trial start.
 const TRIAL_WAIT: Duration = Duration::from_secs(5);
 
-/// The daemon itself. `can_serve`: whether one could serve in the run directory.
+/// Checks the daemon itself. `can_serve`: whether one could serve in the run directory.
 pub(super) fn row(loaded: &Loaded, running: &Daemon, can_serve: Result<()>) -> Value {
     let config = &loaded.config;
     let socket = config.daemon_socket();
@@ -56,19 +56,19 @@ pub(super) fn row(loaded: &Loaded, running: &Daemon, can_serve: Result<()>) -> V
     }
 }
 
-/// What to do about a process that listens and does not answer.
+/// Returns the remedy for a process that listens and does not respond.
 fn remedy(config: &Config) -> String {
     let listener = listener_at(&config.daemon_socket(), &config.host());
     let listener = listener.and_then(|listener| listener.pid).filter(|pid| *pid > 0);
     match (resident::holder(&config.daemon_lock()), listener) {
-        // systemd holds the socket of a unit that does not start.
+        // systemd holds the socket of a unit that fails to start.
         (None, Some(1)) => "systemctl status nri-runc".to_owned(),
         (None, Some(pid)) => format!("kill {pid}"),
         (Some(_), _) | (None, None) => "nri-runc nri restart".to_owned(),
     }
 }
 
-/// Starts this program as the daemon, up to where it would open the run directory.
+/// Starts this program as the daemon, up to opening the run directory.
 fn trial(loaded: &Loaded) -> Result<()> {
     let file = loaded.only.as_deref().map(Path::to_string_lossy);
     let mut words = vec!["nri"];
@@ -86,7 +86,7 @@ fn succeeds(program: impl AsRef<OsStr>, words: &[&str]) -> Result<()> {
     Err(Error::new(words.unwrap_or_else(|| said.status.to_string())))
 }
 
-/// The programs that engines call: one that cannot be executed fails each container.
+/// Checks the programs that engines call: one that cannot be executed fails each container.
 pub(super) fn programs(programs: &[PathBuf]) -> Vec<Value> {
     let own = Path::new("/proc/self/exe");
     let others = programs.iter().filter(|path| !runtime::has_same_bytes(own, path));
@@ -103,8 +103,8 @@ pub(super) fn programs(programs: &[PathBuf]) -> Vec<Value> {
     rows.collect()
 }
 
-/// A daemon that cannot understand this program's requests: each create would have it re-executed
-/// first, and bypass it where that does not help.
+/// Reports a daemon that cannot understand this program's requests: each create would re-execute it
+/// first, and bypass it if that does not help.
 pub(super) fn protocol(config: &Config, running: &Daemon) -> Option<Value> {
     running.status()?;
     let (theirs, own) = wrapper::other_protocol(config)?;
@@ -118,7 +118,7 @@ pub(super) fn protocol(config: &Config, running: &Daemon) -> Option<Value> {
     Some(finding("daemon", false, detail, &hint))
 }
 
-/// Failures that the daemon noted lately, other than refused containers.
+/// Reports the daemon's recent failures, other than refused containers.
 pub(super) fn failures(running: &Daemon, now: i64) -> Option<Value> {
     let all = running.status["failures"].as_array()?.iter();
     let is_recent =

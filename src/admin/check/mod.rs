@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `check`: verifies configuration, runtime, plugins and engines; each failed check names its fix.
 //!
-//! It tries what a create would try, rather than to know faults: it opens the run directory as a
-//! wrapper does, has a daemon started up to where that would serve, executes the runtime. A file that
-//! it makes for that is removed at once; else it only reads. What was not looked at is not called ok.
+//! It tries the steps of a create instead of looking for known faults: it opens the run directory
+//! as a wrapper does, starts a daemon up to the point of serving, executes the runtime. A file that
+//! it creates for that is removed at once; otherwise it only reads. A check that was not made is
+//! not reported as ok.
 
 mod access;
 mod daemon;
@@ -25,21 +26,21 @@ fn finding(check: &str, ok: bool, detail: impl Into<String>, hint: &str) -> Valu
     json!({"check": check, "ok": ok, "detail": detail.into(), "hint": hint})
 }
 
-/// Something that keeps no container from running, and that an operator should know.
+/// A finding that stops no container, but that an operator should know.
 fn warning(check: &str, detail: String, hint: &str) -> Value {
     json!({"check": check, "ok": true, "warning": true, "detail": detail, "hint": hint})
 }
 
-/// The daemon as it responded once: one that hangs is waited for once, not by each check.
+/// The daemon's responses, requested once: a hanging daemon is waited for once, not by each check.
 struct Daemon {
     is_listening: bool,
     /// Empty without a response.
     status: Value,
-    /// Rows of `plugins`; empty without a response.
+    /// The rows of `plugins`; empty without a response.
     plugins: Value,
     /// Containers that reach the plugin socket.
     socket_mounts: Value,
-    /// Why it did not respond although it listens.
+    /// The reason why it did not respond although it listens.
     problem: Option<String>,
 }
 
@@ -61,19 +62,19 @@ impl Daemon {
             }
         }
         if daemon.status().is_some() {
-            // An earlier version does not know the question.
+            // An earlier version does not know the request.
             daemon.socket_mounts = ask("socket_mounts").unwrap_or_default();
         }
         daemon
     }
 
-    /// What it says of itself, if it responds.
+    /// Returns its status, if it responds.
     fn status(&self) -> Option<&Value> {
         Some(&self.status).filter(|status| status.is_object())
     }
 }
 
-/// Looks at everything.
+/// Runs all checks.
 pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     let config = &loaded.config;
     progress::step("checking the daemon");
@@ -110,7 +111,7 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     findings
 }
 
-/// The one thing to do now.
+/// Names the most urgent step.
 fn next_step(findings: &[Value], otherwise: String) -> Value {
     let wrong = findings.iter().find(|finding| finding["ok"] != true);
     let wrong = wrong.or_else(|| findings.iter().find(|finding| finding["warning"] == true));
@@ -145,7 +146,7 @@ fn configuration(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
     findings
 }
 
-/// The errors in the files, or which files there are.
+/// Reports the errors in the configuration files, or lists the files.
 fn errors(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
     if loaded.problems.is_empty() {
         let files = loaded.files.iter().map(|(path, _)| path.display().to_string());
@@ -153,7 +154,7 @@ fn errors(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
         let detail = if files.is_empty() { "defaults".to_owned() } else { files.join(", ") };
         return vec![finding("configuration", true, detail, "")];
     }
-    // A daemon keeps the last configuration without a mistake.
+    // A daemon keeps the last valid configuration.
     let is_older = running.status().is_some_and(|status| {
         status["configuration"].is_object() && status["configuration"]["protection_error"].is_null()
     });
@@ -176,7 +177,7 @@ fn errors(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
     told.map(shown).collect()
 }
 
-/// What becomes of containers while the daemon is away.
+/// Reports how commands end while the daemon is away.
 fn without_daemon(config: &Config) -> Value {
     let protections = config.protections_without_daemon();
     let detail = if config.on_daemon_failure == DaemonPolicy::Fail {
@@ -192,7 +193,7 @@ fn without_daemon(config: &Config) -> Value {
     finding("daemon away", true, detail, "")
 }
 
-/// What a running daemon could not read of the engines that called.
+/// Reports the engine state that a running daemon could not read.
 fn unread(status: &Value) -> Vec<Value> {
     let missing = status["missing"].as_array().cloned().unwrap_or_default();
     let lines = missing.iter().map(|line| {
@@ -214,7 +215,7 @@ fn unread(status: &Value) -> Vec<Value> {
     lines.chain(forged(status)).collect()
 }
 
-/// Identity claims by tenants that nri-runc ignored.
+/// Reports identity claims by tenants that nri-runc ignored.
 fn forged(status: &Value) -> Option<Value> {
     let all = status["contradictions"].as_array()?;
     let last = all.last()?;
@@ -225,7 +226,7 @@ fn forged(status: &Value) -> Option<Value> {
     Some(finding("identity", true, detail, ""))
 }
 
-/// Records that could not be read, or written; containers whose records were lost.
+/// Reports records that could not be read or written, and containers whose records were lost.
 fn records(config: &Config, status: &Value) -> Vec<Value> {
     let folder = config.run_dir.join("state/aside");
     let aside = std::fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -258,7 +259,7 @@ fn records(config: &Config, status: &Value) -> Vec<Value> {
     findings
 }
 
-/// Whether the plugins that every container needs take part: without one, creates are refused.
+/// Checks whether required plugins are connected: without one, creates are refused.
 fn required(config: &Config, running: &Daemon) -> Option<Value> {
     if !config.requires_plugins() {
         return None;

@@ -12,10 +12,10 @@ use crate::config::{AuditTarget, Config};
 use crate::error::{Context, Error, Result};
 use crate::{files, journal, runtime};
 
-/// The time before which no clock can be right: 2025, as a Unix time in seconds.
+/// Earliest plausible time: 2025, in seconds since 1970.
 const BEFORE: i64 = 1_735_689_600;
 
-/// The runtime that this process finds, unless a row of an engine shows its own, and those of the
+/// Checks the runtime that this process finds, unless an engine's row shows one, and those of the
 /// instances.
 pub(super) fn runtimes(config: &Config, of_engines: &[Value]) -> Vec<Value> {
     let is_shown = of_engines.iter().any(|finding| finding["check"] == "real runtime");
@@ -33,7 +33,7 @@ pub(super) fn runtimes(config: &Config, of_engines: &[Value]) -> Vec<Value> {
     own.into_iter().chain(instances).collect()
 }
 
-/// Whether the cgroup file system is there.
+/// Checks whether the cgroup file system is mounted.
 pub(super) fn cgroups(config: &Config) -> Value {
     let root = config.host().path("/sys/fs/cgroup");
     let unified = root.join("cgroup.controllers").exists();
@@ -49,7 +49,7 @@ pub(super) fn cgroups(config: &Config) -> Value {
     finding("cgroups", detail != "not mounted", detail, "mount /sys/fs/cgroup")
 }
 
-/// A clock that was never set: times in records, logs and lists would be wrong.
+/// Reports a clock that was never set: times in records, logs and lists would be wrong.
 pub(super) fn clock(now: i64) -> Option<Value> {
     let seconds = now / 1_000_000_000;
     (seconds < BEFORE).then(|| {
@@ -58,7 +58,7 @@ pub(super) fn clock(now: i64) -> Option<Value> {
     })
 }
 
-/// The audit log, if one is kept.
+/// Checks the audit log, if one is kept.
 pub(super) fn audit(config: &Config, running: &Daemon) -> Option<Value> {
     let target = config.audit_target?;
     let status = &running.status["audit"];
@@ -86,7 +86,7 @@ pub(super) fn audit(config: &Config, running: &Daemon) -> Option<Value> {
     })
 }
 
-/// The daemon's log, while no line of it is written or where lines were lost.
+/// Reports the daemon's log while it cannot be written, or if lines were lost.
 pub(super) fn log(running: &Daemon) -> Option<Value> {
     let status = &running.status;
     let place = status["log"].as_str().unwrap_or_default();
@@ -101,7 +101,7 @@ pub(super) fn log(running: &Daemon) -> Option<Value> {
     (!is_whole).then(|| finding("log", true, format!("{place}: {lost}"), ""))
 }
 
-/// Opens a log as its writer does. One that is not there yet is not made.
+/// Opens a log as its writer does, without creating it.
 fn appends(path: &Path) -> Result<()> {
     let doing = || format!("opening {}", path.display());
     if path.symlink_metadata().is_err() {

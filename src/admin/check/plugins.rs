@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of `check` about plugins: the socket, the pre-installed ones, and each plugin that takes no
-//! part although it did, or should.
+//! The rows of `check` about plugins: the socket, the pre-installed ones, and each plugin that is
+//! missing although it was connected or should be.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -17,13 +17,14 @@ use crate::plugin::socket::{name_for_install, obstacle};
 use crate::plugin::{PluginFile, Unusable, UnusableKind, discover};
 use crate::text::age;
 
-/// A plugin may take so long to be synchronized after the daemon has started, in seconds.
+/// Seconds after the daemon's start before a plugin that is not yet synchronized is reported.
 const SETTLED: u64 = 10;
 
-/// A failure that was longer ago is history, in nanoseconds.
+/// Nanoseconds for which a failure counts as recent.
 pub(super) const RECENT_NANOS: i64 = 600 * 1_000_000_000;
 
-/// The socket. `taken_over`: the command by which an engine gives it up that was told to.
+/// Checks the socket. `taken_over`: the command by which an engine, whose NRI was switched off,
+/// releases it.
 pub(super) fn socket(config: &Config, running: &Daemon, taken_over: Option<&str>) -> Value {
     if config.disable_connections {
         return finding("plugin socket", true, "disabled", "");
@@ -59,7 +60,7 @@ pub(super) fn socket(config: &Config, running: &Daemon, taken_over: Option<&str>
     finding("plugin socket", said == "open", detail, &hint)
 }
 
-/// Without a daemon: whether one could open it.
+/// Checks whether a daemon could open the socket.
 fn socket_alone(config: &Config, taken_over: Option<&str>) -> Value {
     let path = &config.socket_path;
     if let Some(obstacle) = obstacle(path, &config.host()) {
@@ -74,7 +75,7 @@ fn socket_alone(config: &Config, taken_over: Option<&str>) -> Value {
     finding("plugin socket", true, path.display().to_string(), "")
 }
 
-/// What was done to the file of an open socket, and how to undo it.
+/// Returns how the file of an open socket was changed, and the remedy.
 fn wrong_file(config: &Config) -> Option<(String, String)> {
     let path = &config.socket_path;
     let shown = path.display();
@@ -93,7 +94,7 @@ fn wrong_file(config: &Config) -> Option<(String, String)> {
     Some((wrong, format!("chgrp {group} {shown}")))
 }
 
-/// All rows about plugins themselves.
+/// Returns all rows about plugins themselves.
 pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Value> {
     let (found, problems) = discover(&config.plugin_path, &config.plugin_config_path);
     let names: Vec<String> = found.iter().map(PluginFile::id).collect();
@@ -113,7 +114,8 @@ pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Value> {
     rows
 }
 
-/// A file that cannot be started, or the folder of all. What is no plugin in any respect does no harm.
+/// Reports a file that cannot be started, or the whole directory. A file that is not meant as a
+/// plugin is only a warning.
 fn skipped(problem: &Unusable) -> Value {
     let hint = match problem.kind {
         UnusableKind::Folder => "make the folder readable, or set nri.plugin_path",
@@ -133,8 +135,7 @@ fn skipped(problem: &Unusable) -> Value {
     finding("pre-installed plugins", false, problem.to_string(), hint)
 }
 
-/// A folder of plugins that the configuration names and that is not there. Any other fault of it is
-/// among those of `discover`.
+/// Reports a configured plugin directory that does not exist; `discover` reports its other faults.
 fn folder(path: &Path) -> Option<Value> {
     let is_usual = path == Config::default().plugin_path;
     let is_missing = path.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
@@ -151,8 +152,8 @@ fn id_of(row: &Value) -> String {
     format!("{}-{}", text(&row["index"]), text(&row["name"]))
 }
 
-/// A pre-installed plugin that does not run, or not as it is installed: a required one has a row of
-/// its own beside this.
+/// Reports a pre-installed plugin that does not run, or runs outdated; a required one also has a
+/// row in `required`.
 fn launched(id: &str, running: &Daemon) -> Option<Value> {
     let is_settled = running.status["uptime_seconds"].as_u64().is_some_and(|up| up >= SETTLED);
     let row = running.plugins.as_array().into_iter().flatten().find(|row| id_of(row) == id);
@@ -179,7 +180,7 @@ fn launched(id: &str, running: &Daemon) -> Option<Value> {
     Some(warning("pre-installed plugins", detail, &hint))
 }
 
-/// A connected plugin that containers are created without, always or at times.
+/// Reports a connected plugin without which containers are created, always or at times.
 fn connected(row: &Value) -> Option<Value> {
     let id = id_of(row);
     if row["unresponsive"] == true {
@@ -196,10 +197,10 @@ fn connected(row: &Value) -> Option<Value> {
     Some(warning("plugins", detail, "nri-runc nri plugins"))
 }
 
-/// A plugin that has disconnected.
+/// Reports a plugin that disconnected.
 fn departed(row: &Value) -> Option<Value> {
     let id = id_of(row);
-    // What was refused has rows of its own.
+    // `access` reports refused connections.
     if row["state"] != "gone" || !row["gone_at"].is_number() || row["refused"] == true {
         return None;
     }
@@ -212,7 +213,7 @@ fn departed(row: &Value) -> Option<Value> {
     })
 }
 
-/// Plugins that took part before the daemon started.
+/// Reports plugins that were connected before the daemon started.
 fn absent(running: &Daemon) -> Vec<Value> {
     let ids = running.status["absent_plugins"].as_array().into_iter().flatten();
     let rows = ids.map(|id| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of `check` about the run directory. It is tried as a create does: as the wrapper opens it,
-//! as the daemon writes to it. What wrappers recorded there without a daemon is counted.
+//! The rows of `check` about the run directory. It is tried as in a create: opened as by the
+//! wrapper, written as by the daemon. The wrappers' notes about an absent daemon are counted.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -23,16 +23,16 @@ use crate::presence::IfThere;
 use crate::procfs;
 use crate::text::{age, counted, short_id};
 
-/// The room that the records of some containers and their documents need, in bytes and files.
+/// Minimum free bytes and inodes, enough for the records and documents of some containers.
 const ROOM: u64 = 1 << 20;
 const ROOM_FILES: u64 = 64;
 
-/// A process that starts the daemon has the lock of a start for a moment, and so does a daemon that
-/// starts or ends.
+/// Time for which a lock may be held before it counts as stuck: a process that starts the daemon
+/// holds the start lock briefly, as does a daemon that starts or exits.
 const LOCK_WAIT: Duration = Duration::from_millis(1500);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// The rows about it. `can_serve`: whether a daemon could serve there.
+/// Returns the rows. `can_serve`: whether a daemon could serve there.
 pub(super) fn rows(config: &Config, running: &Daemon, can_serve: &Result<()>) -> Vec<Value> {
     let mut rows = vec![directory(config, can_serve)];
     rows.extend(locked(config, running));
@@ -61,7 +61,7 @@ fn directory(config: &Config, can_serve: &Result<()>) -> Value {
     }
 }
 
-/// Where a wrapper notes a bypass without the run directory.
+/// Names the place where a wrapper logs a bypass without the run directory.
 fn noted_elsewhere(config: &Config) -> &'static str {
     let host = config.host();
     match (host.path(journal::SOCKET).exists(), host.path("/dev/log").exists()) {
@@ -71,7 +71,7 @@ fn noted_elsewhere(config: &Config) -> &'static str {
     }
 }
 
-/// Does with the run directory what the wrapper and the daemon do.
+/// Uses the run directory as the wrapper and the daemon do.
 fn usable(config: &Config, can_serve: &Result<()>) -> Result<()> {
     UnixAddr::new(&config.daemon_socket()).map_err(|_long| {
         Error::new(format!("{} is too long for a socket", config.daemon_socket().display()))
@@ -105,7 +105,7 @@ fn parts_are_usable(config: &Config) -> Result<()> {
     [dir.join("start.lock"), config.daemon_lock()].iter().try_for_each(|lock| opens(lock))
 }
 
-/// Opens a lock as its takers do.
+/// Opens a lock file as its users do.
 fn opens(lock: &Path) -> Result<()> {
     let Ok(there) = lock.symlink_metadata() else { return Ok(()) };
     let shown = lock.display();
@@ -118,19 +118,19 @@ fn opens(lock: &Path) -> Result<()> {
     opened.map_err(|error| error.doing(format!("opening {shown}")).hint(format!("rm -r {shown}")))
 }
 
-/// What there is too little of.
+/// Returns the scarce resource, if any.
 fn short_of(dir: &Path) -> Option<String> {
     let there = rustix::fs::statvfs(dir).ok()?;
     let room = there.f_bavail.saturating_mul(there.f_frsize);
     if room < ROOM {
         return Some(format!("{} KiB left", room >> 10));
     }
-    // Some file systems have no number of files.
+    // Some file systems have no inode limit.
     let is_counted = there.f_files > 0 && there.f_favail < ROOM_FILES;
     is_counted.then(|| format!("room for {} files left", there.f_favail))
 }
 
-/// A process that keeps a daemon from starting.
+/// Reports a process that keeps a daemon from starting.
 fn locked(config: &Config, running: &Daemon) -> Option<Value> {
     if running.is_listening {
         return None;
@@ -159,7 +159,7 @@ fn locked(config: &Config, running: &Daemon) -> Option<Value> {
     Some(finding("daemon", false, detail, &hint))
 }
 
-/// The notes that wrappers left in this folder of the run directory.
+/// Reports the notes that wrappers left in this subdirectory of the run directory.
 fn notes(config: &Config, folder: &str, check: &str, what: &str) -> Option<Value> {
     let entries = std::fs::read_dir(config.run_dir.join(folder)).into_iter().flatten().flatten();
     let notes = entries.map(|entry| entry.path());
@@ -182,11 +182,11 @@ fn notes(config: &Config, folder: &str, check: &str, what: &str) -> Option<Value
     let lost = dropped.map(|count| {
         format!("; the oldest {count} left no note: their updates of resources stay unknown")
     });
-    // The next daemon takes them up, and the containers with them.
+    // The next daemon reads them and recovers the containers.
     Some(finding(check, false, detail + &lost.unwrap_or_default(), "nri-runc nri restart"))
 }
 
-/// Running containers that no plugin adjusted.
+/// Reports running containers that no plugin adjusted.
 fn unadjusted(running: &Daemon) -> Option<Value> {
     let ids = running.status["unadjusted"].as_array()?.iter();
     let ids: Vec<&str> = ids.filter_map(Value::as_str).map(short_id).collect();

@@ -4,8 +4,8 @@
 //! Before containerd 2.1, an imported file replaces the whole section of a plugin that an earlier
 //! file set. A separate file is therefore written only if that cannot happen: version 4, or no file
 //! has the section. Otherwise the last file that has it is extended. The settings of the default
-//! runtime's entry are copied: without SystemdCgroup, pods would fail. Files that a distribution
-//! writes are the matter of `rendered`.
+//! runtime's entry are copied: without SystemdCgroup, pods would fail. `rendered` plans for files
+//! that a distribution writes.
 //! Reference: containerd's docs/cri/config.md, docs/man/containerd-config.toml.5.md.
 
 pub(super) use super::containerd_files::{MAIN, socket_path, sources, state_directory};
@@ -21,10 +21,10 @@ use super::plan::{Plan, Registration, Texts};
 use super::rendered;
 use crate::error::Result;
 
-/// What makes Flatcar's containerd read a file that can be changed.
+/// The unit drop-in that makes Flatcar's containerd read a writable configuration file.
 const FLATCAR_UNIT: &str = "/etc/systemd/system/containerd.service.d/50-nri-runc.conf";
 
-/// What would have to be written.
+/// Plans the changed files for a registration.
 pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     let main = registration.main.as_deref().unwrap_or(MAIN);
     let source = distribution::source(main);
@@ -47,7 +47,7 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     }
 }
 
-/// For files that are their owner's.
+/// Plans for files that only the operator writes.
 fn plan_for_files(registration: &Registration, main: &str, texts: &Texts) -> Result<Plan> {
     let mut plan = Plan::default();
     let files = parse_in_order(main, texts)?;
@@ -93,13 +93,13 @@ fn plan_copy(registration: &Registration, text: &str, texts: &Texts) -> Result<P
     Ok(plan)
 }
 
-/// The file of which `path` is a copy with our values, if it is one.
+/// Returns the file of which `path` is a copy with our values, if it is one.
 pub(super) fn copied_from(ledger: &Ledger, path: &str) -> Option<&'static str> {
     let is_copied = path == MAIN && ledger.files.iter().any(|file| file.path == FLATCAR_UNIT);
     is_copied.then_some(FLATCAR_MAIN)
 }
 
-/// Where there is no configuration. Version 2 is what every containerd from 1.5 on reads.
+/// Plans for a missing or empty configuration. Every containerd from 1.5 on reads version 2.
 fn plan_without_file(registration: &Registration, main: &str, is_there: bool) -> Result<Plan> {
     let mut plan = Plan::default();
     let cri = ["plugins", OLD_CRI, "containerd"];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The files that a containerd reads: its main file, what that imports, and in which order; its socket
-//! and its folders. Pure.
+//! The files that containerd reads: its main file and that file's imports, in their order; its
+//! socket and its directories. Pure.
 //! Reference: containerd's docs/man/containerd-config.toml.5.md.
 
 use toml_edit::{Document, Item};
@@ -10,19 +10,19 @@ use super::edit::{self, at, text_at};
 use super::plan::{EngineFile, Texts, overruled};
 use crate::error::{Error, Result};
 
-/// The file that containerd reads.
+/// containerd's main file, unless a flag names another.
 pub(super) const MAIN: &str = USUAL_MAIN;
 /// The CRI plugin's section in version 2.
 pub(super) const OLD_CRI: &str = "io.containerd.grpc.v1.cri";
-/// The same from version 3 on.
+/// The CRI plugin's section from version 3 on.
 pub(super) const NEW_CRI: &str = "io.containerd.cri.v1.runtime";
-/// What k0s gathers there is read where it comes from.
+/// Directory of imports that k0s generates. These are skipped here: their sources are read instead.
 const GATHERED: &str = "/run/k0s/";
 
 /// Parsed files in the order in which they are read.
 pub(super) type Files = Vec<(String, Document<String>)>;
 
-/// The main file and what it imports.
+/// Returns the main file and its imports.
 pub(super) fn sources(main: &str, texts: &Texts) -> Vec<EngineFile> {
     let main = distribution::source(main);
     let mut sources = vec![EngineFile::File(main.to_owned())];
@@ -43,14 +43,14 @@ pub(super) fn sources(main: &str, texts: &Texts) -> Vec<EngineFile> {
     sources
 }
 
-/// Where a containerd with this main file keeps what lives.
+/// Returns the state directory of the containerd with this main file.
 pub(super) fn state_directory(main: &str, text: &str) -> String {
     first_setting(text, &[&["state"]]).unwrap_or_else(|| {
         Distribution::of_main(main).map_or("/run/containerd", Distribution::state_directory).into()
     })
 }
 
-/// Where it answers; from version 4 on that is a plugin's.
+/// Returns the path of its socket; from version 4 on, a plugin's table sets it.
 pub(super) fn socket_path(main: &str, text: &str) -> String {
     let keys: [&[&str]; 2] =
         [&["plugins", "io.containerd.server.v1.grpc", "address"], &["grpc", "address"]];
@@ -66,7 +66,7 @@ fn first_setting(text: &str, keys: &[&[&str]]) -> Option<String> {
     told.find(|told| !told.is_empty()).map(ToOwned::to_owned)
 }
 
-/// Reads what is there of the sources.
+/// Parses the sources that exist.
 pub(super) fn parse_in_order(main: &str, texts: &Texts) -> Result<Files> {
     let mut files = Files::new();
     for source in sources(main, texts) {
@@ -88,7 +88,7 @@ pub(super) fn parse_in_order(main: &str, texts: &Texts) -> Result<Files> {
     Ok(files)
 }
 
-/// The value at `keys` in the last file that has one, and that file.
+/// Returns the value at `keys` in the last file that sets it, and that file.
 pub(super) fn last_setting<'f>(files: &'f Files, keys: &[&str]) -> Option<(&'f str, &'f Item)> {
     let found = |(path, document): &'f (String, Document<String>)| {
         Some((path.as_str(), at(document.as_table(), keys)?))
@@ -96,7 +96,7 @@ pub(super) fn last_setting<'f>(files: &'f Files, keys: &[&str]) -> Option<(&'f s
     files.iter().rev().find_map(found)
 }
 
-/// The version of the main file, if it is one that is supported.
+/// Returns the version of the main file, if it is supported.
 pub(super) fn configuration_version(main: &str, files: &Files) -> Result<i64> {
     let first = files.first().and_then(|(_, document)| at(document.as_table(), &["version"]));
     let version = first.and_then(Item::as_integer).unwrap_or(1);
@@ -111,7 +111,7 @@ pub(super) fn configuration_version(main: &str, files: &Files) -> Result<i64> {
     Err(Error::new(format!("{main} has configuration version {version}")).hint(hint))
 }
 
-/// Refuses where no pod would run.
+/// Refuses a configuration that disables the CRI plugin.
 pub(super) fn require_cri(files: &Files) -> Result<()> {
     let Some((path, list)) = last_setting(files, &["disabled_plugins"]) else { return Ok(()) };
     let is_cri =
@@ -126,7 +126,7 @@ pub(super) fn require_cri(files: &Files) -> Result<()> {
     }
 }
 
-/// Where a file of our own would be read.
+/// Returns the path at which containerd would read our file `name`.
 pub(super) fn drop_in_path(main: &str, name: &str, texts: &Texts) -> Option<String> {
     sources(main, texts).into_iter().find_map(|source| match source {
         EngineFile::Folder(folder, suffix) if name.ends_with(&suffix) => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! containerd's own NRI: what its files say of it, and what switches it off. Pure.
+//! containerd's own NRI: its setting in the files, and the change that switches it off. Pure.
 
 use toml_edit::Item;
 
@@ -12,12 +12,12 @@ use super::nri_decision::NriSetting;
 use super::plan::{Plan, Texts};
 use crate::error::{Error, Result};
 
-/// What switches it off where nri-runc is registered with another engine.
+/// The file that switches it off where nri-runc is registered with another engine.
 const NRI_DROP_IN: &str = "50-nri-runc-nri.toml";
 const NRI: &str = "io.containerd.nri.v1.nri";
 const IS_OFF: [&str; 3] = ["plugins", NRI, "disable"];
 
-/// What the files say of containerd's own NRI.
+/// Reads the setting of containerd's own NRI.
 pub(super) fn nri_setting(main: &str, texts: &Texts) -> Result<NriSetting> {
     let files = parse_in_order(main, texts)?;
     let socket = last_setting(&files, &["plugins", NRI, "socket_path"]);
@@ -30,7 +30,7 @@ pub(super) fn nri_setting(main: &str, texts: &Texts) -> Result<NriSetting> {
     })
 }
 
-/// Whether the files switch it off; `None` where they say nothing.
+/// Whether the files switch it off; `None` if no file sets it.
 pub(super) fn is_nri_off(files: &Files) -> Option<bool> {
     let disabled = last_setting(files, &["disabled_plugins"]).and_then(|(_, list)| list.as_array());
     if disabled.is_some_and(|list| list.iter().any(|name| name.as_str() == Some(NRI))) {
@@ -39,7 +39,7 @@ pub(super) fn is_nri_off(files: &Files) -> Option<bool> {
     last_setting(files, &IS_OFF).and_then(|(_, item)| item.as_bool())
 }
 
-/// Switches it off, where nothing else is registered with containerd.
+/// Plans to switch it off, where nothing else is registered with containerd.
 pub(super) fn plan_nri_off(main: &str, texts: &Texts, plan: &mut Plan) -> Result<()> {
     let files = parse_in_order(main, texts)?;
     let source = distribution::source(main);
@@ -66,12 +66,12 @@ pub(super) fn plan_nri_off(main: &str, texts: &Texts, plan: &mut Plan) -> Result
     }
 }
 
-/// Whether a file has its section.
+/// Whether a file has the NRI plugin's table.
 pub(super) fn has_nri_table(files: &Files) -> bool {
     last_setting(files, &IS_OFF[..2]).is_some()
 }
 
-/// A template gets one addition, that of the registration with containerd itself.
+/// The error for a template, which gets only the addition of a registration with containerd itself.
 fn in_a_template(distribution: Distribution) -> Error {
     let title = distribution.title();
     Error::new(format!("the containerd of {title} serves NRI itself, and {title} writes its file"))
@@ -86,7 +86,8 @@ pub(super) fn nri_table() -> String {
     format!("\n{}\n  disable = true\n", edit::header(&["plugins", NRI]))
 }
 
-/// The text for our file `ours` that switches NRI off; a later file that has it on is edited.
+/// Returns the text for our file `ours` that switches NRI off; edits a later file that switches it
+/// on.
 pub(super) fn nri_off(ours: &str, files: &Files, texts: &Texts, plan: &mut Plan) -> Result<String> {
     if is_nri_off(files) == Some(true) {
         return Ok(String::new());
@@ -100,7 +101,7 @@ pub(super) fn nri_off(ours: &str, files: &Files, texts: &Texts, plan: &mut Plan)
     }
 }
 
-/// Switches it off in the last file that has its section, else in `path`.
+/// Switches it off in the last file that has the NRI plugin's table, else in `path`.
 pub(super) fn edit_nri_off(
     path: &str,
     files: &Files,

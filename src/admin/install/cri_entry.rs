@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A handler's entry in the section of containerd's CRI plugin: which settings it copies, its text, and
-//! whether one that is there is the same; with the default runtime, what a registration adds. Pure.
+//! A handler's entry in the section of containerd's CRI plugin: the settings that it copies, its
+//! text, and the comparison with an existing one; with the default runtime, the whole addition.
+//! Pure.
 
 use toml_edit::{Item, TableLike};
 
@@ -13,34 +14,35 @@ use super::nri_decision::NriDecision;
 use super::plan::{Plan, Registration, Texts, taken};
 use crate::error::Result;
 
-/// The file of our own, in a folder that is imported.
+/// Name of our drop-in in an imported directory.
 pub(super) const DROP_IN: &str = "50-nri-runc.toml";
 
 const SHIM: &str = "io.containerd.runc.v2";
 const ALL: [&str; 2] = ["*", "*/*"];
 const CGROUP: &str = "SystemdCgroup";
 
-/// containerd 1.x forgets its own runc as soon as a file names another runtime.
+/// Renders the entry of runc: containerd 1.x drops its built-in one as soon as a file names another
+/// runtime.
 pub(super) fn runc_entry(cri: &[&str]) -> String {
     let keys = [cri, &["runtimes", "runc"]].concat();
     format!("{}\n  runtime_type = \"{SHIM}\"\n\n", edit::header(&keys))
 }
 
-/// What a registration adds to the section, in pieces.
+/// The parts that a registration adds to the section.
 pub(super) struct Addition<'r> {
     pub(super) registration: &'r Registration,
     /// The version of the main file.
     pub(super) version: i64,
     /// The section's keys.
     pub(super) cri: [&'static str; 3],
-    /// The handler's entry; empty where somebody else has written the same.
+    /// The handler's entry; empty if the files already have an equal one.
     pub(super) entry: String,
     /// Whether the default runtime is to be changed.
     pub(super) sets_default: bool,
 }
 
 impl<'r> Addition<'r> {
-    /// What is missing in these files; notes the default runtime so far in the plan.
+    /// Computes the parts that these files lack; records the current default runtime in the plan.
     pub(super) fn of(
         registration: &'r Registration,
         main: &str,
@@ -72,7 +74,7 @@ impl<'r> Addition<'r> {
         self.registration.nri == NriDecision::TakeOver
     }
 
-    /// A text of a file with our default runtime, if it is to be changed.
+    /// Returns the text with our default runtime, if it is to be changed.
     pub(super) fn with_default(&self, path: &str, text: String) -> Result<String> {
         if !self.sets_default {
             return Ok(text);
@@ -81,7 +83,7 @@ impl<'r> Addition<'r> {
         edit::set(path, &text, &self.cri, "default_runtime_name", &name)
     }
 
-    /// Plans all of it as a file of our own, in a folder that is imported.
+    /// Plans all parts as our drop-in in an imported directory.
     pub(super) fn as_file(
         &self,
         path: &str,
@@ -105,7 +107,7 @@ impl<'r> Addition<'r> {
     }
 }
 
-/// The entry whose settings are copied: that of the default runtime, else of runc.
+/// Returns the entry whose settings are copied: that of the default runtime, else of runc.
 fn find_template<'f>(files: &'f Files, cri: &[&str], default: &str) -> Option<&'f dyn TableLike> {
     [default, "runc"].into_iter().find_map(|name| {
         let (_, item) = last_setting(files, &[cri, &["runtimes", name]].concat())?;
@@ -114,13 +116,13 @@ fn find_template<'f>(files: &'f Files, cri: &[&str], default: &str) -> Option<&'
     })
 }
 
-/// Notes the default runtime so far.
+/// Records the program of the current default runtime in the plan.
 fn note_runtime(template: Option<&dyn TableLike>, plan: &mut Plan) {
     let behind = template.and_then(|template| text_at(template, &["options", "BinaryName"]));
     plan.runtime = behind.filter(|path| !path.is_empty()).map(str::to_owned);
 }
 
-/// Refuses an entry of that name with other content.
+/// Refuses an entry of that name with different content.
 fn require_same_entry(path: &str, item: &Item, registration: &Registration) -> Result<()> {
     let entry = format!("a runtime {}", registration.name);
     let table = item.as_table_like().ok_or_else(|| taken(path, &entry, "form"))?;
@@ -139,7 +141,7 @@ fn require_same_entry(path: &str, item: &Item, registration: &Registration) -> R
     Ok(())
 }
 
-/// The entry to write, with the other settings of the template.
+/// Renders the entry, with the template's other settings.
 pub(super) fn render_entry(
     registration: &Registration,
     cri: &[&str],
@@ -175,7 +177,7 @@ fn at_table<'t>(table: &'t dyn TableLike, key: &str) -> Option<&'t dyn TableLike
     table.get(key)?.as_table_like()
 }
 
-/// The settings of a table that are not empty, as lines.
+/// Returns the settings of a table that are not empty, one a line.
 fn copied_settings(table: &dyn TableLike, but: &[&str]) -> Vec<String> {
     let lines = table.iter().filter(|(key, _)| !but.contains(key)).filter_map(|(key, item)| {
         let value = item.as_value()?;

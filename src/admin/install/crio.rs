@@ -14,7 +14,7 @@ use crate::error::Result;
 const MAIN: &str = "/etc/crio/crio.conf";
 const FOLDER: &str = "/etc/crio/crio.conf.d";
 const DROP_IN: &str = "/etc/crio/crio.conf.d/50-nri-runc.conf";
-/// What switches CRI-O's own NRI off where nri-runc is registered with another engine.
+/// The drop-in that switches CRI-O's own NRI off where nri-runc is registered with another engine.
 const NRI_DROP_IN: &str = "/etc/crio/crio.conf.d/50-nri-runc-nri.conf";
 const RUNTIME: [&str; 2] = ["crio", "runtime"];
 const NRI: [&str; 2] = ["crio", "nri"];
@@ -22,12 +22,12 @@ const IS_ON: &str = "enable_nri";
 
 type Files = Vec<(String, Document<String>)>;
 
-/// The main file, and the folder, whatever its files are called.
+/// Returns the main file and the drop-in directory; CRI-O reads files of any suffix there.
 pub(super) fn sources() -> Vec<EngineFile> {
     vec![EngineFile::File(MAIN.to_owned()), EngineFile::Folder(FOLDER.to_owned(), String::new())]
 }
 
-/// Where a CRI-O with these files answers.
+/// Returns the path of CRI-O's socket by its files.
 pub(super) fn socket_path(root: &Root) -> String {
     let mut files = vec![MAIN.to_owned()];
     files.extend(root.entries(FOLDER));
@@ -35,7 +35,7 @@ pub(super) fn socket_path(root: &Root) -> String {
     listen.unwrap_or_else(|| "/var/run/crio/crio.sock".to_owned())
 }
 
-/// What would have to be written.
+/// Plans the changed files for a registration.
 pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     let mut plan = Plan::default();
     let files = parse_others(texts)?;
@@ -91,7 +91,7 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     Ok(plan)
 }
 
-/// What the files say of CRI-O's own NRI.
+/// Reads the setting of CRI-O's own NRI.
 pub(super) fn nri_setting(texts: &Texts) -> Result<NriSetting> {
     let files = parse_all(texts)?;
     let nri = |key: &str| {
@@ -106,7 +106,7 @@ pub(super) fn nri_setting(texts: &Texts) -> Result<NriSetting> {
     })
 }
 
-/// Switches it off, where nothing else is registered with CRI-O.
+/// Plans to switch it off, where nothing else is registered with CRI-O.
 pub(super) fn plan_nri_off(texts: &Texts, plan: &mut Plan) -> Result<()> {
     let files: Files = parse_all(texts)?.into_iter().filter(|(p, _)| p != NRI_DROP_IN).collect();
     let text = nri_off(NRI_DROP_IN, &files, texts, plan)?;
@@ -114,7 +114,8 @@ pub(super) fn plan_nri_off(texts: &Texts, plan: &mut Plan) -> Result<()> {
     if text.is_empty() { Ok(()) } else { plan.own_file(texts, NRI_DROP_IN, text) }
 }
 
-/// The text for our file `ours` that switches NRI off; a later file that has it on is edited.
+/// Returns the text for our file `ours` that switches NRI off; edits a later file that switches it
+/// on.
 fn nri_off(ours: &str, files: &Files, texts: &Texts, plan: &mut Plan) -> Result<String> {
     let keys = [&NRI[..], &[IS_ON]].concat();
     let last = files
@@ -139,7 +140,7 @@ fn render_entry(registration: &Registration, template: Option<&dyn TableLike>) -
         edit::header(&keys),
         edit::string(&registration.binary)
     );
-    // Where conmon is and what pods may ask for is the same, whatever the runtime.
+    // The path of conmon and the annotations that pods may use do not depend on the runtime.
     for key in ["monitor_path", "monitor_cgroup", "monitor_env", "allowed_annotations"] {
         let value = template.and_then(|template| template.get(key)?.as_value());
         if let Some(value) = value.map(|value| value.to_string()).filter(|v| !v.contains('\n')) {
@@ -149,12 +150,12 @@ fn render_entry(registration: &Registration, template: Option<&dyn TableLike>) -
     text
 }
 
-/// All files but our own, in their order.
+/// Parses all files except our drop-in, in their order.
 fn parse_others(texts: &Texts) -> Result<Files> {
     Ok(parse_all(texts)?.into_iter().filter(|(path, _)| path != DROP_IN).collect())
 }
 
-/// All files in their order.
+/// Parses all files in their order.
 fn parse_all(texts: &Texts) -> Result<Files> {
     let main = texts.iter().filter(|(path, _)| *path == MAIN);
     let is_in = |path: &str| path.rsplit_once('/').is_some_and(|(folder, _)| folder == FOLDER);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which containerd of this host is meant: by the file or the distribution that is named, by the record
-//! of an earlier `install`, else by what is found. Where several would do, nothing is guessed. It only
-//! reads.
+//! Selects the containerd of this host: by the file or the distribution that is named, by the
+//! record of an earlier `install`, else by the files found. Several candidates are an error, not a
+//! guess. It only reads.
 
 use super::distribution::{self, DISTRIBUTIONS, Distribution, FLATCAR_MAIN};
 use super::engine::Engine;
@@ -11,10 +11,10 @@ use super::root::Root;
 use super::{containerd, running};
 use crate::error::{Error, Result};
 
-/// What sets an EKS node on Amazon Linux 2023 up.
+/// The program that sets up an EKS node on Amazon Linux 2023.
 const NODEADM: &str = "/usr/bin/nodeadm";
 
-/// What the command line says of the engine's main file.
+/// The engine, main file and distribution that the command line names.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Named<'n> {
     pub(super) engine: Engine,
@@ -22,7 +22,7 @@ pub(super) struct Named<'n> {
     pub(super) distribution: Option<Distribution>,
 }
 
-/// The main file of the engine, where it is not the usual one.
+/// Returns the engine's main file, unless it is the default one.
 pub(super) fn main_file(
     named: Named<'_>,
     old: Option<&Ledger>,
@@ -46,17 +46,17 @@ pub(super) fn main_file(
             None => found(root)?,
         },
     };
-    // The one that was named must not look like another than the usual one.
+    // A default file that was named explicitly is recorded as such.
     let is_usual = main == containerd::MAIN && named.file.is_none();
     Ok((!is_usual).then_some(main))
 }
 
-/// The distribution whose containerd has a registration, of those that write its file.
+/// Returns the distribution that writes this main file.
 pub(super) fn of(main: Option<&str>) -> Option<Distribution> {
     Distribution::of_main(main.unwrap_or(containerd::MAIN))
 }
 
-/// Whether this distribution's containerd reads the usual file, and that is the registered one.
+/// Whether this distribution's containerd reads the default file, and that is the registered one.
 pub(super) fn is_usual_file(distribution: Distribution, ledger: &Ledger) -> bool {
     let reads_usual =
         distribution == Distribution::Flatcar || distribution.main() == containerd::MAIN;
@@ -72,7 +72,7 @@ fn require_file_of(file: &str, distribution: Distribution) -> Result<()> {
         .hint("give --distribution or --engine-config, not both"))
 }
 
-/// The file of a distribution that was named, which must be here.
+/// Returns the main file of a named distribution, which must be on this host.
 fn named_here(distribution: Distribution, root: &Root) -> Result<String> {
     if distribution == Distribution::Flatcar && !is_flatcar(root) {
         return Err(is_not_here(distribution, FLATCAR_MAIN, root));
@@ -105,7 +105,7 @@ fn is_not_here(distribution: Distribution, main: &str, root: &Root) -> Error {
     Error::new(format!("{} is not on this host: no {main}", distribution.title())).hint(hint)
 }
 
-/// The file of this distribution: that of its running containerd, else the usual one.
+/// Returns the distribution's main file: that of its running containerd, else the default one.
 fn main_of(distribution: Distribution, root: &Root) -> String {
     if distribution == Distribution::Flatcar {
         return flatcar_main(root).to_owned();
@@ -122,7 +122,7 @@ pub(super) fn is_flatcar(root: &Root) -> bool {
     distribution::is_flatcar(&system) && root.has_file(FLATCAR_MAIN)
 }
 
-/// Where Flatcar's own file imports a folder, a file of ours goes there; else the file is copied.
+/// Returns Flatcar's own file if it imports a directory for our file; else the copy to be made.
 fn flatcar_main(root: &Root) -> &'static str {
     let text = root.text(FLATCAR_MAIN);
     let texts = Texts::from([(FLATCAR_MAIN.to_owned(), text)]);
@@ -131,7 +131,7 @@ fn flatcar_main(root: &Root) -> &'static str {
     if imports && !is_copied { FLATCAR_MAIN } else { containerd::MAIN }
 }
 
-/// The containerd of this host, where nobody says which.
+/// Finds the main file of this host's only containerd.
 fn found(root: &Root) -> Result<String> {
     let mut all = here(root);
     let is_flatcar = all.iter().any(|(its, _)| *its == Distribution::Flatcar);
@@ -159,7 +159,8 @@ fn found(root: &Root) -> Result<String> {
     }
 }
 
-/// What to give `install` so that it means the containerd which reads this file, with a space before.
+/// Returns the option by which `install` selects the containerd that reads this file, after a
+/// space.
 pub(super) fn option_for(engine: Engine, file: Option<&str>, root: &Root) -> String {
     let is_containerd = engine == Engine::Containerd;
     let found = || here(root).into_iter().next().map(|(_, main)| main).filter(|_| is_containerd);
@@ -172,7 +173,7 @@ pub(super) fn option_for(engine: Engine, file: Option<&str>, root: &Root) -> Str
     }
 }
 
-/// What to know of the containerd that reads this file.
+/// Returns the operator's note on the containerd that reads this file.
 pub(super) fn note(engine: Engine, main: Option<&str>, root: &Root) -> Option<String> {
     let is_eks = engine == Engine::Containerd && main.is_none() && root.has_program(NODEADM);
     is_eks.then(|| {
@@ -184,7 +185,7 @@ pub(super) fn note(engine: Engine, main: Option<&str>, root: &Root) -> Option<St
     })
 }
 
-/// The distributions of this host and their main files.
+/// Lists the distributions of this host with their main files.
 pub(super) fn here(root: &Root) -> Vec<(Distribution, String)> {
     let all = DISTRIBUTIONS.into_iter().filter_map(|distribution| {
         let main = main_of(distribution, root);

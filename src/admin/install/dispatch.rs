@@ -8,7 +8,7 @@ use super::{containerd, crio, distribution, docker, podman};
 use crate::error::{Error, Result};
 
 impl Engine {
-    /// Where it reads; `texts` is what was read so far, which may name more.
+    /// Returns the engine's files; `texts` are those read so far, whose imports name more.
     pub(super) fn sources(self, main: Option<&str>, texts: &Texts) -> Vec<EngineFile> {
         match self {
             Self::Containerd => {
@@ -24,7 +24,7 @@ impl Engine {
         }
     }
 
-    /// What would have to be written.
+    /// Plans the changed files for a registration.
     pub(super) fn plan(self, registration: &Registration, texts: &Texts) -> Result<Plan> {
         match self {
             Self::Containerd => containerd::plan(registration, texts),
@@ -35,7 +35,7 @@ impl Engine {
         }
     }
 
-    /// What its files say of its own NRI; `None` of an engine that has none.
+    /// Reads the setting of its own NRI; `None` for an engine without NRI.
     pub(super) fn nri_setting(
         self,
         main: Option<&str>,
@@ -51,7 +51,7 @@ impl Engine {
         }
     }
 
-    /// Adds what switches its own NRI off where nri-runc is registered with another engine.
+    /// Plans to switch its own NRI off where nri-runc is registered with another engine.
     pub(super) fn plan_nri_off(
         self,
         main: Option<&str>,

@@ -14,10 +14,10 @@ use crate::error::{Error, Result};
 /// The file that dockerd reads.
 pub(super) const MAIN: &str = "/etc/docker/daemon.json";
 
-/// Where it says what becomes of Docker's own NRI.
+/// The key of Docker's own NRI.
 const NRI: &str = "nri-opts";
 
-/// What would have to be written.
+/// Plans the changed file for a registration.
 pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     let path = registration.main.as_deref().unwrap_or(MAIN);
     if ["runc", "io.containerd.runc.v2"].contains(&registration.name.as_str()) {
@@ -69,7 +69,7 @@ fn unreadable(path: &str, error: &DocumentError) -> Error {
     Error::new(what).hint("fix this file; nothing was changed")
 }
 
-/// What the file says of Docker's own NRI, which is off unless it is asked for.
+/// Reads the setting of Docker's own NRI, which is off by default.
 pub(super) fn nri_setting(main: &str, texts: &Texts) -> Result<NriSetting> {
     let unreadable = |error| unreadable(main, &error);
     let text = texts.get(main).map_or("", String::as_str);
@@ -82,7 +82,7 @@ pub(super) fn nri_setting(main: &str, texts: &Texts) -> Result<NriSetting> {
     Ok(NriSetting { is_on: nri["enable"].as_bool(), socket, is_on_by_form: false })
 }
 
-/// Switches it off, where nothing else is registered with Docker.
+/// Plans to switch it off, where nothing else is registered with Docker.
 pub(super) fn plan_nri_off(main: &str, texts: &Texts, plan: &mut Plan) -> Result<()> {
     let unreadable = |error| unreadable(main, &error);
     let text = plan.text(texts, main);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Additions to TOML texts that leave every existing byte unchanged, and their removal from a text that
-//! was edited around them. It reads and writes no file. A table is added at the end, where TOML
-//! allows it; an addition that would contradict the text is refused.
+//! Additions to TOML texts that leave every existing byte unchanged, and their removal from a text
+//! that was edited around them. It does no I/O. A table is added at the end, where TOML allows it;
+//! an addition that contradicts the text is refused.
 
 use similar::{ChangeTag, DiffOp, TextDiff};
 use toml_edit::{Document, Item, TableLike};
@@ -18,35 +18,35 @@ pub(super) fn parse(path: &str, text: &str) -> Result<Document<String>> {
     })
 }
 
-/// The item at `keys`, in whichever notation it is written.
+/// Returns the item at `keys`, in any TOML notation.
 pub(super) fn at<'d>(root: &'d dyn TableLike, keys: &[&str]) -> Option<&'d Item> {
     let (first, rest) = keys.split_first()?;
     let item = root.get(first).filter(|item| !item.is_none())?;
     if rest.is_empty() { Some(item) } else { at(item.as_table_like()?, rest) }
 }
 
-/// A string there.
+/// Returns the string at `keys`.
 pub(super) fn text_at<'d>(root: &'d dyn TableLike, keys: &[&str]) -> Option<&'d str> {
     at(root, keys).and_then(Item::as_str)
 }
 
-/// The strings of a list there.
+/// Returns the strings of the list at `keys`.
 pub(super) fn list_at(root: &dyn TableLike, keys: &[&str]) -> Option<Vec<String>> {
     let list = at(root, keys)?.as_array()?;
     Some(list.iter().filter_map(|value| value.as_str().map(str::to_owned)).collect())
 }
 
-/// A string as TOML writes it.
+/// Renders a TOML string.
 pub(super) fn string(text: &str) -> String {
     toml_edit::Value::from(text).to_string()
 }
 
-/// A header: `[a."b.c".d]`.
+/// Renders a table header: `[a."b.c".d]`.
 pub(super) fn header(keys: &[&str]) -> String {
     format!("[{}]", dotted(keys))
 }
 
-/// Keys as TOML writes them in one line.
+/// Renders dotted TOML keys.
 pub(super) fn dotted(keys: &[&str]) -> String {
     let is_bare = |key: &str| {
         !key.is_empty() && key.bytes().all(|c| c.is_ascii_alphanumeric() || b"_-".contains(&c))
@@ -59,7 +59,7 @@ fn line_end(text: &str) -> &'static str {
     if text.contains("\r\n") { "\r\n" } else { "\n" }
 }
 
-/// `text` with the tables of `block` at its end.
+/// Appends the tables of `block` to `text`.
 pub(super) fn append(path: &str, text: &str, block: &str) -> Result<String> {
     let end = line_end(text);
     let mut new = text.to_owned();
@@ -73,8 +73,8 @@ pub(super) fn append(path: &str, text: &str, block: &str) -> Result<String> {
     understood(path, new, block)
 }
 
-/// `text` with `key = value` in the table `keys`: its value replaced, or a line after the header,
-/// or a table at the end.
+/// Sets `key = value` in the table `keys`: replaces the value, or adds a line after the header, or
+/// a table at the end.
 pub(super) fn set(path: &str, text: &str, keys: &[&str], key: &str, value: &str) -> Result<String> {
     let document = parse(path, text)?;
     let line = format!("{key} = {value}");
@@ -107,8 +107,8 @@ pub(super) fn set(path: &str, text: &str, keys: &[&str], key: &str, value: &str)
     understood(path, new, &line)
 }
 
-/// An addition that contradicts what is there (a table written as one line, a dotted key) does not
-/// parse: it is for a person to make.
+/// Refuses a result that does not parse: the addition contradicts the text (a table written as one
+/// line, a dotted key), and the operator has to make it.
 fn understood(path: &str, new: String, added: &str) -> Result<String> {
     if Document::parse(new.as_str()).is_ok() {
         return Ok(new);
@@ -118,7 +118,7 @@ fn understood(path: &str, new: String, added: &str) -> Result<String> {
         .hint(format!("add manually: {}", added.join("; "))))
 }
 
-/// `now` without the change from `before` to `after`. `None`: these lines were edited since.
+/// Undoes in `now` the change from `before` to `after`. `None`: these lines were edited since.
 pub(super) fn reverse(before: &str, after: &str, now: &str) -> Option<String> {
     if now == after {
         return Some(before.to_owned());
@@ -140,7 +140,7 @@ pub(super) fn reverse(before: &str, after: &str, now: &str) -> Option<String> {
     Some(text)
 }
 
-/// Where whole lines stand, if they stand there exactly once.
+/// Returns the offset of these whole lines, if they occur exactly once.
 fn only_place(text: &str, lines: &str) -> Option<usize> {
     if lines.trim().is_empty() {
         return None;
@@ -151,7 +151,7 @@ fn only_place(text: &str, lines: &str) -> Option<usize> {
     places.next().is_none().then_some(first)
 }
 
-/// The change in the form of `diff -u`.
+/// Renders the change as `diff -u` does.
 pub(super) fn diff(path: &str, before: Option<&str>, after: Option<&str>) -> String {
     let name =
         |text: Option<&str>| text.map_or_else(|| "/dev/null".to_owned(), |_| printable(path));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engines that `install` supports: their names, their programs, the command by which each reads
-//! its configuration again, and how containers select the handler. Pure.
+//! The engines that `install` supports: their names, their programs, the command by which each
+//! reloads its configuration, and how containers select the handler. Pure.
 
 use clap::ValueEnum;
 use serde_json::json;
@@ -55,7 +55,7 @@ impl Engine {
         }
     }
 
-    /// The version from which on it has NRI on by default; its name where there is none.
+    /// The first version with NRI on by default; the engine's name if there is none.
     pub(super) fn first_with_nri(self) -> &'static str {
         match self {
             Self::Containerd => "containerd 2.0",
@@ -64,7 +64,7 @@ impl Engine {
         }
     }
 
-    /// The programs by which an engine is known to be here.
+    /// The programs whose presence shows that the engine is installed.
     pub(super) fn programs(self) -> &'static [&'static str] {
         match self {
             Self::Containerd => &["/usr/bin/containerd", "/usr/local/bin/containerd"],
@@ -75,8 +75,8 @@ impl Engine {
         }
     }
 
-    /// The command that makes it read its configuration again; `removes_entry` where an entry was
-    /// removed from that configuration.
+    /// The command that makes it reload its configuration; `removes_entry` if an entry was removed
+    /// from that configuration.
     pub(super) fn reload_command(self, removes_entry: bool) -> &'static str {
         match self {
             Self::Containerd => "systemctl restart containerd",
@@ -89,8 +89,8 @@ impl Engine {
         }
     }
 
-    /// How containers use the handler, the usual way first. `main` is the engine's file: a distribution calls
-    /// its tools by names of its own.
+    /// How containers use the handler, the usual way first. `main` is the engine's file, by which a
+    /// distribution's names for `crictl` and `ctr` are chosen.
     pub(super) fn usage(
         self,
         main: Option<&str>,
@@ -119,7 +119,7 @@ impl Engine {
     }
 }
 
-/// Pods of Kubernetes and of crictl, which is called so.
+/// How pods use the handler; `crictl` is the command's name there.
 fn pods(crictl: &str, name: &str, default: bool) -> Vec<String> {
     if default {
         return vec![

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engines' files: read in full, replaced atomically with owner, mode and label preserved, and never
-//! through a link. It decides nothing.
+//! The engines' files: read in full, replaced atomically with owner, mode and label preserved,
+//! never through a symbolic link. It decides nothing.
 
 use std::os::fd::OwnedFd;
 
@@ -20,10 +20,10 @@ const FOR_ALL: u32 = 0o644;
 /// The mode of a new file that may hold secrets.
 pub(super) const PRIVATE: u32 = 0o600;
 
-/// Reads all that an engine reads.
+/// Reads all configuration files of an engine.
 pub(super) fn read_all(root: &Root, engine: Engine, main: Option<&str>) -> Result<Texts> {
     let mut texts = Texts::new();
-    // Twice: what is read first may name more.
+    // Twice: the first files may import more.
     for _round in 0..2 {
         for source in engine.sources(main, &texts) {
             for path in paths(root, &source) {
@@ -36,7 +36,7 @@ pub(super) fn read_all(root: &Root, engine: Engine, main: Option<&str>) -> Resul
     Ok(texts)
 }
 
-/// The paths of those that are there, or of one file.
+/// Returns the paths of a directory's existing files, or of one file.
 pub(super) fn paths(root: &Root, source: &EngineFile) -> Vec<String> {
     match source {
         EngineFile::File(path) => vec![path.clone()],
@@ -52,19 +52,19 @@ pub(super) fn paths(root: &Root, source: &EngineFile) -> Vec<String> {
     }
 }
 
-/// A file's text, if it is there. Through a link it is read, but see `write`.
+/// Reads a file's text, if it exists. Symbolic links are followed here, but not by `write`.
 pub(super) fn read(root: &Root, path: &str) -> Result<Option<String>> {
     let Some(bytes) = root.read(path).doing(|| format!("reading {path}"))? else { return Ok(None) };
     let text = String::from_utf8(bytes);
     text.map(Some).map_err(|_bytes| not_text(path))
 }
 
-/// A file of an engine that is not text; nothing is written to it.
+/// The error of an engine's file that is not text; it is never written.
 pub(super) fn not_text(path: &str) -> Error {
     Error::new(format!("{path} is not UTF-8 text")).hint("repair this file first")
 }
 
-/// Folders of `path` that are missing, the outermost first.
+/// Returns the missing parent directories of `path`, the outermost first.
 pub(super) fn missing_folders(root: &Root, path: &str) -> Vec<String> {
     let parents = std::path::Path::new(path).ancestors().skip(1);
     let parents = parents.map(|folder| folder.display().to_string());
@@ -93,7 +93,7 @@ fn remove(root: &Root, path: &str) -> Result<()> {
     }
 }
 
-/// Replaces a file in one step, or creates it with this mode.
+/// Replaces a file atomically, or creates it with this mode.
 pub(super) fn write(root: &Root, path: &str, text: &str, mode: u32) -> Result<()> {
     let doing = || format!("writing {path}");
     let (folder, name) = root::split(path).doing(doing)?;
@@ -107,7 +107,7 @@ pub(super) fn write(root: &Root, path: &str, text: &str, mode: u32) -> Result<()
     replace(&dir, name, text.as_bytes(), &like).doing(doing)
 }
 
-/// Replaces a file of nri-runc's own in one step, whatever is there.
+/// Replaces a file of nri-runc's own atomically, without reading the old one.
 pub(super) fn put(root: &Root, path: &str, bytes: &[u8], mode: u32) -> Result<()> {
     let doing = || format!("writing {path}");
     let (folder, name) = root::split(path).doing(doing)?;
@@ -119,7 +119,7 @@ fn replace(dir: &OwnedFd, name: &str, bytes: &[u8], like: &Original) -> Result<(
     let temporary = format!(".{name}.nri-runc");
     files::remove_at(dir, &temporary);
     files::create_at(dir, &temporary, bytes, like)?;
-    // Not an exchange: an engine must not find the other file under a name that it reads.
+    // Not an exchange: the engine could read the old file under its temporary name.
     let renamed = renameat(dir, temporary.as_str(), dir, name);
     if renamed.is_err() {
         files::remove_at(dir, &temporary);

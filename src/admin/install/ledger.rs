@@ -15,7 +15,7 @@ use super::revert::{EditedValue, Reverted, Written};
 use super::root::Root;
 use crate::error::{Error, Result};
 
-/// Below the folder that also has the record of install.sh.
+/// Directory of the records, below that of the record of install.sh.
 pub(super) use crate::sources::registered::FOLDER;
 const SCHEMA: u32 = 1;
 
@@ -23,29 +23,29 @@ const SCHEMA: u32 = 1;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct LedgerFile {
     pub(super) path: String,
-    /// `None`: it was not there.
+    /// `None`: it did not exist.
     pub(super) before: Option<String>,
-    /// `None`: it went again.
+    /// `None`: it was removed.
     pub(super) after: Option<String>,
 }
 
 impl LedgerFile {
-    /// The file's text without our values, given its current text `now`.
+    /// Returns the file's text without our values, given its current text `now`.
     ///
     /// # Errors
-    /// Fails when `now` cannot be read as what it was.
+    /// Fails when `now` does not parse in the file's original format.
     fn revert(&self, ledger: &Ledger, texts: &Texts, now: Option<&str>) -> Result<Reverted> {
         if now == self.after.as_deref() || now == self.before.as_deref() {
             return Ok(Reverted { text: self.before.clone(), ..Reverted::default() });
         }
-        // It was removed since, or is not ours any more.
+        // The file was removed since, or `install` had removed it.
         let (Some(now), Some(written)) = (now, self.written(ledger, texts)) else {
             return Ok(Reverted { text: now.map(str::to_owned), ..Reverted::default() });
         };
         written.revert(now)
     }
 
-    /// What `install` wrote into it.
+    /// Describes the change that `install` made to this file.
     fn written<'w>(&'w self, ledger: &'w Ledger, texts: &'w Texts) -> Option<Written<'w>> {
         let copied = containerd::copied_from(ledger, &self.path).and_then(|path| texts.get(path));
         Some(Written {
@@ -61,16 +61,16 @@ impl LedgerFile {
 /// An engine's texts without our values.
 #[derive(Debug, Default)]
 pub(super) struct Undone {
-    /// The texts by path; a file that would not exist is missing.
+    /// The texts by path, without the files that would not exist.
     pub(super) texts: Texts,
-    /// Files with values of ours that were edited since, with each of these.
+    /// Our values that were edited since, each with its file.
     pub(super) edited: Vec<(String, EditedValue)>,
-    /// Files that cannot be read as what they were, as they are in `texts`: why, and the values that
-    /// `install` set there.
+    /// The error of each file that does not parse in its original format, and the values that
+    /// `install` set there. `texts` has its current text.
     pub(super) unclear: Vec<(Error, Vec<String>)>,
 }
 
-/// What was done for one engine.
+/// The record of one engine's registration.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Ledger {
     pub(super) schema: u32,
@@ -81,7 +81,7 @@ pub(super) struct Ledger {
     pub(super) main: Option<String>,
     pub(super) files: Vec<LedgerFile>,
     pub(super) folders: Vec<String>,
-    /// What was decided about the engine's own NRI.
+    /// The decision about the engine's own NRI.
     #[serde(default)]
     pub(super) nri: NriDecision,
     /// Other engines whose NRI was switched off, by name.
@@ -89,7 +89,7 @@ pub(super) struct Ledger {
     pub(super) restarts: Vec<String>,
 }
 
-/// Where the record of an engine is.
+/// Returns the path of an engine's record.
 pub(super) fn path(engine: Engine) -> String {
     format!("{FOLDER}/{}.json", engine.name())
 }
@@ -110,7 +110,7 @@ impl Ledger {
         }
     }
 
-    /// The other engines whose NRI was switched off.
+    /// Returns the other engines whose NRI was switched off.
     pub(super) fn others(&self) -> Vec<Engine> {
         self.restarts.iter().filter_map(|name| Engine::named(name)).collect()
     }
@@ -130,7 +130,7 @@ impl Ledger {
         Ok(Some(ledger))
     }
 
-    /// Writes it down.
+    /// Writes the engine's record.
     pub(super) fn save(&self, root: &Root, engine: Engine) -> Result<()> {
         let path = path(engine);
         let text = serde_json::to_string_pretty(self);

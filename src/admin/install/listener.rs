@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process that currently listens on the plugin socket: an engine's own NRI shows there whatever its
-//! configuration says. It connects, sends nothing, and never removes a socket.
+//! The process that listens on the plugin socket: it reveals an engine's own NRI whatever the
+//! configuration. It connects, sends nothing, and never removes a socket.
 
 use serde_json::json;
 
@@ -8,7 +8,7 @@ use super::root::Root;
 use crate::config::Config;
 use crate::plugin::socket::{SocketListener, listener_at};
 
-/// The one on the configured socket, where it is another process than the daemon.
+/// Returns the listener on the configured socket, unless it is the daemon.
 pub(super) fn find(
     root: &Root,
     config: &Config,
@@ -20,12 +20,12 @@ pub(super) fn find(
     (daemon_pid() != Some(i64::from(pid))).then_some(listener)
 }
 
-/// The process id that a running daemon states.
+/// Asks a running daemon for its process ID.
 pub(super) fn daemon_pid(config: &Config) -> Option<i64> {
     super::super::ask(config, &json!({"verb": "status"})).ok()?["pid"].as_i64()
 }
 
-/// What to know about one that is not known to be an engine's NRI that stays on.
+/// Returns the operator's note on an unexpected listener.
 pub(super) fn describe(listener: &SocketListener, config: &Config) -> String {
     let remedy = match listener.engine {
         Some(_) => "restart it if its NRI was switched off since",

@@ -148,24 +148,24 @@ impl Common {
 }
 
 impl Install {
-    /// The format that is asked for.
+    /// The requested output format.
     pub(super) fn output(&self) -> Option<Format> {
         self.common.output.output
     }
 
-    /// Whether nothing of this host's own is touched.
+    /// Whether only files below `--root` are changed, not this host's.
     pub(super) fn is_elsewhere(&self) -> bool {
         self.common.root.is_some()
     }
 }
 
 impl Uninstall {
-    /// The format that is asked for.
+    /// The requested output format.
     pub(super) fn output(&self) -> Option<Format> {
         self.common.output.output
     }
 
-    /// Likewise.
+    /// Whether only files below `--root` are changed, not this host's.
     pub(super) fn is_elsewhere(&self) -> bool {
         self.common.root.is_some()
     }
@@ -178,7 +178,7 @@ struct FileChange {
     new: Option<String>,
 }
 
-/// What is known before anything is planned.
+/// The facts that are read before planning.
 struct Situation {
     root: Root,
     engine: Engine,
@@ -215,7 +215,7 @@ impl Situation {
         own_nri::plan(self.engine, &self.registration, &self.candidates, texts)
     }
 
-    /// Whether a handler's entry is replaced by less than was there.
+    /// Whether the change removes the handler as default runtime.
     fn removes_entry(&self) -> bool {
         self.old.as_ref().is_some_and(|old| old.default && !self.registration.default)
     }
@@ -233,7 +233,7 @@ impl Situation {
         }
     }
 
-    /// What to know about other processes and containers.
+    /// Returns notes about NRI, the process on the socket, and the host.
     fn notes(&self, config: &Config) -> Vec<String> {
         let mut notes = own_nri::notes(&self.registration, &self.candidates, &self.now);
         let is_open = self.registration.nri == NriDecision::Open;
@@ -250,7 +250,7 @@ impl Situation {
         is_renamed.then(|| note_users(self.engine, old, &self.root, config)).flatten()
     }
 
-    /// What to note of the engine's default runtime so far.
+    /// Returns a note on the engine's current default runtime.
     fn note_runtime(
         &self,
         plan: &Plan,
@@ -263,7 +263,7 @@ impl Situation {
         };
         let built_in = || takes_crun().then_some("crun");
         let Some(theirs) = plan.runtime.as_deref().or_else(built_in) else { return Ok(None) };
-        // `install.sh` gives a root on the host itself, too.
+        // `install.sh` passes `--root /` on the host itself, too.
         let root = install.common.root.as_deref();
         let is_here = root.is_none_or(|root| root == Path::new("/"));
         runtime_so_far::note(theirs, self.engine, &self.registration, config, is_here)
@@ -283,7 +283,7 @@ impl Situation {
     }
 }
 
-/// Registers with an engine; returns what was done as a document.
+/// Registers with an engine; returns a document of the changes.
 pub(super) fn install(install: &Install, loaded: &Loaded) -> Result<Value> {
     let config = &loaded.config;
     let here = Situation::of(install, loaded)?;
@@ -295,7 +295,8 @@ pub(super) fn install(install: &Install, loaded: &Loaded) -> Result<Value> {
         && !here.removes_entry()
         && plan.files.iter().all(|(path, text)| now.get(path) == Some(text))
     {
-        // The plan takes what it finds for the state before, and nri-runc is registered already.
+        // nri-runc is registered already: the plan would mistake the present state for the one
+        // before.
         let runtime = old.is_none().then(|| here.note_runtime(plan, install, config));
         let runtime = runtime.transpose()?.flatten().into_iter();
         let notes = runtime.chain(plan.notes.iter().cloned()).chain(here.notes(config)).collect();
@@ -359,7 +360,7 @@ fn build_registration(
     })
 }
 
-/// Refuses to write over a value of ours that somebody has edited.
+/// Refuses to overwrite an edited value of ours.
 fn edited_since(path: &str, keys: &str, engine: Engine) -> Error {
     let error = Error::new(format!("{path}: {keys} was edited since `install` wrote it"));
     let uninstall = format!("nri-runc nri uninstall {}", engine.name());
@@ -424,7 +425,7 @@ fn ledger_of(
     ledger
 }
 
-/// Puts everything in place, or leaves it as it was.
+/// Writes all changes, or restores the files.
 fn write(
     root: &Root,
     engine: Engine,
@@ -465,7 +466,7 @@ fn put_all(root: &Root, changes: &[FileChange]) -> Result<()> {
     Ok(())
 }
 
-/// Warns of containers that use the handler which another `install` replaces.
+/// Warns of containers that use the handler that another `install` replaces.
 fn note_users(engine: Engine, old: &Ledger, root: &Root, config: &Config) -> Option<String> {
     let count = users::list(engine, old, root, config).len();
     let verb = if count == 1 { "uses" } else { "use" };

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an operator decides about an engine's own NRI, and what the engine's files say of it: the
-//! words that the engines' plans, the record of an installation and `own_nri.rs` share.
+//! The operator's decision about an engine's own NRI, and its setting in the engine's files: the
+//! types that the engines' plans, the ledger and `own_nri.rs` share.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Where nri-runc listens beside an engine's own NRI, unless another path is given.
+/// Default plugin socket beside an engine's own NRI.
 pub(super) const BESIDE_SOCKET: &str = "/var/run/nri/nri-runc.sock";
 
-/// The longest path of a socket, without the byte that ends it (unix(7)).
+/// Maximum bytes of a socket's path, without the terminating NUL (unix(7)).
 const LONGEST_SOCKET_PATH: usize = 107;
 
-/// What becomes of an engine's own NRI.
+/// The operator's decision about an engine's own NRI.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum NriDecision {
-    /// Nobody decided: `install` refuses where an engine serves plugins.
+    /// Undecided: `install` refuses if an engine serves plugins.
     #[default]
     Open,
     /// It is switched off.
@@ -26,7 +26,7 @@ pub(super) enum NriDecision {
 }
 
 impl NriDecision {
-    /// What the options of `install` say.
+    /// Reads the options of `install`.
     ///
     /// # Errors
     /// Fails when the path cannot be that of a socket.
@@ -44,14 +44,14 @@ impl NriDecision {
     }
 }
 
-/// What an engine's files say of its own NRI.
+/// The setting of an engine's own NRI in its files.
 #[derive(Debug)]
 pub(super) struct NriSetting {
-    /// Whether it is on; `None` where no file says so.
+    /// Whether it is on; `None` if no file sets it.
     pub(super) is_on: Option<bool>,
-    /// Where it listens.
+    /// The path of its socket.
     pub(super) socket: String,
-    /// Whether only versions read these files that have it on by default.
+    /// Whether only versions with NRI on by default read this configuration format.
     pub(super) is_on_by_form: bool,
 }
 

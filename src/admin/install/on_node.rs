@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Registration from a pod: `install` and `uninstall` below the folder where the node's folders are
-//! mounted, and what the node's engine and containers say of it. The engine is asked over its socket
-//! below that folder; its processes are another namespace's, and none is looked for.
+//! Registration from a pod: `install` and `uninstall` below the directory where the node's root is
+//! mounted, and the state of the node's engine and containers. The engine is queried over its
+//! socket there; its processes are in another namespace and are not inspected.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ use crate::config::{Config, Loaded};
 use crate::error::{Error, Result};
 use crate::host::Host;
 
-/// Where nri-runc goes on a node, unless `--binary` names another path.
+/// Default path of nri-runc on a node.
 const PROGRAM: &str = "/opt/nri-runc/bin/nri-runc";
 
 /// The mode of a program.
@@ -27,15 +27,15 @@ pub(in crate::admin) struct NodeEngine {
     install: Install,
     engine: Engine,
     root: Root,
-    /// The node as its paths are seen from here.
+    /// The node, whose paths are resolved below `--root`.
     host: Host,
 }
 
 impl NodeEngine {
-    /// The engine that `install` names, on the node whose folders are below `--root`.
+    /// Opens the engine that `install` names, on the node below `--root`.
     ///
     /// # Errors
-    /// Fails without `--root`, and where the kernel cannot keep paths below it.
+    /// Fails without `--root`, and if the kernel cannot confine path lookups to it.
     pub(in crate::admin) fn open(install: &Install) -> Result<Self> {
         let mut install = install.clone();
         let Some(folder) = install.common.root.clone() else {
@@ -55,12 +55,12 @@ impl NodeEngine {
         Ok(Self { install, engine, root, host })
     }
 
-    /// Where the engine finds nri-runc on the node.
+    /// The path of nri-runc on the node.
     pub(in crate::admin) fn program(&self) -> &str {
         self.install.binary.as_deref().unwrap_or(PROGRAM)
     }
 
-    /// The folder where the node's are mounted.
+    /// The directory where the node's root is mounted.
     pub(in crate::admin) fn folder(&self) -> std::path::PathBuf {
         self.host.path("/")
     }
@@ -69,7 +69,7 @@ impl NodeEngine {
         Ledger::load(&self.root, self.engine)
     }
 
-    /// Registers; the document of `install`.
+    /// Registers; returns the document of `install`.
     ///
     /// # Errors
     /// As `install`.
@@ -77,10 +77,10 @@ impl NodeEngine {
         super::install(&self.install, loaded)
     }
 
-    /// Undoes that; the document of `uninstall`. `None`: nothing is registered.
+    /// Unregisters; returns the document of `uninstall`, `None` without a registration.
     ///
     /// # Errors
-    /// As `uninstall`: while containers use nri-runc above all.
+    /// As `uninstall`, which refuses while containers use nri-runc.
     pub(in crate::admin) fn unregister(&self, config: &Config) -> Result<Option<Value>> {
         if self.registered()?.is_none() {
             return Ok(None);
@@ -94,7 +94,7 @@ impl NodeEngine {
         unregister::uninstall(&uninstall, config, false).map(Some)
     }
 
-    /// The registration, to ask for its containers once it is undone.
+    /// Reads the registration, whose containers can be listed after it is undone.
     ///
     /// # Errors
     /// Fails when its record cannot be read.
@@ -102,21 +102,21 @@ impl NodeEngine {
         Ok(self.registered()?.map(|ledger| NodeRegistration { on: self, ledger }))
     }
 
-    /// The command that has the engine read its files; empty where it needs none.
+    /// The command that makes the engine reload its files; empty if it needs none.
     pub(in crate::admin) fn restart_command(&self) -> String {
         let main = self.registered().ok().flatten().and_then(|ledger| ledger.main);
         restart::command_again(self.engine, main.as_deref(), true, &self.root)
     }
 
-    /// The bytes of a file of the node.
+    /// Reads a file of the node.
     ///
     /// # Errors
-    /// Fails when it is there and cannot be read.
+    /// Fails when it exists and cannot be read.
     pub(in crate::admin) fn read(&self, path: &str) -> Result<Option<Vec<u8>>> {
         self.root.read(path).map_err(|error| Error::from(error).doing(format!("reading {path}")))
     }
 
-    /// Replaces a program of the node in one step, whether or not it runs.
+    /// Replaces a program of the node atomically, even while it runs.
     ///
     /// # Errors
     /// Fails when the file system refuses.
@@ -124,10 +124,10 @@ impl NodeEngine {
         engine_files::put(&self.root, path, bytes, PROGRAM_MODE)
     }
 
-    /// Replaces a file of the node in one step, or removes it. `is_private`: for root alone.
+    /// Replaces a file of the node atomically, or removes it. `is_private`: readable by root only.
     ///
     /// # Errors
-    /// Fails when the file system refuses, or a link is in its place.
+    /// Fails when the file system refuses, or the file is a symbolic link.
     pub(in crate::admin) fn put_text(
         &self,
         path: &str,
@@ -140,18 +140,18 @@ impl NodeEngine {
         }
     }
 
-    /// The folders above `path` that are missing, the outermost first.
+    /// Returns the missing parent directories of `path`, the outermost first.
     pub(in crate::admin) fn missing_folders(&self, path: &str) -> Vec<String> {
         engine_files::missing_folders(&self.root, path)
     }
 
-    /// Removes those of these folders that are empty, the last first.
+    /// Removes the empty ones of these directories, the last first.
     pub(in crate::admin) fn remove_folders(&self, folders: &[String]) {
         engine_files::remove_folders(&self.root, folders);
     }
 }
 
-/// What is registered on a node.
+/// A registration on a node.
 #[derive(Debug)]
 pub(in crate::admin) struct NodeRegistration<'n> {
     on: &'n NodeEngine,
@@ -159,7 +159,7 @@ pub(in crate::admin) struct NodeRegistration<'n> {
 }
 
 impl NodeRegistration<'_> {
-    /// Whether the running engine has the handler; `None` where it does not answer.
+    /// Whether the running engine has loaded the handler; `None` without a response.
     pub(in crate::admin) fn is_loaded(&self) -> Option<bool> {
         let (on, main) = (self.on, self.ledger.main.as_deref());
         let wanted = state::wanted_of(&self.ledger);
@@ -172,12 +172,12 @@ impl NodeRegistration<'_> {
         }
     }
 
-    /// The containers that still call nri-runc.
+    /// Lists the containers that still use nri-runc.
     pub(in crate::admin) fn users(&self, config: &Config) -> Vec<String> {
         users::list(self.on.engine, &self.ledger, &self.on.root, config)
     }
 
-    /// What it is called: handler and engine.
+    /// The names of handler and engine, for people.
     pub(in crate::admin) fn title(&self) -> String {
         format!("{} with {}", self.ledger.name, self.on.engine.title())
     }

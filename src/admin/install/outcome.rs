@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `install` and `uninstall` print: one document, or lines for people.
+//! The output of `install` and `uninstall`: one document, or lines for people.
 
 use serde_json::{Value, json};
 
@@ -15,8 +15,8 @@ pub(super) struct ResultDetails {
     pub(super) dry: bool,
     /// An entry was removed from the engine's configuration.
     pub(super) removes_entry: bool,
-    /// The commands by which engines read their files again: those whose NRI is switched off or on
-    /// again, then the engine itself.
+    /// The commands by which engines reload their files: first those whose NRI is switched off or
+    /// on again, then the engine itself.
     pub(super) next: Vec<String>,
     /// How containers use the handler from now on.
     pub(super) usage: Vec<String>,
@@ -50,7 +50,7 @@ pub(super) fn result_document(
     })
 }
 
-/// For people: the diff of a dry run as it is, else a line for each file.
+/// Renders the document for people: the diff of a dry run, else one line per file.
 pub(in crate::admin) fn show(document: &Value) -> String {
     let mut text = String::new();
     let is_dry = document["dry_run"] == true;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engines' own NRI: whether one serves plugins on the socket that is to be nri-runc's, by its
-//! files, its program and the process that listens there, and what the operator decides about it
-//! (decision D46). It writes nothing, and runs no program but a CRI-O that is asked for its version.
+//! The engines' own NRI: whether one serves plugins on nri-runc's socket, by its files, its program
+//! and the process that listens there, and the operator's decision about it (decision D46). It
+//! writes nothing, and runs no program except CRI-O for its version.
 
 use std::path::Path;
 
@@ -16,14 +16,15 @@ use crate::error::{Error, Result};
 use crate::plugin::socket::SocketListener;
 use crate::runtime::features;
 
-/// Where its pre-installed plugins are then: the engine launches those of the usual folder.
+/// Directory of nri-runc's pre-installed plugins beside an engine's own NRI, which launches those
+/// of the default directory.
 const BESIDE_PLUGINS: &str = "/opt/nri-runc/plugins";
 
-/// The module that containerd's source has been since 2.0. Its functions name it in every program
-/// that is built from it, and 2.0 is the version from which on NRI is on by default.
+/// containerd's module path since 2.0, the first version with NRI on by default. Function names in
+/// every program built from it contain the path.
 const CONTAINERD_2: &[u8] = b"github.com/containerd/containerd/v2/";
 
-/// The version of CRI-O from which on NRI is on by default.
+/// The first version of CRI-O with NRI on by default.
 const CRIO_WITH_NRI: (u32, u32, u32) = (1, 30, 0);
 
 /// An engine whose own NRI may be on.
@@ -32,9 +33,9 @@ pub(super) struct NriCandidate {
     pub(super) engine: Engine,
     /// Its main file, where it is not the usual one.
     main: Option<String>,
-    /// Whether its program has NRI on unless a file says otherwise; `None` without a program.
+    /// Whether its program has NRI on by default; `None` without a program.
     is_on_by_default: Option<bool>,
-    /// Its process, where that listens on the socket now.
+    /// Its process, if that listens on the plugin socket.
     listener: Option<SocketListener>,
 }
 
@@ -59,12 +60,12 @@ impl NriCandidate {
             && self.setting(texts).ok().flatten().is_some_and(says_nothing)
     }
 
-    /// Whether its process listens on the socket now.
+    /// Whether its process listens on the plugin socket.
     pub(super) fn is_listening(&self) -> bool {
         self.listener.is_some()
     }
 
-    /// The command by which it reads its files again.
+    /// The command that makes it reload its files.
     pub(super) fn restart_command(&self, root: &Root) -> String {
         restart::command_again(self.engine, self.main.as_deref(), true, root)
     }
@@ -73,7 +74,7 @@ impl NriCandidate {
         self.engine.nri_setting(self.main.as_deref(), texts)
     }
 
-    /// Its name, with its process where that is known.
+    /// Its name, with its process if known.
     pub(super) fn title(&self) -> String {
         let listener = self.listener.as_ref().map(ToString::to_string);
         listener.unwrap_or_else(|| self.engine.title().to_owned())
@@ -98,8 +99,8 @@ fn is_same_place(one: &str, other: &str) -> bool {
     one == other || (one.contains("/run/") && plain(one) == plain(other))
 }
 
-/// The engines to look at: the one to register with, the containerd below Docker and nerdctl, and
-/// the one that listens on the socket.
+/// Lists the engines that may serve NRI: the one to register with, the containerd below Docker and
+/// nerdctl, and the one that listens on the socket.
 pub(super) fn candidates(
     engine: Engine,
     main: Option<&str>,
@@ -129,7 +130,7 @@ pub(super) fn candidates(
     candidates.collect()
 }
 
-/// What the engine's program does where no file says anything.
+/// Whether the engine's program has NRI on if no file sets it; `None` if unknown.
 fn is_on_by_default(engine: Engine, main: Option<&str>, root: &Root) -> Option<bool> {
     let runs = running::program(engine, main, &root.processes()).filter(|_| !root.is_confined());
     let usual = engine.programs().iter().find(|path| root.has_program(path));
@@ -140,7 +141,7 @@ fn is_on_by_default(engine: Engine, main: Option<&str>, root: &Root) -> Option<b
             Some(contains(&program, CONTAINERD_2))
         }
         Engine::Crio => {
-            // A program is run only from where packages put it, and never from an image.
+            // Run only a program of a packaged path, and never one of an image.
             let asked = usual.filter(|_| !root.is_confined());
             let version = asked.and_then(|path| features::version(&root.path(Path::new(path))));
             Some(version.is_none_or(|version| version >= CRIO_WITH_NRI))
@@ -150,7 +151,7 @@ fn is_on_by_default(engine: Engine, main: Option<&str>, root: &Root) -> Option<b
 }
 
 fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
-    // Wherever it stands, it covers one of the places that are looked at.
+    // An occurrence at any offset covers one of the sampled positions.
     let mut places = (0..bytes.len()).step_by(wanted.len());
     places.any(|at| {
         let here = wanted.iter().enumerate().filter(|(_, byte)| bytes.get(at) == Some(byte));
@@ -159,7 +160,7 @@ fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
     })
 }
 
-/// All that the candidates read, and our own drop-ins.
+/// Reads all files of the candidates, and our own drop-ins.
 pub(super) fn read_all(root: &Root, candidates: &[NriCandidate]) -> Result<Texts> {
     let mut texts = Texts::new();
     for candidate in candidates {
@@ -174,7 +175,7 @@ pub(super) fn read_all(root: &Root, candidates: &[NriCandidate]) -> Result<Texts
     Ok(texts)
 }
 
-/// Everything that a registration writes: the engine's files, and what was decided about NRI.
+/// Plans all files of a registration: the engine's files, and the decision about NRI.
 pub(super) fn plan(
     engine: Engine,
     registration: &Registration,
@@ -198,7 +199,7 @@ pub(super) fn plan(
     Ok(plan)
 }
 
-/// Another socket, and another folder of pre-installed plugins, in a drop-in of our own.
+/// Plans a drop-in of ours with another socket and another plugin directory.
 fn plan_beside(
     engine: Engine,
     socket: &str,
@@ -234,7 +235,7 @@ fn plan_beside(
     plan.own_file(texts, &path, text)
 }
 
-/// What the options of `install` say about the engine's own NRI, else what was decided before.
+/// Returns the decision that the options of `install` make, else the recorded one.
 pub(super) fn decision(
     install: &Install,
     loaded: &Loaded,
@@ -256,7 +257,7 @@ pub(super) fn decision(
     }
 }
 
-/// Nothing is registered while an engine serves plugins and nobody decided what becomes of that.
+/// Refuses to register while an engine serves plugins and the operator has not decided about it.
 pub(super) fn require_decision(
     engine: Engine,
     registration: &Registration,
@@ -289,7 +290,7 @@ fn undecided(engine: Engine, owner: &NriCandidate, socket: &str) -> Error {
     ))
 }
 
-/// What to know about the decision once it is carried out.
+/// Returns the notes about the decision that was carried out.
 pub(super) fn notes(
     registration: &Registration,
     candidates: &[NriCandidate],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What all engines have in common: the files to read, the registration that the operator asks for, and
-//! the texts that would be written. Pure.
+//! The types that all engines share: the files to read, the requested registration, and the texts
+//! to write. Pure.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::engine::Engine;
 use super::nri_decision::NriDecision;
 use crate::error::{Error, Result};
 
-/// The files that are there, by path.
+/// The existing files, by path.
 pub(super) type Texts = BTreeMap<String, String>;
 
 /// Files of an engine.
@@ -20,24 +20,24 @@ pub(super) enum EngineFile {
     Folder(String, String),
 }
 
-/// The registration that the operator asks for.
+/// The requested registration.
 #[derive(Debug, Clone)]
 pub(super) struct Registration {
     /// The handler's name.
     pub(super) name: String,
-    /// Our program, as the engine is to call it.
+    /// The path by which the engine calls nri-runc.
     pub(super) binary: String,
     /// Make nri-runc the default runtime.
     pub(super) default: bool,
     /// The engine's main file, where it is not the usual one.
     pub(super) main: Option<String>,
-    /// Where our plugins connect.
+    /// The plugin socket of nri-runc.
     pub(super) socket: String,
-    /// What becomes of the engine's own NRI.
+    /// The decision about the engine's own NRI.
     pub(super) nri: NriDecision,
 }
 
-/// What would be written, with notes for the operator.
+/// The changes to make, with notes for the operator.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     /// The complete new texts by path; all other files stay.
@@ -51,8 +51,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Puts the text of one of our own files in: one that already exists with different content was
-    /// written by somebody else.
+    /// Adds one of our own files; refuses if it already exists with different content, which
+    /// somebody else wrote.
     pub(super) fn own_file(&mut self, texts: &Texts, path: &str, text: String) -> Result<()> {
         if texts.get(path).is_some_and(|there| *there != text) {
             return Err(Error::new(format!("{path} already exists with different content"))
@@ -62,19 +62,19 @@ impl Plan {
         Ok(())
     }
 
-    /// The text of a file as far as it is planned.
+    /// Returns the planned text of a file, else its current one.
     pub(super) fn text(&self, texts: &Texts, path: &str) -> String {
         self.files.get(path).or_else(|| texts.get(path)).cloned().unwrap_or_default()
     }
 }
 
-/// An entry of that name exists already with different content.
+/// The error of an existing entry of that name with different content.
 pub(super) fn taken(path: &str, entry: &str, what: &str) -> Error {
     Error::new(format!("{path} already has {entry} with a different {what}"))
         .hint("change that entry, or register under another name with --name")
 }
 
-/// A later file of the engine overrides the default runtime.
+/// The error of a later file that overrides the default runtime.
 pub(super) fn overruled(later: &str, key: &str) -> Error {
     Error::new(format!("{later} is read after the file that `install` writes, and sets {key}"))
         .hint("change it there, or install without --default")

@@ -16,11 +16,12 @@ const DROP_IN: &str = "/etc/containers/containers.conf.d/50-nri-runc.conf";
 /// The files that set root's storage; a later file overrides an earlier one.
 pub(super) const STORAGE: [&str; 2] =
     ["/usr/share/containers/storage.conf", "/etc/containers/storage.conf"];
-/// Where Podman looks for a runtime that no file names, links to one another left out.
+/// Directories that Podman searches for a runtime that no file names, without symbolic links to one
+/// another.
 const BUILT_IN_FOLDERS: [&str; 4] = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
 const JSON: [&str; 2] = ["engine", "runtime_supports_json"];
 
-/// What root's Podman reads.
+/// Lists the files that root's Podman reads.
 pub(super) fn sources() -> Vec<EngineFile> {
     vec![
         EngineFile::File(SHIPPED.to_owned()),
@@ -29,14 +30,14 @@ pub(super) fn sources() -> Vec<EngineFile> {
     ]
 }
 
-/// Whether Podman, where no file names a runtime, takes another one than nri-runc would: crun before runc.
+/// Whether Podman, if no file names a runtime, prefers crun where nri-runc would choose runc.
 pub(super) fn prefers_crun(has_program: impl Fn(&str) -> bool) -> bool {
     let has =
         |name: &str| BUILT_IN_FOLDERS.iter().any(|folder| has_program(&format!("{folder}/{name}")));
     has("crun") && has("runc")
 }
 
-/// What would have to be written.
+/// Plans the drop-in of a registration.
 pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     let mut plan = Plan::default();
     let name = registration.name.as_str();
@@ -88,7 +89,7 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     Ok(plan)
 }
 
-/// Podman asks the runtimes in this list to log in JSON, and can then show their errors.
+/// Returns the runtimes that Podman makes log in JSON, so that it can show their errors.
 fn runtimes_with_json(files: &[(String, Document<String>)], name: &str) -> Vec<String> {
     let known = || ["crun", "runc", "kata", "runsc", "youki", "krun"].map(str::to_owned).to_vec();
     let found = files.iter().rev().find_map(|(_, file)| list_at(file.as_table(), &JSON));
@@ -99,7 +100,7 @@ fn runtimes_with_json(files: &[(String, Document<String>)], name: &str) -> Vec<S
     list.iter().map(|word| edit::string(word)).collect()
 }
 
-/// All files but our own, in the order in which Podman reads them.
+/// Parses all files except our drop-in, in the order in which Podman reads them.
 fn parse_others(texts: &Texts) -> Result<Vec<(String, Document<String>)>> {
     let first = [SHIPPED, MAIN].into_iter().filter_map(|path| texts.get_key_value(path));
     let in_folder = |(path, _): &(&String, &String)| path.starts_with(FOLDER) && *path != DROP_IN;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! containerd where a distribution writes its file anew at each start. What is added goes to the
-//! folder that the file imports, else to the distribution's template, never to the file. Pure.
+//! containerd where a distribution regenerates its file at each start. An addition goes to the
+//! directory that the file imports, else to the distribution's template, never to the file. Pure.
 //!
-//! A template is Go's `text/template`, whose text nobody but the distribution can parse. It is only
-//! extended at its end, between two comments that survive the rendering: by them the addition is
-//! found again in the template and in the rendered file. Only new tables are added, as containerd
-//! ends at a table that is there twice; that none is, is shown by the rendered file with the
-//! addition, which must be valid TOML.
+//! A template is Go's `text/template`, which only the distribution can parse. It is only extended
+//! at its end, between two comments that survive the rendering and mark the addition in the
+//! template and in the rendered file. Only new tables are added, as containerd exits on a duplicate
+//! table: the rendered file with the addition must be valid TOML.
 
 use toml_edit::{Document, TableLike};
 
@@ -21,22 +20,22 @@ use crate::error::{Error, Result};
 const BEGIN: &str =
     "# nri-runc: added by `nri-runc nri install`, removed by `nri-runc nri uninstall`\n";
 const END: &str = "# nri-runc: end\n";
-/// What a template of k3s or RKE2 that replaces nothing consists of.
+/// The content of a k3s or RKE2 template that replaces nothing.
 const BASE: &str = "{{ template \"base\" . }}\n";
 
-/// What would have to be written for the containerd of this distribution, whose file is `main`.
+/// Plans the changes for the containerd of this distribution, whose file is `main`.
 pub(super) fn plan(
     main: &str,
     distribution: Distribution,
     registration: &Registration,
     texts: &Texts,
 ) -> Result<Plan> {
-    // An addition to the template stays where it is although a newer version imports a folder.
+    // An addition to the template stays there even if a newer version imports a directory.
     let templates = [2, 3].into_iter().filter_map(|version| distribution::template(main, version));
     let mut templates = templates.filter_map(|path| texts.get(&path));
     let is_added = templates.any(|text| text.contains(BEGIN));
     let own = drop_in_path(main, DROP_IN, texts).filter(|_| !is_added);
-    // What was added before is no part of what the addition is made for.
+    // An earlier addition must not count as a part of the files to extend.
     let mut others = texts.clone();
     if let Some(own) = &own {
         others.remove(own);
@@ -55,7 +54,7 @@ pub(super) fn plan(
 }
 
 impl Addition<'_> {
-    /// At the end of the template from which k3s or RKE2 renders the file.
+    /// Plans the addition at the end of the template from which k3s or RKE2 renders the file.
     fn as_template(
         &self,
         main: &str,
@@ -130,7 +129,7 @@ impl Addition<'_> {
     }
 }
 
-/// A template that `install` wrote, without what it is for.
+/// Returns a template that `install` extended without the addition; `None` if it has none.
 pub(super) fn template_alone(text: &str) -> Option<String> {
     text.contains(BEGIN).then(|| without_addition(text))
 }
@@ -140,16 +139,16 @@ pub(super) fn is_base(text: &str) -> bool {
     text.trim() == BASE.trim()
 }
 
-/// A text without what `install` added to it; the line feed before it may stay.
+/// Removes the addition from a text; the line feed before it may stay.
 fn without_addition(text: &str) -> String {
     let Some((before, rest)) = text.split_once(BEGIN) else { return text.to_owned() };
     let Some((_, after)) = rest.split_once(END) else { return text.to_owned() };
-    // One line feed parts the addition from what is above it.
+    // One line feed separates the addition from the text above it.
     format!("{}{after}", before.strip_suffix('\n').unwrap_or(before))
 }
 
-/// Refuses to extend a template that an old k3s or RKE2 does not have: it would not start again.
-/// Those of containerd 1.x that have it name the folder of registries, a few months younger.
+/// Refuses to extend a base template that an old k3s or RKE2 lacks: it would not start again. With
+/// containerd 1.x, the registries' `config_path`, a few months younger, shows that it has one.
 fn require_base(distribution: Distribution, version: i64, files: &Files, path: &str) -> Result<()> {
     let registries = ["plugins", OLD_CRI, "registry"];
     let has_folder = last_setting(files, &registries)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command by which an engine reads its configuration again: of a distribution's containerd, the one
-//! of the distribution's service, which its process, its units or its init show. It only reads.
+//! The command by which an engine reloads its configuration: for a distribution's containerd, that
+//! of the distribution's service, found by its process, its units or its init. It only reads.
 
 use super::distribution::Distribution;
 use super::engine::Engine;
@@ -10,7 +10,7 @@ use crate::host::Host;
 use crate::presence::IfThere;
 use crate::procfs;
 
-/// Folders of units, what was enabled first.
+/// Directories of units, those of enabled units first.
 const UNIT_FOLDERS: [&str; 6] = [
     "/etc/systemd/system/multi-user.target.wants",
     "/etc/systemd/system/snap.microk8s.target.wants",
@@ -29,14 +29,14 @@ pub(super) fn command(
 ) -> String {
     match distribution(engine, main, root) {
         None => engine.reload_command(removes_entry).to_owned(),
-        // It watches its folder and starts containerd again by itself.
+        // k0s watches its directory and restarts containerd by itself.
         Some(Distribution::K0s) => String::new(),
         Some(distribution) => service(distribution, main, "restart", root),
     }
 }
 
-/// All commands after a change: for other engines whose NRI was switched off or on again, then for
-/// the engine itself.
+/// Returns all commands after a change: for other engines whose NRI was switched off or on again,
+/// then for the engine itself.
 pub(super) fn commands(
     others: &[Engine],
     engine: Engine,
@@ -52,7 +52,7 @@ pub(super) fn commands(
     all.chain([command(engine, main, removes_entry, root)]).collect()
 }
 
-/// The same where the engine has not read it although it should have.
+/// Returns the command for an engine that should have reloaded its configuration but has not.
 pub(super) fn command_again(
     engine: Engine,
     main: Option<&str>,
@@ -73,7 +73,7 @@ pub(super) fn start_command(engine: Engine, main: Option<&str>, root: &Root) -> 
     }
 }
 
-/// What to know beside the command.
+/// Returns the operator's note on the restart.
 pub(super) fn note(engine: Engine, main: Option<&str>) -> Option<String> {
     let is_k0s = engine == Engine::Containerd && detect::of(main) == Some(Distribution::K0s);
     is_k0s.then(|| "k0s sees this by itself, and starts its containerd again".to_owned())
@@ -98,7 +98,7 @@ fn service(distribution: Distribution, main: Option<&str>, verb: &str, root: &Ro
         return format!("rc-service {name} {verb}");
     }
     if pid.is_some() && is_first_process(&host, distribution) {
-        // A node that is a container, as those of k3d: it starts again when its process ends.
+        // On a node that is a container, as with k3d: it restarts when its first process exits.
         return "kill 1".to_owned();
     }
     let files = UNIT_FOLDERS.iter().flat_map(|folder| {
@@ -112,7 +112,7 @@ fn service(distribution: Distribution, main: Option<&str>, verb: &str, root: &Ro
     format!("{reload}systemctl {verb} {unit}")
 }
 
-/// The unit in whose cgroup a process is.
+/// Returns the unit in whose cgroup a process is.
 fn unit_of(host: &Host, pid: u32) -> Option<String> {
     let text = crate::files::read_kernel(&host.path(format!("/proc/{pid}/cgroup"))).ok()?;
     let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
@@ -126,7 +126,7 @@ fn is_initd(root: &Root, name: &str) -> bool {
     !root.has("/run/systemd/system") && root.has_file(&format!("/etc/init.d/{name}"))
 }
 
-/// Whether process 1 is the distribution itself, or what starts it in a container.
+/// Whether process 1 is the distribution itself, or its launcher in a container.
 fn is_first_process(host: &Host, distribution: Distribution) -> bool {
     let words = procfs::command_line(host, 1).or_absent().unwrap_or_default();
     words.iter().any(|word| {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Takes our values out of a file that was edited since `install` wrote it. By value: an editor that
-//! sorts keys or lays the file out anew changes none. Everything else in the file stays, with its
-//! layout where only lines of ours have to go. Pure.
+//! Removes our values from a file that was edited after `install` wrote it. By value: an editor
+//! that sorts keys or reformats the file changes no value. The rest of the file stays, with its
+//! layout if removing our lines is enough. Pure.
 //!
-//! A handler's entry goes as a whole while it names our program. A value that was changed to another one
-//! is its editor's, and stays. A template of a distribution and a unit file are neither JSON nor TOML:
-//! the addition goes by its comments, a unit's settings by their lines.
+//! A handler's entry is removed as a whole while it names our program. A value that was edited
+//! stays. A distribution's template and a unit file are neither JSON nor TOML: the addition is
+//! found by its comments, a unit's settings by their lines.
 
 use oci_document::{DocumentError, Object, SpecDocument};
 use serde_json::{Map, Value};
@@ -18,7 +18,7 @@ use crate::error::{Error, Result, quoted};
 /// The file without our values.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Reverted {
-    /// `None`: nothing else is in the file, which `install` had created.
+    /// `None`: `install` created the file, and it contains nothing else.
     pub(super) text: Option<String>,
     /// Our values that were edited since.
     pub(super) edited: Vec<EditedValue>,
@@ -27,13 +27,13 @@ pub(super) struct Reverted {
 /// A value of ours that was edited since.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EditedValue {
-    /// Its keys, with dots.
+    /// Its dotted keys.
     pub(super) keys: String,
-    /// It goes all the same: it still names our program, or is between our comments.
+    /// It is removed nevertheless: it still names our program, or is between our comments.
     pub(super) is_removed: bool,
 }
 
-/// What `install` wrote into a file.
+/// The change that `install` made to a file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Written<'w> {
     pub(super) path: &'w str,
@@ -42,14 +42,14 @@ pub(super) struct Written<'w> {
     pub(super) after: &'w str,
     /// The handler's name.
     pub(super) name: &'w str,
-    /// Our program, as the entry names it.
+    /// The path of nri-runc in the entry.
     pub(super) binary: &'w str,
 }
 
-/// The keys beside `runtimes` that name the default handler: of Docker, of containerd.
+/// The keys beside `runtimes` that name the default handler, of Docker and of containerd.
 const DEFAULT_KEYS: [&str; 2] = ["default-runtime", "default_runtime_name"];
 
-/// How a file is written.
+/// The syntax of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Syntax {
     Json,
@@ -67,7 +67,7 @@ struct Setting {
     is_entry: bool,
 }
 
-/// One step on the way back.
+/// One step of the reversal.
 #[derive(Debug)]
 enum Step {
     Remove(Vec<String>),
@@ -87,10 +87,10 @@ impl Written<'_> {
         }
     }
 
-    /// The file's text `now` without our values.
+    /// Removes our values from the file's text `now`.
     ///
     /// # Errors
-    /// Fails when `now` cannot be read as what it was.
+    /// Fails when `now` does not parse in the file's original format.
     pub(super) fn revert(&self, now: &str) -> Result<Reverted> {
         match self.syntax() {
             Syntax::Template => self.revert_template(now),
@@ -117,7 +117,7 @@ impl Written<'_> {
         Ok(settings)
     }
 
-    /// Collects what differs in `after`: values, and the handler's entry as one.
+    /// Collects the differences of `after`: values, and the handler's entry as one.
     fn collect(
         &self,
         before: Option<&Value>,
@@ -153,7 +153,7 @@ impl Written<'_> {
         let settings = self.settings(syntax)?;
         for setting in &settings {
             let Some(there) = at(&value, &setting.keys) else { continue };
-            // A file needs its version for as long as anything else is in it.
+            // `version` stays while the file has other content.
             if self.before.is_none() && setting.keys == ["version"] {
                 continue;
             }
@@ -183,8 +183,8 @@ impl Written<'_> {
         Ok(Reverted { text: Some(text), edited })
     }
 
-    /// The keys that name the handler as the default beside its entry, which is gone: an engine does
-    /// not start with one.
+    /// Returns the keys that still name the handler as default after its entry was removed: with
+    /// one, the engine does not start.
     fn defaults_left(&self, settings: &[Setting], value: &Value) -> Vec<Vec<String>> {
         let is_gone = |setting: &&Setting| setting.is_entry && at(value, &setting.keys).is_none();
         let tables =
@@ -199,7 +199,8 @@ impl Written<'_> {
             .collect()
     }
 
-    /// What is to be done about a setting whose present value is `there`, and whether it goes.
+    /// Returns the step that reverts a setting whose present value is `there`, and whether our
+    /// value is removed.
     fn step(&self, setting: &Setting, there: &Value) -> (Option<Step>, bool) {
         let keys = setting.keys.clone();
         if *there == setting.after || setting.is_entry && contains_text(there, self.binary) {
@@ -209,7 +210,7 @@ impl Written<'_> {
             };
             return (Some(step), true);
         }
-        // A list of handlers that was extended since loses the one of ours.
+        // A list of handlers that was extended loses only ours.
         let list = there.as_array().filter(|_| setting.before.is_none());
         if let Some(list) = list.filter(|list| list.iter().any(|word| *word == self.name)) {
             let rest = list.iter().filter(|word| **word != self.name).cloned().collect();
@@ -218,13 +219,13 @@ impl Written<'_> {
         (None, false)
     }
 
-    /// The text with this value: without our lines if that is enough, else with each value changed in
-    /// its place.
+    /// Returns the text with this value: removes our lines if that is enough, else changes each
+    /// value in place.
     fn write(&self, syntax: Syntax, now: &str, steps: &[Step], value: &Value) -> Result<String> {
         if steps.is_empty() {
             return Ok(now.to_owned());
         }
-        // A table of TOML that is named by its members alone goes with the last of them.
+        // An implicit TOML table disappears with its last member.
         let content = |value: &Value| match syntax {
             Syntax::Json => value.clone(),
             Syntax::Toml | Syntax::Template | Syntax::Unit => without_empty_tables(value),
@@ -249,7 +250,7 @@ impl Written<'_> {
         })
     }
 
-    /// A template: what is between our comments is ours.
+    /// Reverts a template: the text between our comments is ours.
     fn revert_template(&self, now: &str) -> Result<Reverted> {
         let old = self.before.map(str::to_owned).or_else(|| rendered::template_alone(self.after));
         let by_lines = old.and_then(|old| edit::reverse(&old, self.after, now));
@@ -267,12 +268,12 @@ impl Written<'_> {
                 )));
             }
         };
-        // What is left is what a template that replaces nothing consists of.
+        // Only the base of a template that replaces nothing remains.
         let is_left = self.before.is_some() || !rendered::is_base(&text);
         Ok(Reverted { text: Some(text).filter(|_| is_left), edited })
     }
 
-    /// A unit file: our settings go, by their lines.
+    /// Reverts a unit file: removes our settings, by their lines.
     fn revert_unit(&self, now: &str) -> Reverted {
         let is_header = |line: &str| line.trim_start().starts_with('[') || line.trim().is_empty();
         let before: Vec<&str> = self.before.unwrap_or_default().lines().collect();
@@ -309,7 +310,7 @@ impl Step {
     }
 }
 
-/// Tables that `install` added and that hold nothing any more, the innermost first.
+/// Returns the tables that `install` added and that are now empty, the innermost first.
 fn emptied(settings: &[Setting], before: &Value, now: &Value) -> Vec<Vec<String>> {
     let prefixes = settings.iter().flat_map(|setting| {
         (1..setting.keys.len()).filter_map(|length| setting.keys.get(..length))
@@ -328,7 +329,7 @@ fn emptied(settings: &[Setting], before: &Value, now: &Value) -> Vec<Vec<String>
     emptied
 }
 
-/// Whether a file says nothing but its version.
+/// Whether a file contains nothing but its version.
 fn is_nothing(value: &Value) -> bool {
     value.as_object().is_none_or(|table| table.keys().all(|key| key == "version"))
 }
@@ -358,7 +359,7 @@ fn dotted(keys: &[String]) -> String {
     edit::dotted(&keys)
 }
 
-/// The content of a file; a text of blanks is an empty one.
+/// Parses a file's content; a blank text is an empty object.
 fn value_of(syntax: Syntax, path: &str, text: &str) -> Result<Value> {
     if text.trim().is_empty() {
         return Ok(Value::Object(Map::new()));
@@ -395,7 +396,7 @@ fn value_of_scalar(value: &toml_edit::Value) -> Value {
         toml_edit::Value::Boolean(word) => (*word.value()).into(),
         toml_edit::Value::Array(list) => list.iter().map(value_of_scalar).collect(),
         toml_edit::Value::InlineTable(table) => value_of_table(table),
-        // Compared only: these are never of ours.
+        // Only compared: `install` writes no such value.
         toml_edit::Value::Float(number) => Value::from(format!("float {}", number.value())),
         toml_edit::Value::Datetime(time) => Value::from(format!("time {}", time.value())),
     }
@@ -431,7 +432,7 @@ fn toml_with(path: &str, now: &str, steps: &[Step]) -> Result<String> {
         change_toml(document.as_table_mut(), step);
     }
     let text = document.to_string();
-    // The library ends the lines that it writes with a line feed.
+    // toml_edit ends the lines that it writes with a line feed.
     let is_crlf = now.contains("\r\n");
     Ok(if is_crlf { text.replace("\r\n", "\n").replace('\n', "\r\n") } else { text })
 }
@@ -456,7 +457,7 @@ fn change_toml(root: &mut dyn TableLike, step: &Step) -> Option<()> {
     Some(())
 }
 
-/// A value of ours as TOML writes it.
+/// Converts a value of ours to TOML.
 fn toml_of(value: &Value) -> Option<toml_edit::Value> {
     match value {
         Value::String(text) => Some(text.as_str().into()),

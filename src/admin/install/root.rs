@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where `install` reads and writes: this host, or the directory that `--root` names. Below such a
-//! directory, the kernel resolves every path as if the directory were `/` (openat2, RESOLVE_IN_ROOT):
-//! a symbolic link or a `..` in an image never reaches a file of the host.
+//! The root below which `install` reads and writes: this host, or the directory that `--root`
+//! names. There, the kernel resolves every path as if the directory were `/` (openat2,
+//! RESOLVE_IN_ROOT): a symbolic link or a `..` in an image never reaches a file of the host.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -20,17 +20,17 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::host::Host;
 
-/// The largest file that is read. Podman's database is the only one that grows.
+/// Maximum bytes read of a file. Only Podman's database grows.
 const FILE_SIZE_LIMIT: u64 = 256 << 20;
 
-/// How often a lookup is tried again that a concurrent rename disturbed (EAGAIN of openat2).
+/// Maximum attempts of a lookup that concurrent renames disturb (EAGAIN of openat2).
 const LOOKUP_ATTEMPTS: usize = 32;
 
-/// The folder below which everything happens.
+/// The directory below which everything happens.
 #[derive(Debug)]
 pub(super) struct Root {
     host: Host,
-    /// The folder itself, where no path may lead out of it.
+    /// The directory itself, if no path may lead out of it.
     inside: Option<OwnedFd>,
 }
 
@@ -40,10 +40,10 @@ impl Root {
         Self { host, inside: None }
     }
 
-    /// A folder that nothing leaves.
+    /// Opens a directory that no path leaves.
     ///
     /// # Errors
-    /// Fails when the folder cannot be opened, or the kernel cannot keep lookups inside of it.
+    /// Fails when the directory cannot be opened, or the kernel cannot confine lookups to it.
     pub(super) fn confined(folder: &Path) -> Result<Self> {
         let dir = files::open_dir(folder)?;
         let host = Host::new(&folder.to_string_lossy(), "");
@@ -62,17 +62,17 @@ impl Root {
         }
     }
 
-    /// Whether nothing leaves it: an image, not this host.
+    /// Whether lookups are confined: an image, not this host.
     pub(super) fn is_confined(&self) -> bool {
         self.inside.is_some()
     }
 
-    /// Where a path of this host is to be found.
+    /// Returns the path below the root.
     pub(super) fn path(&self, path: &Path) -> PathBuf {
         self.host.path(path)
     }
 
-    /// The path below the root; one that names the root too is not moved twice.
+    /// Returns the path relative to the root, also if it already includes the root.
     fn relative(&self, path: &str) -> PathBuf {
         let path = self.host.path(path);
         let below = path.strip_prefix(self.host.path("/")).unwrap_or(&path);
@@ -93,20 +93,20 @@ impl Root {
         opened.unwrap_or(Err(rustix::io::Errno::AGAIN)).map_err(io::Error::from)
     }
 
-    /// A folder as a mere reference.
+    /// Opens a directory with O_PATH.
     pub(super) fn folder(&self, path: &str) -> io::Result<OwnedFd> {
         self.open(path, OFlag::O_PATH | OFlag::O_DIRECTORY)
     }
 
-    /// The folder of a file and the file's name there.
+    /// Opens the directory of a file; returns it with the file's name.
     pub(super) fn parent<'p>(&self, path: &'p str) -> io::Result<(OwnedFd, &'p str)> {
         let (folder, name) = split(path)?;
         Ok((self.folder(folder)?, name))
     }
 
-    /// A regular file's bytes, through links; `None` if it is missing.
+    /// Reads a regular file, through links; `None` if it is missing.
     pub(super) fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>> {
-        // O_NONBLOCK: a fifo in an image must not hang us.
+        // O_NONBLOCK: opening a FIFO in an image must not block.
         let fd = match self.open(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK) {
             Ok(fd) => fd,
             Err(error) if is_absent(&error) => return Ok(None),
@@ -120,19 +120,19 @@ impl Root {
         Ok(Some(bytes))
     }
 
-    /// The same as text, empty where there is none.
+    /// Reads a text file; empty if it is missing or not UTF-8.
     pub(super) fn text(&self, path: &str) -> String {
         let bytes = self.read(path).ok().flatten().unwrap_or_default();
         String::from_utf8(bytes).unwrap_or_default()
     }
 
-    /// The same as JSON, null where there is none.
+    /// Reads a JSON file; null if it is missing or invalid.
     pub(super) fn json(&self, path: &str) -> Value {
         let bytes = self.read(path).ok().flatten().unwrap_or_default();
         serde_json::from_slice(&bytes).unwrap_or_default()
     }
 
-    /// The string at `keys` in the last of these TOML files that has one.
+    /// Returns the string at `keys` in the last of these TOML files that sets it.
     pub(super) fn last_setting(&self, files: &[String], keys: &[&str]) -> Option<String> {
         files.iter().rev().find_map(|path| {
             let document = edit::parse(path, &self.text(path)).ok()?;
@@ -140,7 +140,7 @@ impl Root {
         })
     }
 
-    /// The paths of what a folder holds, sorted; none if there is no such folder.
+    /// Returns the sorted paths of a directory's entries; none if it is missing.
     pub(super) fn entries(&self, folder: &str) -> Vec<String> {
         let opened = self.open(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY);
         let listed = opened.ok().and_then(|fd| rustix::fs::Dir::new(fd).ok());
@@ -153,23 +153,23 @@ impl Root {
         paths
     }
 
-    /// Whether something is there, through links.
+    /// Whether the path exists, through links.
     pub(super) fn has(&self, path: &str) -> bool {
         self.open(path, OFlag::O_PATH).is_ok()
     }
 
-    /// Whether nothing is there, as the kernel says: what cannot be looked up may be there.
+    /// Whether the kernel reports that the path does not exist; after any other error it may exist.
     pub(super) fn is_absent(&self, path: &str) -> bool {
         let opened = self.open(path, OFlag::O_PATH);
         opened.is_err_and(|error| error.kind() == ErrorKind::NotFound)
     }
 
-    /// Whether a regular file is there, through links.
+    /// Whether a regular file exists there, through links.
     pub(super) fn has_file(&self, path: &str) -> bool {
         self.open(path, OFlag::O_PATH).is_ok_and(|fd| kind(&fd) == Some(SFlag::S_IFREG))
     }
 
-    /// Whether an executable file is there, through links.
+    /// Whether an executable file exists there, through links.
     pub(super) fn has_program(&self, path: &str) -> bool {
         let opened = self.open(path, OFlag::O_PATH).ok();
         let stat = opened.and_then(|fd| fstat(&fd).ok());
@@ -179,7 +179,7 @@ impl Root {
         })
     }
 
-    /// Makes a folder and those above it, 0755; opens it.
+    /// Creates a directory and its parents with mode 0755; opens it.
     pub(super) fn make_folder(&self, path: &str) -> io::Result<OwnedFd> {
         match self.folder(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -188,31 +188,31 @@ impl Root {
         let (above, name) = split(path)?;
         let dir = self.make_folder(above)?;
         match mkdirat(&dir, name, Mode::from_bits_truncate(0o755)) {
-            // Another process created it, or a dangling link has that name: opening it shows which.
+            // Another process created it, or it is a dangling link: opening it shows which.
             Ok(()) | Err(Errno::EEXIST) => self.folder(path),
             Err(errno) => Err(errno.into()),
         }
     }
 
-    /// Removes a folder that is empty.
+    /// Removes an empty directory.
     pub(super) fn remove_folder(&self, path: &str) {
         if let Ok((dir, name)) = self.parent(path) {
             let _in_use = unlinkat(&dir, name, UnlinkatFlags::RemoveDir);
         }
     }
 
-    /// Where a socket can be connected to, for as long as the descriptor is open.
+    /// Returns a path to connect to the socket, valid while the descriptor is open.
     pub(super) fn socket(&self, path: &str) -> io::Result<(PathBuf, Option<OwnedFd>)> {
         if self.inside.is_none() {
             return Ok((self.host.path(path), None));
         }
-        // A descriptor's link in /proc leads to the socket itself.
+        // The descriptor's link in /proc leads to the socket itself.
         let socket = self.open(path, OFlag::O_PATH)?;
         let link = format!("/proc/self/fd/{}", socket.as_raw_fd());
         Ok((PathBuf::from(link), Some(socket)))
     }
 
-    /// The host whose processes may use the files: an image that is being built has none.
+    /// Returns the host whose processes may use the files: an image has none.
     pub(super) fn processes(&self) -> Host {
         if self.inside.is_some() { Host::default() } else { self.host.clone() }
     }
@@ -227,7 +227,7 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// The folder above, and the name in it.
+/// Splits a path into its directory and the name in it.
 pub(super) fn split(path: &str) -> io::Result<(&str, &str)> {
     let parts = path.trim_end_matches('/').rsplit_once('/');
     match parts.filter(|(_, name)| !["", ".", ".."].contains(name)) {

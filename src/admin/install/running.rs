@@ -14,7 +14,7 @@ use crate::presence::IfThere;
 use crate::procfs;
 use crate::sources::{self, LoadedHandlers, Process};
 
-/// The search path that conmon is started with unless the engine's configuration sets another.
+/// conmon's PATH, unless the engine's configuration sets another.
 const OF_CONMON: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Whether a running engine has loaded a handler.
@@ -32,7 +32,7 @@ pub(super) enum HandlerState {
     NotRunning,
     /// The engine runs and did not answer.
     NoAnswer,
-    /// There is no process to ask: the configuration is read with each container.
+    /// The engine has no daemon and reads its configuration for each container.
     ReadEachTime,
 }
 
@@ -46,7 +46,8 @@ pub(super) struct WantedHandler<'w> {
 }
 
 impl WantedHandler<'_> {
-    /// How far the engine's handlers are that. What an engine does not say is as it should be.
+    /// Compares the wanted handler with the loaded ones. A value that the engine does not report
+    /// counts as correct.
     fn state(&self, loaded: &LoadedHandlers) -> HandlerState {
         let Some(program) = loaded.programs.get(self.name) else { return HandlerState::Unknown };
         let differs = |wanted: &str| program.as_deref().is_some_and(|program| program != wanted);
@@ -60,7 +61,7 @@ impl WantedHandler<'_> {
     }
 }
 
-/// Asks a running engine about a handler: the one that reads the file `main`, or any.
+/// Asks a running engine about a handler: the engine that reads the file `main`, or any.
 pub(super) fn query_handler(
     engine: Engine,
     wanted: WantedHandler<'_>,
@@ -103,7 +104,7 @@ pub(super) fn query_handler(
     }
 }
 
-/// The PATH with which this engine's containers look for a runtime; `None` where no process shows
+/// Returns the PATH in which this engine's containers look up a runtime; `None` if no process shows
 /// it.
 pub(super) fn search_path(engine: Engine, main: Option<&str>, host: &Host) -> Option<OsString> {
     let path = |process: &Process| procfs::variable(host, process.pid, "PATH").or_absent()?;
@@ -111,11 +112,11 @@ pub(super) fn search_path(engine: Engine, main: Option<&str>, host: &Host) -> Op
         Engine::Containerd | Engine::Nerdctl => path(&containerd_of(host, main)?),
         Engine::Docker => {
             let (its, _) = docker_of(host, main)?;
-            // The shim is a child of containerd, which need not be Docker's own.
+            // The shim is a child of containerd, which may be another than Docker's own.
             let other = flag(&its, &["--containerd"]).and_then(|_| containerd_of(host, None));
             path(other.as_ref().unwrap_or(&its))
         }
-        // conmon has the PATH of CRI-O, or in older versions one of its own.
+        // conmon has the PATH of CRI-O, or in older versions OF_CONMON.
         Engine::Crio => {
             let its = sources::processes(host, &["crio"]).into_iter().next()?;
             let mut all = path(&its).unwrap_or_default();
@@ -129,7 +130,7 @@ pub(super) fn search_path(engine: Engine, main: Option<&str>, host: &Host) -> Op
     }
 }
 
-/// The main file of a running engine, where it is not the usual one.
+/// Returns the main file of a running engine, unless it is the default one.
 pub(super) fn unusual_file(engine: Engine, host: &Host) -> Option<String> {
     let (file, usual) = match engine {
         Engine::Docker => (docker_of(host, None)?.1.config_file, super::docker::MAIN),
@@ -139,7 +140,7 @@ pub(super) fn unusual_file(engine: Engine, host: &Host) -> Option<String> {
     (file != usual).then_some(file)
 }
 
-/// The main file of this process of an engine, where it is not the usual one.
+/// Returns the main file of this process of an engine, unless it is the default one.
 pub(super) fn file_of(engine: Engine, pid: i32, host: &Host) -> Option<String> {
     let pid = u32::try_from(pid).ok()?;
     let process = Process { pid, words: procfs::command_line(host, pid).or_absent()? };
@@ -151,7 +152,7 @@ pub(super) fn file_of(engine: Engine, pid: i32, host: &Host) -> Option<String> {
     (file != usual).then_some(file)
 }
 
-/// The program of a running engine that reads the file `main`, or of any.
+/// Returns the executable of a running engine that reads the file `main`, or the default one.
 pub(super) fn program(engine: Engine, main: Option<&str>, host: &Host) -> Option<String> {
     let process = match engine {
         Engine::Containerd => containerd_of(host, Some(main.unwrap_or(containerd::MAIN))),
@@ -159,7 +160,7 @@ pub(super) fn program(engine: Engine, main: Option<&str>, host: &Host) -> Option
         Engine::Docker | Engine::Podman | Engine::Nerdctl => None,
     }?;
     let link = std::fs::read_link(host.path(format!("/proc/{}/exe", process.pid))).ok()?;
-    // One that was replaced since is the one that starts next.
+    // The next start uses the file that replaced a deleted one.
     let path = link.to_str()?.trim_end_matches(" (deleted)").to_owned();
     Some(path)
 }
@@ -169,8 +170,8 @@ pub(super) fn is_written_by_docker(file: &str) -> bool {
     file.ends_with("/containerd/containerd.toml")
 }
 
-/// Whether a running engine may have this handler from its command line, which names the handler
-/// itself or, of CRI-O, other files than the usual ones.
+/// Whether a running engine may have this handler by its command line, which names the handler
+/// itself or, for CRI-O, other files than the default ones.
 pub(super) fn may_be_from_flags(engine: Engine, name: &str, host: &Host) -> bool {
     let process = match engine {
         Engine::Containerd => containerd_of(host, None),
@@ -186,13 +187,13 @@ pub(super) fn may_be_from_flags(engine: Engine, name: &str, host: &Host) -> bool
     })
 }
 
-/// The Docker daemon that reads this file, or any.
+/// Finds the Docker daemon that reads this file, or any.
 fn docker_of(host: &Host, main: Option<&str>) -> Option<(Process, Dockerd)> {
     let mut all = sources::dockers(host).into_iter();
     all.find(|(_, dockerd)| main.is_none_or(|main| dockerd.config_file == main))
 }
 
-/// The containerd that reads this file, or any but those that Docker starts for itself.
+/// Finds the containerd that reads this file, or any except those that Docker starts.
 fn containerd_of(host: &Host, main: Option<&str>) -> Option<Process> {
     let mut all = sources::processes(host, &["containerd"]).into_iter();
     all.find(|its| match main {
@@ -205,30 +206,30 @@ fn config_of(containerd: &Process) -> String {
     let named = flag(containerd, &["--config", "-c"]);
     let file = named.unwrap_or_else(|| containerd::MAIN.to_owned());
     match Distribution::of_main(&file) {
-        // A snap has a folder for each of its revisions, and a link that stays.
+        // A snap has a directory per revision, and a stable link.
         Some(Distribution::Microk8s) => Distribution::Microk8s.main().to_owned(),
         Some(_) | None => file,
     }
 }
 
-/// The main files of all running containerds.
+/// Lists the main files of all running containerds.
 pub(super) fn main_files(host: &Host) -> Vec<String> {
     sources::processes(host, &["containerd"]).iter().map(config_of).collect()
 }
 
-/// The running containerd that reads this file.
+/// Returns the PID of the running containerd that reads this file.
 pub(super) fn containerd_pid(main: &str, host: &Host) -> Option<u32> {
     containerd_of(host, Some(main)).map(|process| process.pid)
 }
 
-/// Where the containerd with this main file keeps what lives.
+/// Returns the state directory of the containerd with this main file.
 pub(super) fn state_directory(main: &str, root: &Root) -> String {
     let runs = containerd_of(&root.processes(), Some(main)).filter(|_| !root.is_confined());
     let said = runs.as_ref().and_then(|process| flag(process, &["--state"]));
     said.unwrap_or_else(|| containerd::state_directory(main, &root.text(main)))
 }
 
-/// The value of a flag on a command line.
+/// Returns the value of a flag on a command line.
 fn flag(process: &Process, names: &[&str]) -> Option<String> {
     let words = process.words.iter().map(|word| String::from_utf8_lossy(word).into_owned());
     let words: Vec<String> = words.collect();

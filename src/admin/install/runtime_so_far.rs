@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime that an engine's containers have used so far, and the one that they would get behind
-//! nri-runc.
+//! The runtime that an engine's containers use so far, and the one that nri-runc would start.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,12 +11,12 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::runtime;
 
-/// What to note of `theirs`, the engine's default runtime as a path or a name. `is_here`: the engine's
-/// files are this host's.
+/// Returns a note on `theirs`, the engine's default runtime as a path or a name. `is_here`: the
+/// engine's files are this host's.
 ///
 /// # Errors
-/// Fails where nri-runc finds no runtime in the environment of the running engine, and `theirs` is
-/// one: containers would not start, and one setting is enough.
+/// Fails when nri-runc finds no runtime in the environment of the running engine although `theirs`
+/// is one: containers would not start until a setting names it.
 pub(super) fn note(
     theirs: &str,
     engine: Engine,
@@ -27,7 +26,7 @@ pub(super) fn note(
 ) -> Result<Option<String>> {
     let binary = OsString::from(&registration.binary);
     let called_as = Path::new(&binary).file_name().and_then(std::ffi::OsStr::to_str);
-    // A name with a runtime of its own was the operator's choice.
+    // The operator chose the runtime of an instance.
     let is_instance = called_as.is_some_and(|name| config.instances.contains_key(name));
     if is_instance || runtime::is_ourselves(theirs) {
         return Ok(None);
@@ -40,8 +39,8 @@ pub(super) fn note(
     compare(theirs, ours, can_be_set)
 }
 
-/// `ours` is the runtime that nri-runc finds, `None` where that is not known. `can_be_set`: setting
-/// `theirs` would help.
+/// `ours` is the runtime that nri-runc finds, `None` if unknown. `can_be_set`: setting `theirs`
+/// would help.
 fn compare(
     theirs: &str,
     ours: Option<Result<PathBuf>>,
@@ -66,8 +65,8 @@ fn setting(runtime: &str) -> String {
     format!("set runtime = \"{runtime}\" in /etc/nri-runc/config.toml")
 }
 
-/// Whether the engine's word for its runtime is this program, called by the same name: crun chooses
-/// what it does by it.
+/// Whether the engine's runtime is this program, called by the same name: crun chooses its mode by
+/// its name.
 fn is_same(theirs: &str, ours: &Path) -> bool {
     let is_called_alike = ours.file_name() == Path::new(theirs).file_name();
     if !theirs.contains('/') || !is_called_alike {

@@ -27,20 +27,21 @@ use crate::runtime;
 /// The handler name to look for without an undo record: a manual registration.
 const USUAL_NAME: &str = "nri-runc";
 
-/// The handler to look for then.
+/// The handler to look for without an undo record.
 const USUAL_HANDLER: WantedHandler<'_> =
     WantedHandler { name: USUAL_NAME, binary: None, default: false };
 
 /// The findings of `check` about engines.
 #[derive(Debug, Default)]
 pub(in crate::admin) struct EngineFindings {
-    /// One finding for each engine that is here or has a record.
+    /// One finding for each engine that is installed, runs or has a record.
     pub(in crate::admin) findings: Vec<Value>,
     /// The programs that registered engines call.
     pub(in crate::admin) programs: Vec<PathBuf>,
-    /// The command by which an engine reads that its own NRI is off, while it serves plugins still.
+    /// The command that makes an engine stop serving plugins, if its own NRI is switched off but
+    /// still serves.
     pub(in crate::admin) takes_over: Option<String>,
-    /// The step that is next where nothing is wrong.
+    /// The next step if all checks pass.
     pub(in crate::admin) next_step: String,
 }
 
@@ -49,14 +50,14 @@ struct EngineOnHost {
     engine: Engine,
     ledger: Option<Ledger>,
     handler: HandlerState,
-    /// The main file of the registration or of its process, where it is not the usual one.
+    /// The main file of the registration or of its process, unless it is the default one.
     file: Option<String>,
     /// The engines that may serve plugins themselves.
     nri: Vec<NriCandidate>,
 }
 
 impl EngineOnHost {
-    /// The file that the registered engine reads; any engine's without a registration.
+    /// The main file of the registration; `None` without one.
     fn main(&self) -> Option<&str> {
         self.ledger.as_ref().and_then(|ledger| main_of(self.engine, ledger))
     }
@@ -83,7 +84,7 @@ impl EngineOnHost {
     }
 }
 
-/// Looks at every engine.
+/// Checks every engine.
 pub(in crate::admin) fn check_engines(config: &Config, daemon_pid: Option<i64>) -> EngineFindings {
     let host = config.host();
     let root = Root::of_host(host.clone());
@@ -134,7 +135,7 @@ pub(super) fn wanted_of(ledger: &Ledger) -> WantedHandler<'_> {
     WantedHandler { name, binary, default: ledger.default }
 }
 
-/// The main file that a registration is for, where its engine has one that can be named.
+/// Returns the main file that a registration is for, if its engine has one that can be named.
 fn main_of(engine: Engine, ledger: &Ledger) -> Option<&str> {
     let usual = match engine {
         Engine::Containerd => super::containerd::MAIN,
@@ -189,7 +190,7 @@ fn check_registration(here: &EngineOnHost, root: &Root, config: &Config) -> Valu
             let (ok, detail, hint) = loaded(here, &found, root);
             let mut row = finding(ok, detail, hint);
             if here.handler == HandlerState::NoAnswer {
-                // What it has loaded is not known.
+                // Its loaded handlers are unknown.
                 row["warning"] = true.into();
                 row["hint"] = "see whether the engine itself works".into();
             }
@@ -204,7 +205,7 @@ fn check_registration(here: &EngineOnHost, root: &Root, config: &Config) -> Valu
     }
 }
 
-/// Whether the running engine has loaded the registration, with what was found so far.
+/// Whether the running engine has loaded the registration; appends that to `detail`, with a hint.
 fn loaded(here: &EngineOnHost, detail: &str, root: &Root) -> (bool, String, String) {
     let name = here.engine.name();
     let (ok, more) = match here.handler {
@@ -227,7 +228,8 @@ fn loaded(here: &EngineOnHost, detail: &str, root: &Root) -> (bool, String, Stri
     (ok, format!("{detail}{more}"), hint)
 }
 
-/// Whose plugins the engine's containers get, in a few words; why not nri-runc's, and the remedy.
+/// Returns how the engine's own NRI relates to the registration, in a few words; or why nri-runc
+/// has no plugins, and the remedy.
 fn nri_state(
     here: &EngineOnHost,
     ledger: &Ledger,
@@ -262,8 +264,8 @@ fn nri_state(
     }
 }
 
-/// Whether a running engine has the handler although nothing that it would read at its next start
-/// names it: `uninstall` removed it, and the engine was not restarted since.
+/// Whether a running engine has the handler although neither its files nor its flags name it:
+/// `uninstall` removed it, and the engine was not restarted since.
 fn is_left_over(engine: Engine, root: &Root, host: &Host) -> bool {
     let main = running::unusual_file(engine, host);
     let Ok(texts) = engine_files::read_all(root, engine, main.as_deref()) else { return false };
@@ -271,8 +273,8 @@ fn is_left_over(engine: Engine, root: &Root, host: &Host) -> bool {
     !is_in_files && !running::may_be_from_flags(engine, USUAL_NAME, host)
 }
 
-/// The real runtime that each engine's environment finds: the registered engines', or else of all
-/// that run.
+/// Reports the real runtime that each engine's environment finds: for registered engines, or else
+/// for all that run.
 fn check_runtimes(all: &[EngineOnHost], config: &Config) -> Vec<Value> {
     let host = config.host();
     let is_any = all.iter().any(EngineOnHost::is_usable);
@@ -305,7 +307,7 @@ fn check_runtimes(all: &[EngineOnHost], config: &Config) -> Vec<Value> {
     rows.collect()
 }
 
-/// What comes next: registering, starting or restarting the engine, or running a container.
+/// Names the next step: registering, starting the engine, or running a container.
 fn next_step(all: &[EngineOnHost], config: &Config) -> String {
     let host = &config.host();
     let root = Root::of_host(host.clone());

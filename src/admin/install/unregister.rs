@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `uninstall`: the engine's files without our changes, unless containers still need us.
+//! `uninstall`: removes our changes from the engine's files, unless containers still need nri-runc.
 
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::text::{counted, short_id};
 
-/// Refuses to unregister while containers would call a program that may soon be gone.
+/// The refusal to unregister while containers would call a program that may soon be removed.
 fn still_used(ids: &[String], binary: &str, whole_ids: bool) -> Error {
     let shown = ids.iter().map(|id| if whole_ids { id.as_str() } else { short_id(id) });
     let list = shown.collect::<Vec<_>>().join(", ");
@@ -27,8 +27,7 @@ fn still_used(ids: &[String], binary: &str, whole_ids: bool) -> Error {
     )
 }
 
-/// Undoes a registration; returns what was done as a document. `whole_ids`: a refusal lists ids in
-/// full.
+/// Undoes a registration; returns a document of the changes. `whole_ids`: a refusal lists full IDs.
 pub(in crate::admin) fn uninstall(
     uninstall: &Uninstall,
     config: &Config,
@@ -58,7 +57,7 @@ pub(in crate::admin) fn uninstall(
         put_all(&root, &changes)?;
         engine_files::write_or_remove(&root, &ledger::path(engine), None)?;
         engine_files::remove_folders(&root, &ledger.folders);
-        // The last record takes its folders with it; what install.sh recorded there stays.
+        // The last record's directories go with it; install.sh's records there stay.
         root.remove_folder(ledger::FOLDER);
         root.remove_folder("/var/lib/nri-runc");
     }
@@ -81,7 +80,7 @@ pub(in crate::admin) fn uninstall(
     Ok(result_document(engine, "uninstall", &changes, notes, details))
 }
 
-/// What became of files that were edited since they were written.
+/// Returns notes on files that were edited since `install` wrote them.
 fn note_edits(ledger: &Ledger, undone: &Undone, changes: &[FileChange]) -> Vec<String> {
     let mut notes = Vec::new();
     for file in &ledger.files {
@@ -107,7 +106,7 @@ fn note_edits(ledger: &Ledger, undone: &Undone, changes: &[FileChange]) -> Vec<S
     notes
 }
 
-/// A distribution that was named must be the one that is registered.
+/// Refuses a named distribution that is not the registered one.
 fn require_distribution(uninstall: &Uninstall, ledger: &Ledger) -> Result<()> {
     let Some(wanted) = uninstall.named.distribution else { return Ok(()) };
     let its = detect::of(ledger.main.as_deref());
@@ -119,7 +118,7 @@ fn require_distribution(uninstall: &Uninstall, ledger: &Ledger) -> Result<()> {
         .hint("uninstall without --distribution"))
 }
 
-/// Who serves plugins after `uninstall`.
+/// Returns a note on NRI after `uninstall`.
 fn note_nri(engine: Engine, ledger: &Ledger) -> Option<String> {
     match &ledger.nri {
         NriDecision::Open => None,

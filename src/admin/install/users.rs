@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers that still use a registration because the engine recorded our path for them. Their `kill`
-//! and `delete` call it, and an engine that no longer knows the handler cannot restart them. Sources:
-//! the daemon's records, containerd's bundles, Docker's containers, Podman's database, conmon's
-//! command lines. It only reads.
+//! Containers that still use a registration because the engine recorded our path for them. Their
+//! `kill` and `delete` call it, and an engine without the handler cannot restart them. Sources: the
+//! daemon's records, containerd's bundles, Docker's containers, Podman's database, conmon's command
+//! lines. It only reads.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::root::Root;
 use crate::config::Config;
 use crate::engine::{Dockerd, libpod};
 
-/// Their ids, each once.
+/// Lists their IDs, each once.
 pub(super) fn list(engine: Engine, ledger: &Ledger, root: &Root, config: &Config) -> Vec<String> {
     let mut ids: BTreeSet<String> = recorded(engine, root, config)
         .into_iter()
@@ -38,7 +38,7 @@ fn last_part(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }
 
-/// This engine's containers in the daemon's records.
+/// Returns this engine's containers in the daemon's records.
 fn recorded(engine: Engine, root: &Root, config: &Config) -> Vec<Value> {
     let kinds: &[&str] = match engine {
         Engine::Containerd => &["containerd-cri"],
@@ -57,21 +57,22 @@ fn recorded(engine: Engine, root: &Root, config: &Config) -> Vec<Value> {
     ours.collect()
 }
 
-/// Whether the process of a record is gone. A pod has no processes of its node.
+/// Whether a record's process is gone. A pod does not see the processes of its node.
 fn has_ended(root: &Root, record: &Value) -> bool {
     let process = record["init_pid"].as_u64().map(|pid| format!("/proc/{pid}"));
     process.is_some_and(|process| root.has("/proc/1") && root.is_absent(&process))
 }
 
-/// Whether Docker has removed a container although the runtime failed: it never calls us for it again.
+/// Whether Docker has removed a container although the runtime failed: Docker never calls nri-runc
+/// for it again.
 fn is_given_up(root: &Root, ledger: &Ledger, record: &Value) -> bool {
     let home = dockers_containers(root, ledger);
     let id = record["key"]["id"].as_str().unwrap_or_default();
     has_ended(root, record) && root.has(&home) && root.is_absent(&format!("{home}/{id}"))
 }
 
-/// Whether a record has no container any more: without its bundle no engine calls us for it, and its
-/// process is gone, or the runtime does not know it. A folder that is not mounted here shows nothing.
+/// Whether a record's container is gone: no engine calls nri-runc without its bundle, and its
+/// process is gone or the runtime does not know it. An unmounted directory proves nothing.
 fn is_lost(root: &Root, record: &Value) -> bool {
     let (Some(bundle), Some(of_runtime), Some(id)) =
         (record["bundle"].as_str(), record["key"]["root"].as_str(), record["key"]["id"].as_str())
@@ -85,7 +86,7 @@ fn is_lost(root: &Root, record: &Value) -> bool {
     is_absent(bundle) && (has_ended(root, record) || is_absent(&format!("{of_runtime}/{id}")))
 }
 
-/// containerd notes the program beside each bundle.
+/// Lists the containers whose bundle names our program: containerd records it beside each bundle.
 fn bundles(root: &Root, ledger: &Ledger) -> Vec<String> {
     let binary = ledger.binary.as_str();
     let main = ledger.main.as_deref().unwrap_or(super::containerd::MAIN);
@@ -102,7 +103,7 @@ fn bundles(root: &Root, ledger: &Ledger) -> Vec<String> {
     ours.map(|bundle| last_part(&bundle).to_owned()).collect()
 }
 
-/// Docker's folder of the folders of its containers.
+/// Returns the directory of Docker's containers.
 fn dockers_containers(root: &Root, ledger: &Ledger) -> String {
     let main = ledger.main.as_deref().unwrap_or(super::docker::MAIN);
     let running = command_lines(root).into_iter().filter_map(|words| Dockerd::of(&words));
@@ -112,7 +113,7 @@ fn dockers_containers(root: &Root, ledger: &Ledger) -> String {
     format!("{}/containers", dockerd.data_root())
 }
 
-/// Docker notes the runtime's name with each container, also with those that do not run.
+/// Lists Docker's containers with our handler, running or not: each records the runtime's name.
 fn docker(root: &Root, ledger: &Ledger) -> Vec<String> {
     let containers = root.entries(&dockers_containers(root, ledger));
     let ours = containers.iter().filter(|container| {
@@ -121,7 +122,7 @@ fn docker(root: &Root, ledger: &Ledger) -> Vec<String> {
     ours.map(|container| last_part(container).to_owned()).collect()
 }
 
-/// The command lines of all processes.
+/// Returns the command lines of all processes.
 pub(super) fn command_lines(root: &Root) -> Vec<Vec<Vec<u8>>> {
     let is_process = |path: &&String| last_part(path).bytes().all(|b| b.is_ascii_digit());
     let processes = root.entries("/proc");
@@ -132,7 +133,8 @@ pub(super) fn command_lines(root: &Root) -> Vec<Vec<Vec<u8>>> {
     lines.collect()
 }
 
-/// Podman notes the runtime, by name or by path, with each container, also with stopped ones.
+/// Lists Podman's containers with our runtime, running or not: its database records a name or a
+/// path.
 fn podman(root: &Root, ledger: &Ledger) -> Vec<String> {
     let files = super::podman::STORAGE.map(str::to_owned);
     let storage = root.last_setting(&files, &["storage", "graphroot"]);
@@ -144,7 +146,7 @@ fn podman(root: &Root, ledger: &Ledger) -> Vec<String> {
     ours.map(|(id, _)| id).collect()
 }
 
-/// conmon holds the runtime's path as long as its container is there.
+/// Lists the containers whose conmon runs: its command line has the runtime's path.
 fn monitored(engine: Engine, root: &Root, binary: &str) -> Vec<String> {
     let mut ids = Vec::new();
     for words in command_lines(root) {
@@ -154,7 +156,8 @@ fn monitored(engine: Engine, root: &Root, binary: &str) -> Vec<String> {
             let at = words.iter().position(|word| flags.contains(&word.as_slice()))?;
             words.get(at + 1).map(Vec::as_slice)
         };
-        // Whatever is a pod's to name (the container, its log) may hold the word too.
+        // Only these flags: a name that a pod chooses (its container, its log) may contain "podman"
+        // too.
         let is_podmans = words.windows(2).any(|pair| {
             let at_exit: [&[u8]; 2] = [b"--exit-command", b"--exit-command-arg"];
             at_exit.contains(&pair[0].as_slice()) && pair[1].windows(6).any(|p| p == b"podman")

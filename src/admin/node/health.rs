@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `/healthz` and `/readyz` for kubelet's probes: alive as long as it answers, ready once the node is.
-//! A client reads one line and changes nothing; `src/http.rs` limits connections.
+//! `/healthz` and `/readyz` for kubelet's probes: healthy while this process responds, ready once
+//! the node is. A client reads one line and changes nothing; `src/http.rs` limits connections.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,20 +14,20 @@ use super::log;
 use crate::error::{Context, Result};
 use crate::http;
 
-/// Why the node is not ready; `None` once it is.
+/// The reason why the node is not ready; `None` once it is.
 type Unready = Arc<Mutex<Option<String>>>;
 
-/// What the probes get.
+/// The state that the probes report.
 #[derive(Debug)]
 pub(super) struct Health {
     unready: Unready,
 }
 
 impl Health {
-    /// Answers probes from now on, in a thread of its own; nobody without an address.
+    /// Starts a thread that serves probes; none without an address.
     ///
     /// # Errors
-    /// Fails when the address cannot be listened at.
+    /// Fails when it cannot listen at the address.
     pub(super) fn serve(at: Option<SocketAddr>) -> Result<Self> {
         let unready: Unready = Arc::new(Mutex::new(Some("not installed yet".to_owned())));
         if let Some(at) = at {
@@ -43,12 +43,12 @@ impl Health {
         Ok(Self { unready })
     }
 
-    /// The node can be used.
+    /// Marks the node as ready.
     pub(super) fn ready(&self) {
         *self.unready.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// It cannot, for this reason.
+    /// Marks the node as not ready, for this reason.
     pub(super) fn not_ready(&self, why: &str) {
         *self.unready.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
     }
@@ -60,11 +60,11 @@ async fn serve(listener: TcpListener, unready: Unready) {
     http::serve(async || Ok(listener.accept().await?.0), |_error| (), answer).await;
 }
 
-/// An address with a port. Of IPv6, the brackets may be missing: a pod's own address has none where
-/// Kubernetes puts it in.
+/// Parses an address with a port. The brackets of an IPv6 address may be missing: Kubernetes
+/// inserts a pod's address without them.
 ///
 /// # Errors
-/// Fails where the text is anything else.
+/// Fails for any other text.
 pub(super) fn address(text: &str) -> std::result::Result<SocketAddr, String> {
     let without_brackets = || {
         let (ip, port) = text.rsplit_once(':')?;

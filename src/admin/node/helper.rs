@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The program beside this one that speaks D-Bus to systemd and HTTPS to the API server. Neither protocol is in nri-runc itself, which starts with each
-//! container. Without the program, each request fails with a line that says so.
+//! The program beside this one that speaks D-Bus to systemd and HTTPS to the API server. nri-runc
+//! itself, which starts with each container, implements neither. Without the program, each request
+//! fails with a line that says so.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -11,25 +12,25 @@ use serde_json::{Value, json};
 use super::NodeLabel;
 use crate::error::{Context, Error, Result};
 
-/// The helper's exit code where the API server allows no such request.
+/// The helper's exit code if the API server forbids the request.
 const FORBIDDEN: i32 = 3;
-/// ... where there is no such object.
+/// The helper's exit code if the object does not exist.
 const NOT_FOUND: i32 = 4;
 
-/// What the API server says of a DaemonSet.
+/// A DaemonSet's state by the API server.
 #[derive(Debug)]
 pub(super) enum DaemonSetState {
-    /// It is there.
+    /// It exists.
     Present,
-    /// It is being deleted, or gone.
+    /// It is being deleted, or does not exist.
     BeingDeleted,
-    /// The question is not allowed.
+    /// The API server forbids the request.
     Forbidden,
-    /// There was no answer.
+    /// The request failed.
     Unknown(String),
 }
 
-/// The helper, and where systemd listens.
+/// The helper, and the path of systemd's socket.
 #[derive(Debug)]
 pub(super) struct Helper {
     program: PathBuf,
@@ -37,16 +38,16 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    /// The helper at this path, for the systemd that listens at `systemd`.
+    /// Creates the helper at this path, for the systemd that listens at `systemd`.
     pub(super) fn new(program: PathBuf, systemd: PathBuf) -> Self {
         Self { program, systemd }
     }
 
-    /// Has systemd do this (`restart`, `reload`, `daemon-reload`) with the first of these units that
-    /// is active, and waits until it is done.
+    /// Runs a systemd verb (`restart`, `reload`, `daemon-reload`) with the first of these units
+    /// that is active, and waits for the job.
     ///
     /// # Errors
-    /// Fails when systemd cannot be asked, or fails itself.
+    /// Fails when systemd cannot be reached, or fails itself.
     pub(super) fn systemd(&self, verb: &str, units: &[String]) -> Result<()> {
         let socket = self.systemd.to_string_lossy();
         let mut words = vec!["systemd", socket.as_ref(), verb];
@@ -57,7 +58,7 @@ impl Helper {
     /// Sets a node's label, or removes it.
     ///
     /// # Errors
-    /// Fails when the API server cannot be asked, or refuses.
+    /// Fails when the API server cannot be reached, or refuses.
     pub(super) fn label(&self, label: &NodeLabel, is_set: bool) -> Result<()> {
         let value = if is_set { json!(label.value) } else { Value::Null };
         let patch = json!({"metadata": {"labels": {(label.key.as_str()): value}}});
@@ -66,7 +67,7 @@ impl Helper {
         self.answer(&["api", "PATCH", &path], &patch.to_string()).doing(doing).map(|_node| ())
     }
 
-    /// What becomes of a DaemonSet, `NAMESPACE/NAME`.
+    /// Queries a DaemonSet, `NAMESPACE/NAME`.
     pub(super) fn daemonset(&self, name: &str) -> DaemonSetState {
         let (namespace, name) = name.split_once('/').unwrap_or(("default", name));
         let path = format!("/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}");
@@ -93,7 +94,7 @@ impl Helper {
         if output.status.success() { Ok(output.stdout) } else { Err(failure(&output)) }
     }
 
-    /// It bounds each of its waits itself.
+    /// Runs the helper, which bounds each of its waits itself.
     #[expect(clippy::disallowed_methods, reason = "the helper is started here alone")]
     fn run(&self, words: &[&str], input: &str) -> Result<Output> {
         let doing = || format!("starting {}", self.program.display());
@@ -107,7 +108,7 @@ impl Helper {
     }
 }
 
-/// The last line that it printed.
+/// Returns the last line that the helper printed.
 fn failure(output: &Output) -> Error {
     let text = String::from_utf8_lossy(&output.stderr);
     let line = text.lines().rev().find(|line| !line.trim().is_empty());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri node`: what the pod of a DaemonSet runs. It puts nri-runc on the node whose folders
-//! are mounted below `--root`, registers it, has the engine restarted if anything changed, verifies
-//! and labels the node, and serves probes. On SIGTERM everything stays as it is, unless
-//! `--uninstall-on-exit` takes it back: never while containers need it.
+//! `nri-runc nri node`: the process of a DaemonSet's pod. It puts nri-runc on the node whose root
+//! is mounted below `--root`, registers it, restarts the engine if anything changed, verifies and
+//! labels the node, and serves probes. On SIGTERM everything stays as it is, unless
+//! `--uninstall-on-exit` undoes it: never while containers need it.
 //!
 //! It never restarts an engine that has read its configuration, and never removes a file that was
 //! edited since.
@@ -32,10 +32,10 @@ use crate::config;
 use crate::error::{Error, Result};
 use crate::text::printable;
 
-/// The pause before another attempt after a failure.
+/// Pause before another attempt after a failure.
 const RETRY_PAUSE: Duration = Duration::from_secs(30);
 
-/// How often it is checked whether the engine still has the handler.
+/// Interval at which the engine is checked for the handler.
 const CHECK_PAUSE: Duration = Duration::from_secs(30);
 
 /// `node`.
@@ -86,7 +86,7 @@ struct NodeLabel {
     value: String,
 }
 
-/// One line of the pod's log.
+/// Prints one line to the pod's log.
 fn log(line: &str) {
     let _nobody_reads = print(format!("nri-runc: {}\n", printable(line)).as_bytes());
 }
@@ -100,7 +100,7 @@ pub(super) fn node(options: &NodeOptions) -> Result<u8> {
     let health = Health::serve(options.listen)?;
     let daemonset = options.daemonset.as_deref();
     let setup = NodeSetup::new(options, label)?;
-    // Without the right to ask, an answer that it is forbidden says nothing later.
+    // If the request is forbidden now, a refusal at exit proves nothing.
     let may_ask = daemonset.is_none_or(|name| {
         let state = setup.helper().daemonset(name);
         if let DaemonSetState::Unknown(why) = &state {
@@ -126,7 +126,7 @@ pub(super) fn node(options: &NodeOptions) -> Result<u8> {
     }
 }
 
-/// Puts everything in place, again after a failure, and watches it until a signal comes.
+/// Puts everything in place, with retries, and watches it until a signal.
 fn keep_in_place(setup: &NodeSetup, health: &Health, signals: &EndSignals) {
     let mut was = String::new();
     while !signals.came() {
@@ -153,8 +153,8 @@ fn keep_in_place(setup: &NodeSetup, health: &Health, signals: &EndSignals) {
     }
 }
 
-/// Checks from time to time whether the engine still has the handler; without it no pod may be
-/// scheduled here. Nothing is restarted for that: whoever changed the engine's files decides.
+/// Checks at intervals whether the engine still has the handler; without it no pod may be scheduled
+/// here. It does not restart the engine: that is up to the editor of the engine's files.
 fn watch(setup: &NodeSetup, health: &Health, signals: &EndSignals) {
     let mut is_lost = false;
     while !signals.wait(CHECK_PAUSE) {
@@ -178,15 +178,15 @@ fn watch(setup: &NodeSetup, health: &Health, signals: &EndSignals) {
     }
 }
 
-/// Whether SIGTERM means that nri-runc leaves the node: not where the DaemonSet only replaces this
-/// pod, nor where nobody knows.
+/// Whether SIGTERM means that nri-runc leaves the node: not if the DaemonSet only replaces this
+/// pod, nor if its state is unknown.
 fn is_being_removed(helper: &Helper, daemonset: Option<&str>, may_ask: bool) -> bool {
     let Some(name) = daemonset else { return true };
     match helper.daemonset(name) {
         DaemonSetState::BeingDeleted => true,
         DaemonSetState::Present => false,
         DaemonSetState::Forbidden => {
-            // The permission goes with everything else that belongs to it.
+            // The permission is deleted along with the DaemonSet.
             may_ask
         }
         DaemonSetState::Unknown(why) => {

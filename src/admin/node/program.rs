@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The program and the configuration on the node, and the node's running daemon, which goes on with
-//! both in place: plugins stay connected and no container waits.
+//! The program and the configuration on the node, and the node's running daemon, which adopts both
+//! in place: plugins stay connected and no container waits.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,21 +16,21 @@ use crate::files;
 use crate::limits;
 use crate::wrapper;
 
-/// Where the configuration of `--node-config` goes.
+/// Path on the node for the configuration of `--node-config`.
 pub(super) const CONFIGURATION: &str = "/etc/nri-runc/config.d/40-node.toml";
 
-/// Requests in flight are finished before the daemon becomes another program.
+/// Time limit of a re-execution: the daemon finishes requests in flight first.
 const REEXEC_WAIT: Duration = Duration::from_secs(60);
 
-/// Puts this program on the node; whether another one was there.
+/// Puts this program on the node; whether the file changed.
 pub(super) fn put_program(on: &NodeEngine, record: &mut NodeRecord) -> Result<bool> {
     let bytes = files::read(Path::new("/proc/self/exe"), limits::PROGRAM_FILE)
         .doing(|| "reading this program")?;
     put(on, record, on.program(), &bytes, |path| on.put_program(path, &bytes))
 }
 
-/// Puts the configuration on the node, or removes the one that an earlier pod has put there; whether
-/// anything changed. One with a mistake changes nothing.
+/// Puts the configuration on the node, or removes that of an earlier pod; whether anything changed.
+/// An invalid one changes nothing.
 pub(super) fn put_configuration(
     on: &NodeEngine,
     record: &mut NodeRecord,
@@ -49,7 +49,7 @@ pub(super) fn put_configuration(
     put(on, record, CONFIGURATION, text.as_bytes(), |path| on.put_text(path, Some(&text), false))
 }
 
-/// Puts a file in place unless it is there already; refuses where it is somebody else's.
+/// Puts a file in place unless it is already there; refuses to replace a file of another origin.
 fn put(
     on: &NodeEngine,
     record: &mut NodeRecord,
@@ -73,7 +73,7 @@ fn put(
     Ok(true)
 }
 
-/// The node's configuration, with its run directory where it is seen from here.
+/// Loads the node's configuration, with its run directory as seen from here.
 pub(super) fn node_configuration(on: &NodeEngine) -> Result<Loaded> {
     let folder = on.folder();
     let mut loaded = config::load_below(&folder);
@@ -86,13 +86,13 @@ pub(super) fn node_configuration(on: &NodeEngine) -> Result<Loaded> {
     Ok(loaded)
 }
 
-/// Has a running daemon go on with what was put. A failure leaves it as it is, and is only a line:
-/// the next container of a newer program asks again.
+/// Makes a running daemon adopt the new files. A failure changes nothing and is only logged: the
+/// next container of a newer program requests it again.
 pub(super) fn refresh_daemon(config: &Config, program: bool, configuration: bool) {
     if !(program || configuration) || !wrapper::is_listening(config) {
         return;
     }
-    // The next program reads the configuration too.
+    // A re-executed daemon also reads the configuration.
     let (verb, done) = match program {
         true => ("reexec", "the daemon runs the new program; plugins stayed connected"),
         false => ("reload", "the daemon has read its configuration"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `node` put on a node, so that it removes exactly that, and whether the engine has yet to read
-//! what was written. It is written before the files that it names.
+//! The files that `node` put on a node, so that it removes exactly those, and whether the engine
+//! has yet to reload. It is written before the files that it names.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::admin::install::NodeEngine;
 use crate::error::{Error, Result};
 use crate::files;
 
-/// Beside the records of `install`.
+/// Path of the record, beside those of `install`.
 const PATH: &str = "/var/lib/nri-runc/node.json";
 const SCHEMA: u32 = 1;
 
@@ -16,7 +16,7 @@ const SCHEMA: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct PutFile {
     path: String,
-    /// Of its bytes: the last that were put there, and those before where putting them was begun.
+    /// Fingerprints of its last content and, while it is being replaced, of the previous one.
     fingerprints: Vec<String>,
 }
 
@@ -24,17 +24,17 @@ struct PutFile {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct NodeRecord {
     schema: u32,
-    /// The engine's files were changed, and it has not read them for sure.
+    /// The engine's files were changed, and it may not have reloaded them.
     pub(super) is_restart_pending: bool,
     files: Vec<PutFile>,
     folders: Vec<String>,
 }
 
 impl NodeRecord {
-    /// Reads it; an empty one where there is none.
+    /// Reads the record; an empty one if it is missing.
     ///
     /// # Errors
-    /// Fails when it is there and cannot be understood.
+    /// Fails when it exists and is not valid.
     pub(super) fn load(on: &NodeEngine) -> Result<Self> {
         let Some(bytes) = on.read(PATH)? else {
             return Ok(Self { schema: SCHEMA, ..Self::default() });
@@ -50,7 +50,7 @@ impl NodeRecord {
         Ok(record)
     }
 
-    /// Writes it down.
+    /// Writes the record.
     ///
     /// # Errors
     /// Fails when the file system refuses.
@@ -67,14 +67,15 @@ impl NodeRecord {
         self.folders.extend(missing);
     }
 
-    /// Whether a file that is there with these bytes was put there by `node`.
+    /// Whether `node` put this file there with these bytes.
     pub(super) fn knows(&self, path: &str, bytes: &[u8]) -> bool {
         let fingerprint = files::fingerprint(bytes);
         let mut known = self.files.iter().filter(|file| file.path == path);
         known.any(|file| file.fingerprints.contains(&fingerprint))
     }
 
-    /// Notes a file that is about to be put, whose bytes may be the old or the new ones from now on.
+    /// Records a file that is about to be written, which may have the old or the new bytes from now
+    /// on.
     ///
     /// # Errors
     /// As [`NodeRecord::save`].
@@ -95,7 +96,7 @@ impl NodeRecord {
         self.save(on)
     }
 
-    /// Removes a file that was put, unless it was edited since; whether it is gone.
+    /// Removes a file of `node` unless it was edited since; whether it is gone.
     ///
     /// # Errors
     /// Fails when the file system refuses.
@@ -112,12 +113,12 @@ impl NodeRecord {
         Ok(true)
     }
 
-    /// The files that were put.
+    /// Returns the paths of the files that `node` put there.
     pub(super) fn paths(&self) -> Vec<String> {
         self.files.iter().map(|file| file.path.clone()).collect()
     }
 
-    /// Removes the record itself, and the folders that were made, if they are empty.
+    /// Removes the record itself, and the directories that were created, if they are empty.
     ///
     /// # Errors
     /// Fails when the file system refuses.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Everything taken back: label, registration, daemon, files. Nothing is removed while a container
-//! calls nri-runc: its kill and delete would fail. Where that does not end in time, the node is as it
-//! was, label and all.
+//! Undoes everything: label, registration, daemon, files. Nothing is removed while a container uses
+//! nri-runc: its kill and delete would fail. If that does not end in time, the node stays as it
+//! was, label included.
 
 use std::time::{Duration, Instant};
 
@@ -17,21 +17,22 @@ use crate::error::{Context, Error, Result};
 use crate::text::counted;
 use crate::wrapper;
 
-/// How often it is checked whether containers still need nri-runc.
+/// Interval at which it is checked whether containers still need nri-runc.
 const USERS_POLL: Duration = Duration::from_secs(2);
 
-/// Requests in flight are finished before the daemon ends.
+/// Time limit for the daemon's exit: it finishes requests in flight first.
 const DAEMON_WAIT: Duration = Duration::from_secs(100);
 
-/// How often it is checked whether the daemon has ended.
+/// Interval at which it is checked whether the daemon has exited.
 const DAEMON_POLL: Duration = Duration::from_millis(100);
 
-/// Takes everything back. Once it is unregistered, no signal interrupts that: kubelet repeats SIGTERM when
-/// the engine, through which it is sent, was restarted.
+/// Undoes everything. After the unregistration no signal interrupts that: kubelet repeats SIGTERM
+/// when the engine, through which it is sent, was restarted.
 ///
 /// # Errors
-/// Fails when containers need nri-runc for longer than `within`, or a second signal comes meanwhile:
-/// then everything stays. Fails also when the engine cannot be restarted: then the program stays.
+/// Fails when containers need nri-runc for longer than `within`, or a second signal arrives
+/// meanwhile: then everything stays. Fails also when the engine cannot be restarted: then the
+/// program stays.
 pub(super) fn take_back(setup: &NodeSetup, signals: &EndSignals, within: Duration) -> Result<()> {
     let config = node_configuration(&setup.on)?.config;
     setup.set_label(false);
@@ -55,7 +56,7 @@ pub(super) fn take_back(setup: &NodeSetup, signals: &EndSignals, within: Duratio
             let error = Error::new(format!("the engine still has {}", registration.title()));
             return Err(error.hint(format!("{} stays until it is restarted", setup.on.program())));
         }
-        // One may have been created until the engine was restarted.
+        // A container may have been created until the engine was restarted.
         let users = registration.users(&config);
         if !users.is_empty() {
             let count = counted(users.len(), "container");
@@ -92,7 +93,7 @@ fn unregister(
     }
 }
 
-/// Ends the node's daemon; whether none runs any more.
+/// Stops the node's daemon; whether none runs afterwards.
 fn end_daemon(config: &Config) -> Result<bool> {
     if !wrapper::is_listening(config) {
         return Ok(true);
@@ -115,7 +116,7 @@ fn end_daemon(config: &Config) -> Result<bool> {
     Ok(true)
 }
 
-/// Removes what was put on the node. Files that were edited since are kept, and named.
+/// Removes the files of `node`. Files that were edited since are kept, and listed.
 fn remove_files(setup: &NodeSetup, config: &Config, ended: bool) -> Result<()> {
     let mut record = NodeRecord::load(&setup.on)?;
     for path in record.paths() {
@@ -125,7 +126,7 @@ fn remove_files(setup: &NodeSetup, config: &Config, ended: bool) -> Result<()> {
         }
     }
     if ended {
-        // A mount point stays; it is on a tmpfs.
+        // The directory itself stays: it may be a mount point. It is on a tmpfs.
         for entry in std::fs::read_dir(&config.run_dir).into_iter().flatten().flatten() {
             let path = entry.path();
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Everything in its place, in an order in which each step may be the last: program, configuration,
-//! registration, restart of the engine, proof that it has the handler, label. Run again, it changes
-//! nothing and restarts nothing.
+//! The setup of a node, in an order in which each step may be the last: program, configuration,
+//! registration, restart of the engine, proof that it has the handler, label. A repetition changes
+//! and restarts nothing.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -16,13 +16,13 @@ use super::{NodeLabel, NodeOptions, log};
 use crate::admin::install::NodeEngine;
 use crate::error::{Error, Result};
 
-/// How long a restarted engine may take until it answers.
+/// Time limit for a restarted engine's response.
 const ENGINE_WAIT: Duration = Duration::from_secs(120);
 
-/// How often it is asked meanwhile.
+/// Interval at which it is queried meanwhile.
 const ENGINE_POLL: Duration = Duration::from_millis(500);
 
-/// What `node` works with.
+/// The parts of a node's setup.
 #[derive(Debug)]
 pub(super) struct NodeSetup {
     pub(super) on: NodeEngine,
@@ -49,7 +49,7 @@ impl NodeSetup {
     /// Puts everything in place.
     ///
     /// # Errors
-    /// Fails at the first step that fails; what was done before stays, and is not done again.
+    /// Fails at the first step that fails; earlier steps stay, and are not repeated.
     pub(super) fn put_in_place(&self, signals: &EndSignals) -> Result<()> {
         let mut record = NodeRecord::load(&self.on)?;
         let configuration = put_configuration(&self.on, &mut record, self.node_config.as_deref())?;
@@ -76,7 +76,8 @@ impl NodeSetup {
         let changed = document["changed"] == true || was_pending;
         if changed || registration.is_loaded() == Some(false) {
             let restarted = self.restart(&document);
-            // Somebody else may have restarted it: that cannot be seen where it had the handler.
+            // The engine may have been restarted manually: if it had the handler before, that does
+            // not show.
             if !(self.no_restart && registration.is_loaded() == Some(true)) {
                 restarted?;
             }
@@ -96,12 +97,12 @@ impl NodeSetup {
         Ok(())
     }
 
-    /// Has the engine read its files, by the command that `install` or `uninstall` printed.
+    /// Makes the engine reload its files, by the command that `install` or `uninstall` printed.
     ///
     /// # Errors
-    /// Fails where it is for the operator to do, with the command.
+    /// Fails with the command if the operator has to run it.
     pub(super) fn restart(&self, document: &Value) -> Result<()> {
-        // Without a change of its own the command is the usual one.
+        // Without a change, the document's command does not apply.
         let printed = document["next"].as_str().filter(|_| document["changed"] == true);
         let command = printed.map_or_else(|| self.on.restart_command(), str::to_owned);
         if command.is_empty() {
@@ -131,7 +132,7 @@ impl NodeSetup {
         Ok(())
     }
 
-    /// Waits until that holds, as long as an engine may take for its start; a signal ends it, if any are
+    /// Waits until `holds` returns true, at most ENGINE_WAIT; a signal ends it, if `signals` are
     /// given.
     pub(super) fn waits_until(
         &self,
@@ -149,7 +150,7 @@ impl NodeSetup {
         }
     }
 
-    /// Why the node cannot be used any more, though it could. An engine that does not answer says
+    /// Returns the reason why a ready node lost the handler. An engine that does not respond proves
     /// nothing: it may be restarting.
     pub(super) fn lost(&self) -> Option<String> {
         let registration = match self.on.registration() {
@@ -166,7 +167,7 @@ impl NodeSetup {
         })
     }
 
-    /// Sets the node's label or removes it; a failure is a line.
+    /// Sets the node's label or removes it; a failure is only logged.
     pub(super) fn set_label(&self, is_set: bool) {
         let labelled = self.label.as_ref().map(|label| self.helper.label(label, is_set));
         if let Some(Err(error)) = labelled {
@@ -175,7 +176,7 @@ impl NodeSetup {
     }
 }
 
-/// Waits that long; whether a signal ended it.
+/// Waits for `within`; whether a signal ended the wait.
 fn pause(signals: Option<&EndSignals>, within: Duration) -> bool {
     match signals {
         Some(signals) => signals.wait(within),
@@ -186,7 +187,7 @@ fn pause(signals: Option<&EndSignals>, within: Duration) -> bool {
     }
 }
 
-/// The files that `install` or `uninstall` changed, a line each.
+/// Logs the files that `install` or `uninstall` changed, one a line.
 pub(super) fn show_changes(document: &Value) {
     for file in document["files"].as_array().into_iter().flatten() {
         let done = if file["removed"] == true { "removed" } else { "wrote" };

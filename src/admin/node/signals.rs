@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SIGTERM and SIGINT, which end the pod. One that came holds until it is forgotten.
+//! SIGTERM and SIGINT, which end the pod. A signal that arrived stays noted until it is forgotten.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -26,17 +26,17 @@ impl EndSignals {
         Ok(Self { signals, came: Cell::new(false) })
     }
 
-    /// Whether one came.
+    /// Whether a signal arrived.
     pub(super) fn came(&self) -> bool {
         self.wait(Duration::ZERO)
     }
 
-    /// Forgets the one that came: the next is another request.
+    /// Forgets the signal that arrived: the next is another request.
     pub(super) fn forget(&self) {
         self.came.set(false);
     }
 
-    /// Waits that long, or until one comes; whether one came.
+    /// Waits for `within` or a signal; whether one arrived.
     pub(super) fn wait(&self, within: Duration) -> bool {
         let deadline = Instant::now() + within;
         while !self.came.get() {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's metrics, read back from their text: rows with labels and numbers, sums over rows,
-//! and what a histogram tells of a time span.
+//! The daemon's metrics, parsed from their text: rows with labels and numbers, sums over rows, and
+//! a histogram's values for a time span.
 
 use std::collections::BTreeMap;
 
-/// One row.
+/// One sample line.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Row {
     name: String,
@@ -12,7 +12,7 @@ pub(super) struct Row {
     value: f64,
 }
 
-/// All rows of one moment.
+/// All sample lines of one moment.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Exposition(Vec<Row>);
 
@@ -20,7 +20,7 @@ pub(super) struct Exposition(Vec<Row>);
 pub(super) type Wanted<'a> = &'a [(&'a str, &'a str)];
 
 impl Exposition {
-    /// Reads the text; lines that are no rows are left out.
+    /// Parses the text; invalid lines are skipped.
     pub(super) fn read(text: &str) -> Self {
         Self(text.lines().filter(|line| !line.starts_with('#')).filter_map(row).collect())
     }
@@ -35,20 +35,20 @@ impl Exposition {
         self.0.iter().filter(has)
     }
 
-    /// The sum of the rows with this name and these labels.
+    /// Sums the rows with this name and these labels.
     pub(super) fn sum(&self, name: &str, wanted: Wanted<'_>) -> f64 {
-        // The sum of no numbers would be a negative zero.
+        // `sum` of an empty iterator is a negative zero.
         self.rows(name, wanted).fold(0.0, |sum, row| sum + row.value)
     }
 
-    /// The values that a label has in rows of this name.
+    /// Returns the values of a label in rows of this name.
     pub(super) fn values_of(&self, name: &str, label: &str) -> Vec<String> {
         let values = self.rows(name, &[]).filter_map(|row| row.labels.get(label).cloned());
         let values: std::collections::BTreeSet<String> = values.collect();
         values.into_iter().collect()
     }
 
-    /// The upper bounds of a histogram's buckets, each with the observations up to it.
+    /// Returns the upper bounds of a histogram's buckets, each with its cumulative count.
     fn buckets(&self, name: &str, wanted: Wanted<'_>) -> Vec<(f64, f64)> {
         let mut buckets: Vec<(f64, f64)> = Vec::new();
         for row in self.rows(&format!("{name}_bucket"), wanted) {
@@ -64,16 +64,16 @@ impl Exposition {
     }
 }
 
-/// What a histogram observed between two moments.
+/// A histogram's observations between two moments.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Observed {
     pub(super) count: f64,
-    /// Seconds; nothing if nothing was observed.
+    /// Seconds; `None` without observations.
     pub(super) mean: Option<f64>,
     pub(super) p99: Option<f64>,
 }
 
-/// The difference of a histogram between two moments.
+/// Returns the difference of a histogram between two moments.
 pub(super) fn observed(
     before: &Exposition,
     now: &Exposition,
@@ -94,13 +94,13 @@ pub(super) fn observed(
     Observed { count, mean: (count > 0.0).then(|| sum / count), p99 }
 }
 
-/// How much a counter grew; one that is smaller than before has begun again.
+/// Returns a counter's increase; a smaller value means that it was reset.
 pub(super) fn since(now: f64, before: f64) -> f64 {
     if now < before { now } else { now - before }
 }
 
-/// As PromQL's `histogram_quantile`: linear within a bucket, and the last finite bound for what is
-/// above it.
+/// Computes a quantile as PromQL's `histogram_quantile`: linear within a bucket, and the last
+/// finite bound for higher values.
 fn quantile(quantile: f64, buckets: &[(f64, f64)]) -> Option<f64> {
     let total = buckets.last().map(|(_, count)| *count).filter(|total| *total > 0.0)?;
     let rank = quantile * total;
@@ -113,7 +113,7 @@ fn quantile(quantile: f64, buckets: &[(f64, f64)]) -> Option<f64> {
     Some(below + (bound - below) * (rank - counted) / (count - counted))
 }
 
-/// `name{label="value",…} number`, with the escapes of the format.
+/// Parses `name{label="value",…} number`, with the escapes of the format.
 fn row(line: &str) -> Option<Row> {
     let name_end = line.find(['{', ' '])?;
     let (name, mut rest) = line.split_at(name_end);
@@ -133,7 +133,7 @@ fn row(line: &str) -> Option<Row> {
     Some(Row { name: name.to_owned(), labels, value })
 }
 
-/// The text up to the closing quotation mark, and what follows it.
+/// Returns the text up to the closing quotation mark, and the rest.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let (mut value, mut characters) = (String::new(), text.char_indices());
     while let Some((at, character)) = characters.next() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `top`: what the daemon does now. On a terminal it updates in place until `q` or Ctrl-C; into a
-//! pipe it prints one page, or as many as are asked for. It only asks the daemon, once a page.
+//! `top`: the daemon's present activity. On a terminal it updates in place until `q` or Ctrl-C;
+//! into a pipe it prints one page, or the requested number. It only asks the daemon, once a page.
 
 mod exposition;
 mod page;
@@ -22,10 +22,10 @@ use super::{ask, paint};
 use sample::Sample;
 use terminal::{Screen, Woken};
 
-/// Rates and latencies are those of so many intervals.
+/// Intervals over which rates and latencies are computed.
 const WINDOW: usize = 5;
 
-/// What `top` takes.
+/// The arguments of `top`.
 #[derive(Debug, Args)]
 pub(super) struct Top {
     /// Time between updates.
@@ -38,7 +38,7 @@ pub(super) struct Top {
     pub(super) output: PlainOutput,
 }
 
-/// Shorter intervals would measure the measuring.
+/// Minimum interval: a shorter one would measure the measuring.
 const SHORTEST: Duration = Duration::from_millis(100);
 
 fn interval(text: &str) -> std::result::Result<Duration, String> {
@@ -49,7 +49,8 @@ fn interval(text: &str) -> std::result::Result<Duration, String> {
 /// Shows pages.
 ///
 /// # Errors
-/// Fails when the daemon cannot be asked; on a terminal that is shown, and it is asked again.
+/// Fails when the daemon does not respond; on a terminal that is shown, and the request is
+/// repeated.
 pub(super) fn top(config: &Config, options: &Top, format: Format) -> Result<u8> {
     let mut samples = Samples::default();
     if !format.is_page() {
@@ -70,7 +71,8 @@ pub(super) fn top(config: &Config, options: &Top, format: Format) -> Result<u8> 
     Ok(DONE)
 }
 
-/// The first page comes at once, with the latencies since the daemon's start.
+/// Updates the terminal; the first page appears at once, with the latencies since the daemon's
+/// start.
 fn live(config: &Config, options: &Top, samples: &mut Samples) -> Result<u8> {
     samples.take(config)?;
     let mut screen = Screen::enter()?;

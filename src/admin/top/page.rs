@@ -7,11 +7,11 @@ use serde_json::Value;
 use crate::admin::show::{ago, name_of_pod, table, text};
 use crate::text::{counted, span};
 
-/// Rows of a section, where the terminal has a height.
+/// Maximum rows of a section on a terminal.
 const MOST_PLUGINS: usize = 20;
 const MOST_FAILURES: usize = 5;
 
-/// The page; `size` is that of the terminal.
+/// Renders the page; `size` is the terminal's.
 pub(super) fn page(document: &Value, size: Option<(usize, usize)>) -> String {
     let mut lines = head(document);
     let limit = |most: usize| size.map_or(usize::MAX, |_| most);
@@ -24,7 +24,7 @@ pub(super) fn page(document: &Value, size: Option<(usize, usize)>) -> String {
     fit(lines, size)
 }
 
-/// What is shown while the daemon does not answer.
+/// Renders the page that is shown while the daemon does not respond.
 pub(super) fn failure(problem: &str, size: (usize, usize)) -> String {
     let problem = crate::text::printable(problem);
     fit(
@@ -73,7 +73,7 @@ fn head(document: &Value) -> Vec<String> {
     lines
 }
 
-/// A blank line, the heading, and at most `most` rows.
+/// Adds a blank line, the heading, and at most `most` rows.
 fn add_section(lines: &mut Vec<String>, section: String, most: usize) {
     let mut rows = section.lines();
     let Some(heading) = rows.next() else { return };
@@ -121,7 +121,7 @@ fn requests(document: &Value) -> String {
     if rows.is_empty() { String::new() } else { table(&head, &rows) }
 }
 
-/// The latest first.
+/// Renders the failures, latest first.
 fn failures(document: &Value) -> String {
     let mut rows: Vec<Vec<String>> = rows(&document["failures"], |failure| {
         vec![ago(&failure["at"]), text(&failure["count"]), text(&failure["what"])]
@@ -130,7 +130,7 @@ fn failures(document: &Value) -> String {
     if rows.is_empty() { String::new() } else { table(&["ago", "times", "failure"], &rows) }
 }
 
-/// Those that changed last first.
+/// Renders the pods, most recently changed first.
 fn pods(document: &Value) -> String {
     let mut pods: Vec<&Value> = document["pod_list"].as_array().into_iter().flatten().collect();
     let members = |pod: &Value| pod["containers"].as_array().cloned().unwrap_or_default();
@@ -171,7 +171,7 @@ fn rate(value: &Value) -> String {
     value.as_f64().map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}"))
 }
 
-/// Seconds in a unit that needs few digits.
+/// Formats seconds in a unit that needs few digits.
 fn time(value: &Value) -> String {
     match value.as_f64() {
         None => "-".to_owned(),

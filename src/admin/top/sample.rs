@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two moments of the daemon become one document: what there is, and what happened between them.
+//! Builds one document from two moments of the daemon: the present state, and the changes between
+//! them.
 
 use std::time::Instant;
 
@@ -23,7 +24,7 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// From the daemon's answer.
+    /// Reads a sample from the daemon's response.
     pub(super) fn of(answer: &Value) -> Self {
         Self {
             at: Instant::now(),
@@ -40,8 +41,8 @@ impl Sample {
     }
 }
 
-/// The document of `--json`, of which the page is made. Rates are those between the two samples;
-/// the same sample twice has no rates, and the latencies since the daemon's start.
+/// Returns the document of `--json`, from which the page is made. Rates are those between the two
+/// samples; one sample twice gives no rates, and the latencies since the daemon's start.
 pub(super) fn document(first: &Sample, last: &Sample) -> Value {
     let seconds = last.at.saturating_duration_since(first.at).as_secs_f64();
     let nothing = Exposition::default();
@@ -66,7 +67,7 @@ pub(super) fn document(first: &Sample, last: &Sample) -> Value {
     })
 }
 
-/// What was counted at two moments.
+/// The metrics of two moments.
 struct Span<'a> {
     before: &'a Exposition,
     now: &'a Exposition,
@@ -90,7 +91,7 @@ fn containers(metrics: &Exposition) -> Value {
     states.map(|state| (state.clone(), json!(metrics.sum(name, &[("state", &state)])))).collect()
 }
 
-/// Commands of the runtime, by verb.
+/// Returns the runtime commands, by verb.
 fn requests(span: &Span<'_>) -> Value {
     let rows = span.now.values_of(REQUESTS, "verb").into_iter().map(|verb| {
         let of = |outcome: &str| span.now.sum(REQUESTS, &[("verb", &verb), ("outcome", outcome)]);
@@ -108,7 +109,7 @@ fn requests(span: &Span<'_>) -> Value {
     Value::Array(rows.collect())
 }
 
-/// The rows of `plugins` with what was counted of each.
+/// Returns the rows of `plugins` with each one's metrics.
 fn plugins(span: &Span<'_>, plugins: &Value) -> Value {
     let rows = plugins.as_array().into_iter().flatten().map(|plugin| {
         let of = |member: &str| plugin[member].as_str().unwrap_or_default();

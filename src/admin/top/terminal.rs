@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The terminal while `top` runs: a screen of its own, no echo, no cursor. However `top` ends, but
-//! for SIGKILL, the terminal is as it was.
+//! The terminal while `top` runs: the alternate screen, no echo, no cursor. However `top` ends,
+//! except by SIGKILL, the terminal is restored.
 
 use std::io::{Read, Stdin, Stdout, Write};
 use std::os::fd::AsFd;
@@ -16,7 +16,7 @@ use rustix::termios::{
 use crate::admin::signals::Signals;
 use crate::error::{Context, Error, Result};
 
-/// To a screen of its own without a cursor, and back.
+/// To the alternate screen without a cursor, and back.
 const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l";
 const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
 
@@ -25,17 +25,17 @@ const HOME: &str = "\u{1b}[H";
 const CLEAR_LINE: &str = "\u{1b}[K";
 const CLEAR_REST: &str = "\u{1b}[J";
 
-/// The size of a terminal that does not tell.
+/// Columns and rows assumed for a terminal of unknown size.
 const USUAL: (usize, usize) = (80, 24);
 
 /// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Woken {
-    /// The time is over.
+    /// The time has passed.
     Time,
-    /// The terminal has another size.
+    /// The terminal was resized.
     Resized,
-    /// The operator wants to end.
+    /// The operator quit.
     Quit,
 }
 
@@ -53,10 +53,10 @@ pub(super) fn is_terminal() -> bool {
 }
 
 impl Screen {
-    /// Takes the terminal over.
+    /// Takes over the terminal.
     pub(super) fn enter() -> Result<Self> {
-        // Before the first escape: from here on no signal ends the process by itself. A stop would
-        // leave the shell on this screen, so Ctrl-Z does nothing.
+        // Before the first escape: from here on no signal ends the process by itself. Ctrl-Z does
+        // nothing: a stop would leave the shell on this screen.
         let signals = Signals::block([
             Signal::SIGINT,
             Signal::SIGTERM,
@@ -70,7 +70,7 @@ impl Screen {
         if let Some(before) = &before {
             let mut quiet = before.clone();
             quiet.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
-            // A read gives what is there.
+            // A read returns at once.
             quiet.special_codes[SpecialCodeIndex::VMIN] = 0;
             quiet.special_codes[SpecialCodeIndex::VTIME] = 0;
             tcsetattr(&input, OptionalActions::Now, &quiet)
@@ -81,7 +81,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Columns and rows.
+    /// Returns columns and rows.
     pub(super) fn size(&self) -> (usize, usize) {
         match tcgetwinsize(&self.output) {
             Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
@@ -91,7 +91,7 @@ impl Screen {
         }
     }
 
-    /// Shows a page in place of the one before.
+    /// Replaces the shown page.
     pub(super) fn show(&mut self, page: &str) -> Result<()> {
         let mut text = HOME.to_owned();
         let mut lines = page.lines().peekable();
@@ -106,7 +106,7 @@ impl Screen {
         self.write(&text)
     }
 
-    /// Waits, until a signal or `q` says otherwise.
+    /// Waits for `time`, a signal or `q`.
     pub(super) fn wait(&mut self, time: Duration) -> Result<Woken> {
         let deadline = Instant::now() + time;
         let mut takes_keys = self.before.is_some();

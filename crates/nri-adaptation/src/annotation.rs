@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a pod says in its annotations: which value counts for a container, and how it is read.
+//! Annotations of a pod: which value counts for a container, and how it is read.
 //!
 //! A value is a truth value or a list of names, both written by the pod's author. What cannot
 //! be read is an error and never a guess. Lists are the part of YAML that holds names: `[a, "b"]`
@@ -64,7 +64,7 @@ pub(crate) fn plugin_names(text: &str) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// What follows the opening bracket.
+/// Reads the part after the opening bracket.
 fn flow(inside: &str) -> Result<Vec<String>, &'static str> {
     let mut items = Vec::new();
     let mut rest = inside.trim_start_matches(BLANKS);

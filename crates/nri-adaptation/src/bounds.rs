@@ -14,7 +14,7 @@ pub const MOST_IN_ONE: usize = 10_000;
 /// The most entries of all its lists and maps together.
 pub const MOST_IN_ALL: usize = 50_000;
 
-/// What an answer has too much of.
+/// A part of a response with too many entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TooMany {
     /// The list or map, such as `adjust.mounts`; empty for all of them together.

@@ -52,7 +52,7 @@ pub enum MergeError {
     NotAllowed {
         /// The plugin that tried.
         plugin: String,
-        /// What it tried to set.
+        /// The field it tried to set.
         field: NriField,
         /// In which container.
         container: String,
@@ -65,7 +65,7 @@ pub enum MergeError {
     TooMany {
         /// The plugin that answered so.
         plugin: String,
-        /// What there is too much of.
+        /// The list or map that is too long.
         what: TooMany,
     },
     /// A command line that asks to be replaced by nothing.
@@ -88,7 +88,7 @@ pub(crate) struct FieldClaims<'a> {
     pub(crate) rights: &'a Rights,
     pub(crate) container: &'a str,
     pub(crate) owners: &'a mut Owners,
-    /// What is done although a rule would refuse it.
+    /// Changes that are made although a rule in audit mode would refuse them.
     pub(crate) noted: &'a mut BTreeSet<RuleNote>,
 }
 

@@ -103,7 +103,7 @@ impl FieldSet {
         Self(1 << field as u8)
     }
 
-    /// What is in either.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)

@@ -2,10 +2,10 @@
 //! Entries that are set and removed by name: mounts, variables, devices, namespaces; and the
 //! maps: annotations, sysctls, network devices.
 //!
-//! A name that starts with a dash asks for removal. A removal undoes what earlier plugins set
-//! and leaves its marker in the combined adjustment, so that the entry also goes from the
-//! original container. Within one answer all removals come first, whatever their order.
-//! Nothing here touches the container that the next plugin sees, but for maps.
+//! A name that starts with a dash asks for removal. A removal undoes what earlier plugins set and
+//! leaves its marker in the combined adjustment, so that the entry is also removed from the
+//! original container. Within one answer all removals come first, in any order. Nothing here
+//! touches the container that the next plugin sees, but for maps.
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,7 +26,7 @@ pub(crate) trait Listed: Clone {
     /// The name as the plugin wrote it.
     fn name(&self) -> &str;
 
-    /// What two spellings of one name have in common.
+    /// Returns the key that all spellings of one name share.
     fn key(name: &str) -> String {
         name.to_owned()
     }
@@ -72,7 +72,7 @@ impl Listed for api::LinuxNamespace {
     }
 }
 
-/// What becomes of one key of a list.
+/// A change to one key of a list.
 pub(crate) enum ListChange<T> {
     Removed(String),
     Set(String, T),

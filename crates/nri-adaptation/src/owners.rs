@@ -18,18 +18,18 @@ use nri_api as api;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Owners {
     containers: BTreeMap<String, ContainerOwners>,
-    /// What was there before each change since [`Owners::begin`]; `None` outside of that.
+    /// The state before each change since [`Owners::begin`]; `None` outside of that.
     journal: Option<Vec<Before>>,
 }
 
-/// What one change of one container's part replaced.
+/// The former value of one change in one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Before {
     Slot((NriField, Option<String>), Option<Owner>),
     Rule(String, Option<String>),
 }
 
-/// What is owned in one container.
+/// The owners of one container's fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ContainerOwners {
     /// The key is `None` for simple fields.
@@ -39,15 +39,15 @@ pub(crate) struct ContainerOwners {
     device_rules: BTreeMap<String, String>,
 }
 
-/// Whose a field is.
+/// The owner of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Owner {
     /// Set by this plugin; for hooks by several, separated by commas.
     Set(String),
     /// Removed by this plugin; no other may set it.
     Cleared(String),
-    /// Removed by this plugin from the original container only: anybody may set it anew.
-    /// NRI: the reference has no owner then, so the plugin cannot be named.
+    /// Removed by this plugin from the original container only: any plugin may set it anew. NRI:
+    /// the reference has no owner then, so the plugin cannot be named.
     Removed(String),
 }
 
@@ -73,7 +73,7 @@ impl fmt::Display for Owner {
 /// Two claims to one thing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
-    /// What both want.
+    /// The field that both set.
     pub field: NriField,
     /// Which one of them, for compound fields.
     pub key: Option<String>,
@@ -187,13 +187,13 @@ impl Owners {
             .or_insert_with(|| plugin.to_owned());
     }
 
-    /// Whose `field` of a container is, if anybody's.
+    /// Returns the owner of this field of a container, if it has one.
     pub fn owner(&self, container: &str, field: NriField, key: Option<&str>) -> Option<&Owner> {
         let slot = (field, key.map(str::to_owned));
         self.containers.get(container)?.slots.get(&slot)
     }
 
-    /// What this plugin has set or removed: container and field, each pair as often as it has keys.
+    /// Returns the fields this plugin has set or removed, by container, once for each key.
     pub(crate) fn held_by<'o>(
         &'o self,
         plugin: &'o str,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the operator lets a plugin set.
+//! The fields that the operator lets a plugin set.
 //!
 //! `[plugin.NAME] allow` and `deny` name fields; without either a plugin may set everything, as
 //! in the reference. `deny` wins over `allow`. Rules add a say about single containers (D44): a
@@ -19,24 +19,24 @@ pub struct Rights {
     pub allow: Option<BTreeSet<NriField>>,
     /// Never these.
     pub deny: BTreeSet<NriField>,
-    /// What rules say about single containers, by their IDs.
+    /// Decisions of rules about single containers, by container ID.
     pub ruled: BTreeMap<String, RuleDecision>,
 }
 
-/// What one rule says about a plugin and a container.
+/// The decision of one rule about a plugin and a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ruling {
     /// The rule's name.
     pub rule: String,
-    /// What it permits.
+    /// The fields that it permits.
     pub permits: FieldSet,
     /// Whether the plugin is not to know of the container. It permits nothing then.
     pub hides: bool,
-    /// Whether what it does not permit is done all the same, and noted.
+    /// Whether the plugin's change is made and noted, although the rule does not permit it.
     pub is_audit: bool,
 }
 
-/// What the rules say about a plugin and a pod, or a container of it.
+/// The decision of all rules about a plugin and a pod, or a container of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuleDecision {
     /// The rules that decide: none, one, or for a doubtful pod all that may.
@@ -52,7 +52,7 @@ impl RuleDecision {
     }
 }
 
-/// What a plugin asked for and a rule does not permit.
+/// A request of a plugin that a rule does not permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Forbidden {
     /// To set a field.
@@ -63,21 +63,21 @@ pub enum Forbidden {
     Knowledge,
 }
 
-/// What a rule did not permit, or under `mode = "audit"` would not.
+/// A request that a rule did not permit, or under `mode = "audit"` would not.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RuleNote {
     /// The plugin that asked.
     pub plugin: String,
     /// The container.
     pub container: String,
-    /// What it asked for.
+    /// The request.
     pub what: Forbidden,
     /// The rule's name.
     pub rule: String,
 }
 
 impl RuleNote {
-    /// What it asked for, as rules name it.
+    /// The request, as rules name it.
     pub fn field(&self) -> &'static str {
         match self.what {
             Forbidden::Field(field) => field.name(),

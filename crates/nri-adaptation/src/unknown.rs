@@ -17,7 +17,7 @@ pub(crate) fn fields<M: MessageFull>(message: &M) -> Vec<String> {
     unknown_fields(message, M::NAME)
 }
 
-/// The same with another name for the message than its type's.
+/// Lists the places of unknown fields of a message, which is called `name` in them.
 pub fn unknown_fields<M: MessageFull>(message: &M, name: &str) -> Vec<String> {
     let mut found = UnknownFields::default();
     walk(message, name, &mut found);
@@ -28,7 +28,7 @@ pub fn unknown_fields<M: MessageFull>(message: &M, name: &str) -> Vec<String> {
     places
 }
 
-/// How many places are named; the rest are counted.
+/// Places that are named; the rest are counted.
 const NAMED: usize = 100;
 
 #[derive(Default)]

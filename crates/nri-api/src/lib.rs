@@ -18,7 +18,7 @@
 //! * Feature `services`: the ttRPC clients and servers of both sides, asynchronous.
 //! * Feature `json`: messages as JSON (`json`), in protobuf's own mapping.
 //!
-//! There is no connection here and no plugin: messages only. The generated code is checked in, so
+//! The crate has messages only, and no connections or plugins. The generated code is checked in, so
 //! that building needs no `protoc`; `tests/pure/wire.rs` of nri-runc generates it anew and compares.
 
 mod convert;

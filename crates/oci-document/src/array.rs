@@ -16,7 +16,7 @@ use crate::scan;
 #[derive(Debug)]
 pub struct Array<'t> {
     text: &'t [u8],
-    /// Where it stands and where its elements do; `None`: the document has no such array yet.
+    /// Its place and its elements' places; `None`: the document has no such array yet.
     source: Option<(Range<usize>, Vec<Range<usize>>)>,
     items: Vec<Item<'t>>,
 }
@@ -30,7 +30,7 @@ pub struct Item<'t> {
 }
 
 impl Item<'_> {
-    /// What it says.
+    /// Decodes the element.
     pub fn value(&self) -> Value {
         value_of(&self.text)
     }
@@ -40,7 +40,7 @@ impl Item<'_> {
         Object::open(&self.text, 0..self.text.len(), path.to_owned(), false)
     }
 
-    /// What it says if it is a string.
+    /// Decodes the element if it is a string.
     pub fn as_string(&self) -> Option<String> {
         scan::decode(&self.text)
     }
@@ -84,7 +84,7 @@ impl<'t> Array<'t> {
         &mut self.items
     }
 
-    /// What it says; `None` when the document has no such array.
+    /// Decodes the array; `None` when the document has no such array.
     pub fn value(&self) -> Option<Value> {
         (!self.is_absent()).then(|| self.items.iter().map(Item::value).collect())
     }
@@ -112,8 +112,8 @@ impl<'t> Array<'t> {
         out.extend_from_slice(tail);
     }
 
-    /// The text that separated an element from its neighbour in the original. It is used even
-    /// when that neighbour is gone, so that taking an element out is nothing but a cut.
+    /// The text that separated an element from its neighbour in the original. It is used even when
+    /// that neighbour is gone, so that removing an element only cuts text out.
     fn before(&self, item: &Item<'t>) -> Option<&'t [u8]> {
         let (_, places) = self.source.as_ref()?;
         let index = item.origin?;

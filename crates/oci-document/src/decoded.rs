@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A document as Go's decoder reads it, where that is something else than it looks like.
+//! A document as Go's decoder reads it, where strict readers would read something else.
 //!
-//! runc takes documents that strict readers refuse or read otherwise: members that are there
-//! twice or in another case, strings with lone surrogates or bytes that are no UTF-8, `null` in
-//! lists, anything behind the document. What plugins see has to be what runc reads, or a
-//! member could be hidden from them. Nothing is edited here.
+//! runc takes documents that strict readers refuse or read otherwise: members that are there twice
+//! or in another case, strings with lone surrogates or bytes that are not UTF-8, `null` in lists,
+//! anything behind the document. What plugins see has to be what runc reads, or a member could be
+//! hidden from them. Nothing is edited here.
 //! Reference: Go `encoding/json` (`Unmarshal`); tried with runc 1.1.5, 1.5.2 and 1.6.0-rc.1.
 
 use std::collections::HashMap;
@@ -47,7 +47,7 @@ const STRING_LISTS: [&str; 7] =
 /// No member of the specification lies deeper; what does is skipped.
 const DEEPEST: usize = 64;
 
-/// What a document says to Go's decoder; `None` where it says what it looks like.
+/// Decodes a document as Go does; `None` where a strict reader reads the same.
 ///
 /// # Errors
 /// Fails where Go's decoder does: the document does not begin with a JSON object.
@@ -137,7 +137,7 @@ fn read(text: &[u8], span: &Range<usize>, name: &str, depth: usize) -> Value {
     }
 }
 
-/// What `null` is in a list of this name.
+/// The value that Go reads for `null` in a list of this name.
 fn zero(name: &str) -> Value {
     match name {
         name if STRING_LISTS.contains(&name) => Value::from(""),

@@ -27,21 +27,21 @@ pub enum DocumentError {
     /// More than [`MAX_BYTES`].
     #[error("config.json has {size} bytes, more than the {MAX_BYTES} that are accepted")]
     TooLarge {
-        /// How many bytes it has.
+        /// Its length in bytes.
         size: usize,
     },
     /// Not JSON, or more than one JSON value.
     #[error("config.json is not well-formed JSON: {detail}")]
     Malformed {
-        /// What the parser says.
+        /// The parser's message.
         detail: String,
     },
-    /// A place that has to be edited holds something else than it should.
+    /// A value to edit has another type than it should.
     #[error("{place} in config.json is not an {wanted}", place = place(path))]
     WrongType {
         /// Where, as a dotted path; empty for the document itself.
         path: String,
-        /// What should be there.
+        /// The expected type.
         wanted: &'static str,
     },
     /// A key that has to be edited is there twice or spelt in another case.
@@ -49,7 +49,7 @@ pub enum DocumentError {
     Ambiguous {
         /// The member that has to be edited, as a dotted path.
         path: String,
-        /// How its key is spelt, each time.
+        /// Each spelling of its key.
         spellings: String,
     },
 }
@@ -114,7 +114,7 @@ pub struct Object<'t> {
     /// Keys are data (annotations), not names of a schema: case matters.
     exact: bool,
     members: Vec<Member<'t>>,
-    /// Where members of a name are, once there are so many that looking through them costs more.
+    /// Indices of members by name, for objects with more than [`FEW`] members.
     index: Option<HashMap<String, Vec<usize>>>,
 }
 
@@ -266,7 +266,7 @@ impl<'t> Object<'t> {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// Where the original value of `key` stands, unless it is absent, removed or `null`.
+    /// The place of the original value of `key`, unless it is absent, removed or `null`.
     fn span(&self, key: &str) -> Result<Option<Range<usize>>, DocumentError> {
         let Some(index) = self.find(key)? else { return Ok(None) };
         let member = &self.members[index];
@@ -368,7 +368,7 @@ impl<'t> Object<'t> {
     }
 
     /// The text that separated a member from its neighbour in the original. It is used even when
-    /// that neighbour is gone, so that taking a member out is nothing but a cut.
+    /// that neighbour is gone, so that removing a member only cuts text out.
     fn before(&self, index: usize) -> Option<&'t [u8]> {
         let from = self.members.get(index.checked_sub(1)?)?.origin.as_ref()?.value.end;
         let to = self.members.get(index)?.origin.as_ref()?.key.start;
@@ -425,7 +425,7 @@ impl MemberSource<'_, '_> {
 }
 
 impl<'t> Member<'t> {
-    /// What stands for this member in the result, if anything does.
+    /// The source of this member in the result, unless it is removed.
     fn written(&self) -> Option<MemberSource<'_, 't>> {
         let origin = || {
             let origin = self.origin.as_ref().filter(|_| !self.is_replaced);
@@ -444,7 +444,7 @@ impl<'t> Member<'t> {
     }
 }
 
-/// What a text of the document says. A text that serde_json cannot hold (nested too deep, lone
+/// Decodes a value of the document. A value that serde_json cannot hold (nested too deep, lone
 /// surrogates) is given as a string of its source.
 pub(crate) fn value_of(raw: &[u8]) -> Value {
     serde_json::from_slice(raw)

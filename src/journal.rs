@@ -4,7 +4,7 @@
 
 use crate::text::printable;
 
-/// Where the journal listens.
+/// The journal's socket.
 pub(crate) const SOCKET: &str = "/run/systemd/journal/socket";
 
 /// A longer field is cut, in characters.

@@ -19,12 +19,12 @@ const SET_ASIDE: &str = "daemon.err.old";
 /// The end of the file that is read, in bytes; a panic fits.
 const TAIL: u64 = 4 << 10;
 
-/// How many characters are shown.
+/// Characters that are shown.
 const SHOWN: usize = 400;
 
-/// Opens the file for a daemon that is about to start, and sets the words of the one before aside.
-/// `None` where the run directory takes no file: the daemon will say the same. What is no plain file
-/// of that name stays: a link is not followed, a FIFO without a reader is not waited for.
+/// Opens the file for a daemon that is about to start, and sets its predecessor's output aside.
+/// `None` where the run directory takes no file: the daemon will report that. Any other kind of
+/// file of that name stays: a link is not followed, a FIFO without a reader does not block.
 pub(crate) fn open(run_dir: &Path) -> Option<File> {
     let path = run_dir.join(FILE);
     match path.symlink_metadata().if_there().ok()? {
@@ -75,7 +75,7 @@ fn words_in(path: &Path) -> Option<String> {
 
 /// The last words of what a program printed, in one line.
 pub(crate) fn of_output(text: &str) -> Option<String> {
-    // The standard library's advice about backtraces is none to an operator.
+    // The standard library's advice about backtraces does not help an operator.
     let lines = text.lines().map(str::trim).take_while(|line| *line != "stack backtrace:");
     let lines: Vec<&str> =
         lines.filter(|line| !line.is_empty() && !line.starts_with("note: ")).collect();

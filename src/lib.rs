@@ -25,7 +25,7 @@ pub(crate) mod daemon;
 pub(crate) mod describe;
 /// Plugins asked without a node: `replay` and `adjust`.
 pub(crate) mod dry;
-/// Who called, by evidence, and what that engine's files tell.
+/// Which engine called, by evidence, and what its files contain.
 pub(crate) mod engine;
 /// How failures read: one line an operator can act on.
 pub(crate) mod error;
@@ -45,42 +45,42 @@ mod http;
 pub(crate) mod inject;
 /// The journal of systemd, for both logs.
 mod journal;
-/// What a daemon that a wrapper started has printed last.
+/// The last output of a daemon that a wrapper started.
 mod last_words;
-/// Limits of what others choose the length of.
+/// Limits for lengths that other programs choose.
 mod limits;
-/// What wrapper and daemon say to each other.
+/// The protocol between wrapper and daemon.
 pub(crate) mod link;
-/// Where the daemon's words go.
+/// The daemon's log and where it goes.
 pub(crate) mod log;
-/// What `exec` and `kill` need to know about a container without asking the daemon.
+/// Facts about a container that `exec` and `kill` need without asking the daemon.
 pub(crate) mod mark;
-/// What the daemon counts, and its form for Prometheus.
+/// The daemon's counters, and their form for Prometheus.
 pub(crate) mod metrics;
-/// What only the static build has, for its speed.
+/// Faster routines for the static build only.
 #[cfg(all(target_arch = "x86_64", any(test, target_env = "musl")))]
 mod musl;
 /// One plugin: bytes, handshake, calls with deadlines, starting it.
 pub mod plugin;
 /// Whether there is something, or whether that cannot be known.
 pub(crate) mod presence;
-/// What the kernel tells about a process.
+/// Facts of the kernel about a process.
 mod procfs;
-/// What names in an adjustment stand for on this host.
+/// Resolves the names in an adjustment to this host's devices, classes and files.
 pub(crate) mod resolve;
-/// What the operator lets plugins do with which pods (pure).
+/// The operator's rules on what plugins may do with which pods (pure).
 pub(crate) mod rules;
 /// The real runtime: which one, what it can do, and becoming it.
 pub(crate) mod runtime;
-/// What engines keep in files and behind sockets, fetched with a deadline.
+/// Facts from engines' files and sockets, read with a deadline.
 pub(crate) mod sources;
 /// `config.json`, patched without losing a byte.
 pub(crate) mod spec;
-/// What is known about pods and containers, and its form on disk.
+/// Known pods and containers, and their form on disk.
 pub(crate) mod state;
 /// Tagged fields: what frames and marks consist of.
 mod tagged;
-/// What tests, benches and fuzz targets reach, item by item.
+/// Items for tests, benches and fuzz targets.
 #[doc(hidden)]
 pub mod testing;
 /// Text for people: escapes, times, ages, short ids.

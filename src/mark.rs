@@ -41,8 +41,8 @@ const TAG_ENGINE: u8 = 5;
 const TAG_PLUGIN: u8 = 6;
 const TAG_SUBJECT: u8 = 7;
 
-/// What is known of a container whose later processes the daemon has to know of: by it a wrapper
-/// decides while the daemon is away.
+/// Facts about a container whose `exec`s the daemon has to know of: with them a wrapper decides
+/// while the daemon is away.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExecSubject {
@@ -116,8 +116,8 @@ pub(crate) fn added_groups<'a>(
     (!plugin.is_empty()).then_some(ProcessValue { field, engine: user, plugin: plugin.into() })
 }
 
-/// What `exec` carries over of these changes: field, value before, value after. Of several changes
-/// of one field the first value before and the last one after count.
+/// The values that `exec` carries over: field, value before, value after. If several changes set
+/// one field, the first value before and the last one after count.
 pub(crate) fn process_values<'a>(
     changes: impl Iterator<Item = (&'a str, &'a Value, &'a Value)>,
 ) -> Vec<ProcessValue> {
@@ -148,9 +148,9 @@ pub struct Mark {
     pub id: String,
     /// Whether it is its pod's infrastructure container: a `kill` notifies the daemon.
     pub is_sandbox: bool,
-    /// What `exec` has to carry over.
+    /// The values that `exec` has to carry over.
     pub values: Vec<ProcessValue>,
-    /// What is known of the container, if the daemon has to know of each `exec`.
+    /// Facts about the container, if the daemon has to know of each `exec`.
     pub subject: Option<ExecSubject>,
 }
 
@@ -215,7 +215,7 @@ pub(crate) fn file_name(root: &str, id: &str) -> String {
     format!("{:032x}", fnv128(&bytes))
 }
 
-/// Where a container's mark is, in this run directory.
+/// The path of a container's mark in this run directory.
 pub(crate) fn place(run_dir: &Path, root: &str, id: &str) -> PathBuf {
     run_dir.join("state").join(MARKS).join(file_name(root, id))
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether there is something: a file, a folder, a process. "There is none" and "it cannot be
+//! Whether something exists: a file, a folder, a process. "It does not exist" and "it cannot be
 //! known now" (no descriptor left, no memory, a bad disk) are different answers, and only the first
-//! may end anything: `Ok(None)` and `Ok(false)` are the kernel's word that there is none, an error
-//! is no word at all. Its caller asks again, or takes the side on which no container is lost.
+//! may end anything: with `Ok(None)` and `Ok(false)` the kernel states absence, an error states
+//! nothing. Its caller asks again, or takes the side on which no container is lost.
 
 use std::io;
 use std::path::Path;
@@ -40,8 +40,8 @@ pub(crate) trait IfThere<T, E> {
     /// Fails when that cannot be known.
     fn if_there(self) -> Result<Option<T>, E>;
 
-    /// The same for what is only shown, or looked up again later: what cannot be known counts as
-    /// absent. Nothing may end, and nothing be allowed, because of it.
+    /// Counts what cannot be known as absent, for values that are only shown or looked up again
+    /// later. Nothing may end, and nothing be allowed, because of it.
     fn or_absent(self) -> Option<T>;
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn is_dir(path: &Path) -> io::Result<bool> {
     Ok(std::fs::metadata(path).if_there()?.is_some_and(|meta| meta.is_dir()))
 }
 
-/// The paths in a folder; none if there is no such folder.
+/// Lists a folder; empty if the folder does not exist.
 ///
 /// # Errors
 /// Fails when they cannot all be known.
@@ -127,7 +127,7 @@ impl Backoff {
     }
 }
 
-/// How often a process that has nothing else to do tries again: for a third of a second.
+/// Attempts of a process that has nothing else to do: a third of a second in all.
 const ATTEMPTS: usize = 5;
 
 /// An error that may be one of the operating system.
@@ -164,7 +164,7 @@ pub(crate) fn insist<T, E: MayPass>(mut attempt: impl FnMut() -> Result<T, E>) -
     attempt()
 }
 
-/// The same on the daemon's loop, which goes on meanwhile.
+/// Tries again like [`insist`], but leaves the daemon's loop free between attempts.
 ///
 /// # Errors
 /// Fails as the last attempt did.

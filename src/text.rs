@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Text for people, on a terminal or in a log: escapes of everything that a terminal would interpret or
 //! hide, and the forms of times, ages, ids and counts. JSON documents are not escaped here, because
-//! JSON has escapes of its own.
+//! JSON brings its escapes.
 
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -68,7 +68,7 @@ pub(crate) fn span(seconds: u64) -> String {
     shown
 }
 
-/// How long ago `nanos` (Unix time) was; a dash for a time that is not known.
+/// The time since `nanos` (Unix time) as text; a dash if it is not known.
 pub(crate) fn age(nanos: i64, now: SystemTime) -> String {
     let Some(nanos) = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0) else {
         return "-".to_owned();

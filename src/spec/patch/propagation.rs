@@ -15,14 +15,14 @@ use super::{Changes, PatchError, Resolved, clean, mounts, unmark};
 use crate::error::quoted;
 use crate::plugin::api;
 
-/// What the host is like, as far as the validity of an adjustment depends on it.
+/// The facts about the host on which the validity of an adjustment depends.
 #[derive(Debug, Clone, Default)]
 pub struct HostFacts {
     /// The mounts that the runtime sees. Without them nothing about the host is checked.
     pub mounts: Option<HostMounts>,
-    /// Where sources of mounts really are, for those to which links lead.
+    /// The real paths of mount sources, for those that pass through links.
     pub resolved: HashMap<String, String>,
-    /// What the names in the adjustment stand for.
+    /// The resolved names of the adjustment.
     pub names: Resolved,
     /// Whether cgroup v2 alone is in use: it lacks some settings of v1, whose value may hold anyway.
     pub is_cgroup_v2: bool,
@@ -30,7 +30,7 @@ pub struct HostFacts {
     pub runtime_annotations: BTreeSet<String>,
 }
 
-/// What a mount does with mounts beneath it.
+/// How a mount propagates mounts beneath it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Propagation {
     Shared,
@@ -65,7 +65,7 @@ pub(super) fn patch(
     let linux = root.object("linux")?;
     let there = linux.value("rootfsPropagation")?;
     let there = there.as_ref().and_then(Value::as_str).unwrap_or_default();
-    // What is shared receives as well.
+    // A shared mount receives as well.
     if wanted == Propagation::Slave && ["rslave", "rshared", "shared"].contains(&there) {
         return Ok(());
     }
@@ -77,7 +77,7 @@ pub(super) fn patch(
     Ok(changes.set(linux, "rootfsPropagation", Value::from(value), names)?)
 }
 
-/// What a mount asks for; the last of its options wins, as for mount(8).
+/// The propagation a mount asks for; the last of its options wins, as for mount(8).
 fn wanted(mount: &api::Mount) -> Option<Propagation> {
     let (_, is_removal) = unmark(&mount.destination);
     let is_bind = mount.type_ == "bind"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What no runtime may be handed: values that would lead it out of the container, that it would
-//! take for something else, or that the kernel refuses with words which name no plugin.
-//!
+//! Refuses values that no runtime may get: they would lead it out of the container, mean something
+//! else to it, or make the kernel fail with an error that names no plugin.
 //! Each function says what is wrong in words for the operator. Nothing here is put right, and
 //! nothing looks at the host.
 //! Reference: OCI `config-linux.md`; kernel `cgroup-v2.rst`; cpuset(7), sysctl(8).
@@ -55,7 +54,7 @@ pub(super) fn check_device_numbers(major: i64, minor: i64) -> Result<(), String>
     }
 }
 
-/// Where the container's processes are counted; `engine` is what the engine asked for.
+/// Checks the container's cgroup path; `engine` is the path that the engine asked for.
 pub(super) fn check_cgroups_path(path: &str, engine: Option<&str>) -> Result<(), &'static str> {
     if path.chars().any(char::is_control) {
         return Err("it contains a control character");
@@ -144,8 +143,7 @@ pub(super) fn is_id_list(list: &str) -> bool {
     })
 }
 
-/// The same for a cpuset, where the kernel and runtimes let blanks, a final newline and commas too
-/// many pass.
+/// Whether it is a cpuset: the kernel and runtimes accept blanks, a final newline and extra commas.
 pub(super) fn is_cpuset(list: &str) -> bool {
     let mut parts = list.split(',').map(str::trim_ascii).filter(|part| !part.is_empty()).peekable();
     parts.peek().is_some() && parts.all(is_id_list)

@@ -89,8 +89,8 @@ impl Plugin {
         outcome
     }
 
-    /// ValidateContainerAdjustment. A plugin that asked for no event by name and does not know
-    /// this one is no validator.
+    /// ValidateContainerAdjustment. A plugin that asked for no event by name and does not implement
+    /// this one does not count as a validator.
     pub async fn validate(
         &self,
         request: &api::ValidateContainerAdjustmentRequest,

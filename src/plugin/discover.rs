@@ -47,11 +47,11 @@ pub(crate) struct Unusable {
     pub path: PathBuf,
     /// Why, in one line.
     pub why: String,
-    /// What it is.
+    /// The kind of file.
     pub kind: UnusableKind,
 }
 
-/// What a file is that cannot be started.
+/// Kinds of files that cannot be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnusableKind {
     /// The plugins' folder: each of them may still be there.
@@ -99,8 +99,8 @@ pub(crate) fn discover(dir: &Path, config_dir: &Path) -> (Vec<PluginFile>, Vec<U
     (found, problems)
 }
 
-/// The identities, each `NN-name`, that lie in `dir`: whatever is no folder counts, also a file that
-/// cannot be started now.
+/// The identities, each `NN-name`, in `dir`: all but folders count, also a file that cannot be
+/// started now.
 ///
 /// # Errors
 /// Fails when they cannot all be known.

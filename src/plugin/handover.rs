@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A connected plugin as another program of the same process goes on with it: its descriptor, what
-//! was read and not answered, the number of its next call, its process. The plugin sees nothing of
-//! that. It can only be saved between two calls.
+//! A connected plugin, saved for another program of the same process: its descriptor, what was read
+//! and not answered, the number of its next call, its process. The plugin does not notice. It can
+//! only be saved between two calls.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream as StdStream;
@@ -107,11 +107,11 @@ impl Plugin {
         }
     }
 
-    /// Goes on with a plugin that another program of this process has saved. `log` takes what a
-    /// launched one prints.
+    /// Resumes a plugin that another program of this process has saved. `log` takes the output of a
+    /// launched one.
     ///
     /// # Errors
-    /// Fails when its descriptor is no stream.
+    /// Fails when its descriptor is not a stream.
     pub(crate) async fn resume(
         saved: SavedPlugin,
         upcalls: Arc<dyn Upcalls>,

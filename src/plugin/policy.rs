@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a missing reply means: the operator's setting over the plugin's declaration over the
-//! default, for each half by itself (NRI FailurePolicy; the default is the reference's).
+//! The meaning of a missing reply: the operator's setting over the plugin's declaration over the
+//! default, for each half separately (NRI FailurePolicy; the default is the reference's).
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ pub struct Policy {
     strikes_from: PolicySource,
 }
 
-/// Where one half of a policy comes from.
+/// The source of one half of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PolicySource {
     Configuration,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a launched plugin prints, and how its process ended.
+//! Output and exit of a launched plugin.
 //!
 //! Both go to the log under the plugin's name, and the last of it is kept for `plugins`. A plugin
 //! that prints without end costs a bounded number of lines, and never blocks on a full pipe.
@@ -24,14 +24,14 @@ use crate::text::printable;
 /// A longer line is cut.
 const LINE: usize = 1000;
 
-/// So many lines of a plugin are logged in a period; the others are counted.
+/// Lines of a plugin that are logged in a period; the others are counted.
 const LINES: u32 = 200;
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// How many of the last lines are kept for error messages.
+/// Last lines that are kept for error messages.
 const LAST_WORDS: usize = 5;
 
-/// How many of the last lines, and bytes of them, are kept to be shown.
+/// Last lines, and bytes of them, that are kept to be shown.
 const TAIL_LINES: usize = 500;
 const TAIL_BYTES: usize = 128 << 10;
 
@@ -74,7 +74,7 @@ impl ProcessLog {
         self.tail.lock().map(|tail| tail.lines.iter().cloned().collect()).unwrap_or_default()
     }
 
-    /// How it ended, once it has.
+    /// How it ended, if it has.
     pub(crate) fn exit(&self) -> Option<String> {
         self.exit.lock().ok().and_then(|exit| exit.clone())
     }
@@ -246,7 +246,7 @@ impl Lines {
     }
 }
 
-/// How many lines may still be logged in this period.
+/// The lines logged in this period, and those left out.
 struct Budget {
     begun: Instant,
     used: u32,

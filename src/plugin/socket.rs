@@ -23,7 +23,7 @@ use crate::host::Host;
 use crate::limits;
 use crate::presence::IfThere;
 
-/// Programs that bring an NRI of their own, by the name of their process, and their engine.
+/// Programs with a built-in NRI, by the name of their process, and their engine.
 const ENGINES: [(&str, &str); 6] = [
     ("containerd", "containerd"),
     ("crio", "CRI-O"),
@@ -33,7 +33,7 @@ const ENGINES: [(&str, &str); 6] = [
     ("dockerd", "Docker"),
 ];
 
-/// Why there is no socket for plugins.
+/// The reason for having no plugin socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoPlugins {
     /// `disable_connections`.
@@ -45,7 +45,7 @@ pub(crate) enum NoPlugins {
 }
 
 impl NoPlugins {
-    /// What is at `path`.
+    /// Describes the obstacle at `path`.
     pub(crate) fn of(&self, path: &Path) -> String {
         match self {
             Self::Taken(listener) => format!("{listener} listens on {}", path.display()),
@@ -53,7 +53,7 @@ impl NoPlugins {
         }
     }
 
-    /// What an operator can do about it.
+    /// The remedy for the operator.
     pub(crate) fn remedy(&self, path: &Path) -> String {
         match self {
             Self::Taken(listener) => listener.remedy(),
@@ -107,7 +107,7 @@ impl SocketListener {
         self.engine.map(name_for_install)
     }
 
-    /// What an operator can do about it.
+    /// The remedy for the operator.
     pub(crate) fn remedy(&self) -> String {
         match self.engine_to_install() {
             Some(engine) => format!(
@@ -176,7 +176,7 @@ fn canonical(path: &Path) -> PathBuf {
 /// A socket that this process listens on.
 #[derive(Debug)]
 pub(crate) struct Bound {
-    /// Where others connect.
+    /// The listening socket.
     pub listener: UnixListener,
     /// Its file.
     pub file: SocketFile,
@@ -247,7 +247,7 @@ pub(crate) fn for_plugins(config: &Config) -> std::result::Result<Bound, NoPlugi
 }
 
 /// Closes a folder to other users that was made for this socket alone: a kubelet makes one, readable by
-/// everybody, for a pod that mounts it before the daemon is there. Any other folder stays as it is.
+/// all users, for a pod that mounts it before the daemon runs. Any other folder stays as it is.
 fn close_to_others(folder: &Path, config: &Config) -> std::io::Result<()> {
     let there = std::fs::metadata(folder)?;
     let is_open = there.permissions().mode() & 0o077 != 0;
@@ -259,13 +259,13 @@ fn close_to_others(folder: &Path, config: &Config) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What keeps a daemon from opening the socket for plugins, where none runs.
+/// The reason why a daemon could not open the plugin socket, where none runs.
 pub(crate) fn obstacle(path: &Path, host: &Host) -> Option<NoPlugins> {
     unused(path, host).err()
 }
 
-/// The socket at `path` on which no process listens any more, if one is there. Whatever else is
-/// found there belongs to another process and stays.
+/// Returns the stale socket at `path`, on which no process listens, if there is one. Any other file
+/// there belongs to another process and stays.
 fn unused(path: &Path, host: &Host) -> std::result::Result<Option<SocketFile>, NoPlugins> {
     let failed = |why: &str| Err(NoPlugins::Failed(format!("{}: {why}", path.display())));
     let before = SocketFile::of(path).or_absent();
@@ -302,7 +302,7 @@ fn put_in_place(temporary: &Path, path: &Path, stale: Option<SocketFile>) -> std
     match rename(flags) {
         Ok(()) => match stale.map_or(Ok(true), |stale| stale.is_at(temporary)) {
             Ok(true) => Ok(true),
-            // Whose the other one is, is not known: it gets its place again.
+            // The owner of the other socket is not known: it gets its place again.
             is_ours => rename(RenameFlags::EXCHANGE).map_err(Into::into).and(is_ours),
         },
         Err(Errno::EXIST | Errno::NOENT) => Ok(false),
@@ -312,7 +312,7 @@ fn put_in_place(temporary: &Path, path: &Path, stale: Option<SocketFile>) -> std
     }
 }
 
-/// Listens on `path` with this mode and group from the first moment on, whatever is there.
+/// Listens on `path` with this mode and group from the first moment on, replacing any file there.
 ///
 /// # Errors
 /// Fails when the folder refuses.

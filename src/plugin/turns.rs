@@ -174,7 +174,7 @@ impl Turns {
         state.in_hand == 0 && state.waiting.iter().all(VecDeque::is_empty)
     }
 
-    /// Waits until the plugin answers nothing any more, and keeps it so.
+    /// Acquires every turn, so that the plugin stays idle.
     pub(super) async fn all(&self) -> Vec<Turn> {
         let concurrency = lock(&self.0).concurrency;
         let mut turns = Vec::with_capacity(concurrency);
@@ -299,7 +299,7 @@ fn lock(state: &Mutex<TurnState>) -> MutexGuard<'_, TurnState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long the caller of a creation waits, and the plugins that it is not waited for.
+/// The deadline of a creation's caller, and the busy plugins that the creation skipped.
 struct CallerDeadline {
     until: Instant,
     busy: RefCell<Vec<(String, Busy)>>,
@@ -349,7 +349,7 @@ mod tests {
 
     type Log = Arc<Mutex<Vec<&'static str>>>;
 
-    /// Waits for a turn in a task of its own, and writes down that it came.
+    /// Waits for a turn in a task, and logs its name when it came.
     fn wait(
         turns: &Arc<Turns>,
         log: &Log,
@@ -480,7 +480,7 @@ mod tests {
         assert_eq!(waiting.len(), 15);
         let said = refused.unwrap().to_string();
         assert!(said.contains("requests to answer first at 2000 ms each"), "{said}");
-        // What has happened is told however long it takes.
+        // Events that have happened are delivered however long it takes.
         let mut told =
             Box::pin(turns.acquire(Rank::UnderWay, Some(RequestSubject::default()), None));
         assert!(tokio::time::timeout(Duration::ZERO, &mut told).await.is_err());

@@ -33,7 +33,7 @@ const STAMP: &str = "boot_id";
 /// boot.
 pub(super) const CONNECTED: &str = "plugins.json";
 
-/// What a daemon one version ahead writes: downgrading by one loses nothing.
+/// The schema of a daemon one version ahead: downgrading by one loses nothing.
 const NEXT: u32 = SCHEMA + 1;
 
 /// The folders, opened once: a record is written many times in a container's life.
@@ -100,7 +100,7 @@ impl RecordFolders {
         }
     }
 
-    /// Replaces a file, which is not to be removed any more.
+    /// Replaces a file, and cancels its pending removal.
     fn replace(&self, kind: &'static str, name: &str, bytes: &[u8]) -> Result<()> {
         files::replace_at(self.folder(kind), name, bytes)?;
         self.unremoved.borrow_mut().remove(&(kind, name.to_owned()));
@@ -261,13 +261,13 @@ pub(super) fn is_stamped(dir: &Path, boot_id: &str) -> Result<bool> {
 fn stamp_of(dir: &Path) -> Result<Option<String>> {
     let path = dir.join(STAMP);
     match files::read_own_text(&path, limits::OWN_FILE).if_there() {
-        // What is no file of text names no boot, and is replaced.
+        // A file that is not text names no boot, and is replaced.
         Err(error) if !error.may_pass() => Ok(None),
         read => read.doing(|| format!("reading {}", path.display())),
     }
 }
 
-/// Notes that they are.
+/// Notes the boot of these records.
 pub(super) fn stamp(dir: &Path, boot_id: &str) -> Result<()> {
     files::replace(&dir.join(STAMP), boot_id.as_bytes())
 }
@@ -381,7 +381,7 @@ fn keep<T>(
     for (path, record) in records {
         match check(&record) {
             (SCHEMA | NEXT, true) => kept.push(record),
-            // Another boot: none of its containers exists any more.
+            // Another boot: its containers do not exist.
             (_, false) => {
                 let _stale = std::fs::remove_file(&path);
             }

@@ -149,7 +149,7 @@ pub struct Container {
     /// The exit code, if it is known.
     #[serde(default)]
     pub exit_code: Option<i32>,
-    /// Why it is not running any more, in the words of the CRI, where that is known.
+    /// Why it no longer runs, in the words of the CRI, where that is known.
     #[serde(default)]
     pub status_reason: String,
     /// A message for operators.
@@ -176,10 +176,10 @@ pub struct Container {
     pub patched: Option<Patched>,
     /// The plugins' changes.
     pub changes: Vec<Change>,
-    /// What `exec` carries over, where the list of changes does not have all of it.
+    /// The values that `exec` carries over, where the list of changes is incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_values: Option<Vec<ProcessValue>>,
-    /// What a wrapper has to know of it for `exec`, while the daemon has to know of each.
+    /// Facts that a wrapper needs for `exec`, while the daemon has to know of each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec_subject: Option<ExecSubject>,
     /// Why it was refused, if it was.
@@ -189,13 +189,13 @@ pub struct Container {
     pub refused_at: i64,
     /// Omissions: skipped plugins, and values that were not applied.
     pub skipped: Vec<Skipped>,
-    /// What was done although a rule in audit mode would refuse it.
+    /// Changes that were made although a rule in audit mode would refuse them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub would_refuse: Vec<RuleHit>,
-    /// What injections in audit mode would have set.
+    /// Values that injections in audit mode would have set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub would_inject: Vec<WouldInject>,
-    /// What injections left to the container or to others.
+    /// Values that injections left to the container or to others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gave_way: Vec<GaveWay>,
     /// Values that the engine repeats, and that do not come into force.
@@ -249,8 +249,7 @@ impl Container {
         self.state == Lifecycle::Created && self.in_flight.as_ref().is_some_and(starts)
     }
 
-    /// What `exec` and `kill` have to know of it; `None` where that is nothing, or no process of it
-    /// runs any more.
+    /// The mark for `exec` and `kill`; `None` where they need none, or none of its processes runs.
     pub fn mark(&self) -> Option<Mark> {
         if matches!(self.state, Lifecycle::Stopped | Lifecycle::Removed) {
             return None;

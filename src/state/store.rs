@@ -16,7 +16,7 @@ use super::disk::{self, LoadedRecords, RecordFolders};
 use super::index::Index;
 use super::{Container, ContainerKey, Lifecycle, Pod, Wire};
 
-/// How many removed or refused containers `explain` still answers for (D27).
+/// Removed or refused containers that `explain` still answers for (D27).
 const REMEMBERED: usize = 1000;
 
 /// How many removed containers' records stay on disk, for containers that may be re-created under
@@ -38,7 +38,7 @@ pub struct Store {
     pods: BTreeMap<String, Pod>,
     gone: VecDeque<Container>,
     gone_pods: VecDeque<Pod>,
-    /// Those of them whose record is still on disk, oldest first.
+    /// The keys of `gone` whose record is still on disk, oldest first.
     kept: VecDeque<ContainerKey>,
     incarnations: u64,
     /// Containers whose record could not be written.
@@ -150,7 +150,7 @@ impl Store {
         self.containers.get(key).map(Rc::as_ref)
     }
 
-    /// The same, shared: it stays as it is now.
+    /// Returns a shared snapshot of the container.
     pub fn shared(&self, key: &ContainerKey) -> Option<Rc<Container>> {
         self.containers.get(key).cloned()
     }
@@ -160,7 +160,7 @@ impl Store {
         self.containers.values().map(Rc::as_ref)
     }
 
-    /// The same, shared.
+    /// Returns shared snapshots of all containers.
     pub fn all_shared(&self) -> Vec<Rc<Container>> {
         self.containers.values().cloned().collect()
     }
@@ -244,7 +244,7 @@ impl Store {
         self.containers.insert(key, Rc::new(container));
     }
 
-    /// Changes a record, on disk first. An unknown key is no error: it was removed meanwhile.
+    /// Changes a record, on disk first. An unknown key is ignored: it was removed meanwhile.
     ///
     /// # Errors
     /// Fails when the disk refuses; memory is unchanged then.

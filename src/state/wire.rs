@@ -12,7 +12,7 @@ use crate::formats::protobuf;
 pub struct Wire(pub Arc<[u8]>);
 
 impl Wire {
-    /// The message without these fields of its own; a malformed one is kept as it is.
+    /// The message without these top-level fields; a malformed one is kept as it is.
     pub fn without(bytes: &[u8], fields: &[u64]) -> Self {
         let mut kept = Vec::with_capacity(bytes.len());
         for field in protobuf::fields(bytes) {

@@ -28,10 +28,10 @@ use crate::daemon::run_dir::RunDir;
 use crate::daemon::server::http::{self, MetricsServer};
 use crate::daemon::shared::Daemon;
 
-/// How often the files are read while an error in them refuses creates.
+/// Interval at which the files are read while an error in them refuses creates.
 const FIXED_CHECK: Duration = Duration::from_millis(500);
 
-/// What a reload changes.
+/// The parts of the daemon that a reload changes.
 pub(crate) struct Reloads<'d> {
     pub(crate) daemon: &'d Rc<Daemon>,
     pub(crate) run_dir: &'d RunDir,
@@ -114,7 +114,7 @@ impl Reloads<'_> {
         outcome
     }
 
-    /// What the files have that is not in force.
+    /// Compares the files with the configuration in force.
     fn check(&self, is_dry: bool) -> Result<(Reloaded, Loaded)> {
         let loaded = self.started_with.read();
         if let Some(problem) = loaded.refusal() {
@@ -187,7 +187,7 @@ impl Reloads<'_> {
         enabled::catch_up(self.daemon);
         self.started_with.put_in_force(loaded);
         self.run_dir.note_configuration(loaded);
-        // A plugin's declaration may count now, or not any more.
+        // A plugin's declaration may have begun or ceased to count.
         admission::record_protecting_plugins(self.daemon);
     }
 }

@@ -31,7 +31,7 @@ use crate::daemon::server::session;
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::folders::WatchedFolder;
 
-/// How often the directory is checked without an event: a mount over it sends none, and the kernel
+/// Interval of the checks without an event: a mount over the directory sends none, and the kernel
 /// may have no watch left. A daemon that is started meanwhile waits longer than this.
 const CHECK: Duration = Duration::from_secs(2);
 
@@ -143,7 +143,7 @@ impl RunDir {
         before.iter().for_each(JoinHandle::abort);
     }
 
-    /// Removes the socket's file: wrappers find no daemon here any more.
+    /// Removes the socket's file, so that wrappers find no daemon here.
     pub(crate) fn leave(&self) {
         if let Some(file) = self.socket.get() {
             file.remove(&self.daemon.config().daemon_socket());

@@ -22,12 +22,12 @@ use crate::daemon::registry::process_name;
 use crate::daemon::registry::roster::LaunchRecord;
 use crate::daemon::shared::Daemon;
 
-/// How often the folders are checked. A change is acted upon when two checks see the same: a file
-/// that is being copied must not be executed.
+/// Interval of the checks of the folders. A change takes effect when two checks see the same: a
+/// file that is being copied must not be executed.
 const FOLDER_CHECK: Duration = Duration::from_secs(1);
 
-/// How often it is checked whether there is a folder, beside the watch over its path: a link on the way
-/// may lead to a place that is not watched.
+/// Interval of the checks for an absent folder, beside the watch over its path: a link on the way may
+/// lead to a place that is not watched.
 const ABSENT_CHECK: Duration = Duration::from_secs(60);
 
 /// The pause before an exited plugin is started again: the first and the longest.
@@ -37,14 +37,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// A plugin that ran for this long begins with the first pause again.
 const STEADY: Duration = Duration::from_secs(60);
 
-/// The plugin files to run, by name; `None` tells the task of a plugin to end it.
+/// The plugin files to run, by name; `None` makes a plugin's task stop it.
 type WantedPlugins = BTreeMap<String, Sender<Option<PluginFile>>>;
 
 /// Keeps the pre-installed plugins running for ever.
 pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
     let look = || {
         let config = daemon.config();
-        // What cannot be known now is looked at again.
+        // A state that cannot be known now is looked at again.
         let _counts_as_before = daemon.registry.pre_installed.look(&config);
         plugin::discover(&config.plugin_path, &config.plugin_config_path)
     };
@@ -76,8 +76,8 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
     }
 }
 
-/// Waits while there is no folder of plugins, until something happens near its path or a reload may
-/// have named another.
+/// Waits while the folder of plugins does not exist, until something happens near its path or a
+/// reload may have named another.
 async fn until_there_is_a_folder(daemon: &Daemon) {
     let path = daemon.config().plugin_path.clone();
     while matches!(presence::exists(&path), Ok(false)) {
@@ -138,8 +138,8 @@ fn follow(
     }
 }
 
-/// Whether a plugin goes on: its file is there, or that cannot be known, or its configuration cannot
-/// be read.
+/// Whether a plugin keeps running: its file is there, or that cannot be known, or its configuration
+/// cannot be read.
 fn stays(id: &str, (found, unusable): &(Vec<PluginFile>, Vec<Unusable>)) -> bool {
     let may_be_it = |file: &Unusable| match file.kind {
         UnusableKind::Folder => true,
@@ -215,8 +215,8 @@ async fn end_of(run: &mut Option<LaunchedRun>) {
     }
 }
 
-/// The run that goes on: the one that was started, once it has the place of the one before; else
-/// the one before, if it still lasts.
+/// The run that stays: the new one once it has taken the old one's place; else the old one, if it
+/// still lasts.
 async fn which_stays(
     before: Option<LaunchedRun>,
     started: Option<LaunchedRun>,
@@ -225,7 +225,7 @@ async fn which_stays(
     let Some(mut started) = started else { return before };
     let Some(before) = before else { return Some(started) };
     if started.takes_part().await {
-        // The one before ends by itself, once it has answered its last request.
+        // The old one ends once it has answered its last request.
         return Some(started);
     }
     started.ended().await;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who may connect under a plugin's name (`[plugin.NAME] from`, decision D44), by what the kernel
-//! says of the process that connected, and by our own records of pods.
+//! Decides which processes may connect under a plugin's name (`[plugin.NAME] from`, decision D44),
+//! by the kernel's facts about the process that connected, and by our own records of pods.
 //!
 //! Nothing that a process says of itself counts. A PID is only a number, so the process is held by
 //! a descriptor: the one that the kernel made when it connected (SO_PEERPIDFD, from Linux 6.5 on),
@@ -33,7 +33,7 @@ pub(super) fn peer_of(daemon: &Daemon, stream: &impl AsFd) -> PluginPeer {
         (Some(_), Some(pid)) => facts_of(daemon, pid),
         _ => PeerFacts::default(),
     };
-    // A user that is not known is none that may connect.
+    // An unknown user may not connect.
     let uid = peer.map_or(u32::MAX, |peer| peer.uid());
     PluginPeer { pid, uid, process, facts }
 }
@@ -73,7 +73,7 @@ fn facts_of(daemon: &Daemon, pid: u32) -> PeerFacts {
 /// Whether the process executes this host's file of that path: a container has its own files under
 /// the same names.
 fn is_program_of_host(host: &Host, pid: u32, program: &str) -> bool {
-    // What cannot be looked at proves nothing.
+    // A file that cannot be looked at proves nothing.
     let file =
         |path: &Path| std::fs::metadata(path).or_absent().map(|meta| (meta.dev(), meta.ino()));
     let executed = file(&host.path(format!("/proc/{pid}/exe")));

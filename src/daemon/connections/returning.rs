@@ -94,7 +94,7 @@ pub(crate) fn expect_at_start(daemon: &Daemon) {
     expect_remembered(daemon, presence::insist(|| remembered(daemon)));
 }
 
-/// The same for a daemon that serves already.
+/// Lets creates wait, like [`expect_at_start`], in a daemon that serves already.
 pub(crate) fn expect(daemon: &Daemon) {
     expect_remembered(daemon, remembered(daemon));
 }
@@ -177,7 +177,7 @@ pub(super) fn cgroup(daemon: &Daemon, pid: u32) -> String {
     lines().max_by_key(|path| path.len()).unwrap_or_default().to_owned()
 }
 
-/// Whether systemd would restart it: a service of its own, not one that belongs to a session.
+/// Whether systemd would restart it: a system service, not part of a session.
 fn is_service(cgroup: &str) -> bool {
     let last = cgroup.rsplit('/').next().unwrap_or_default();
     cgroup.starts_with("/system.slice/") && last.ends_with(".service")

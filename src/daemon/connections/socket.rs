@@ -31,7 +31,7 @@ use crate::daemon::watch::pidfd;
 use crate::error::{Error, Result};
 use crate::presence::IfThere;
 
-/// How often the path is checked even without an event.
+/// Interval of the checks of the path without an event.
 const PATH_CHECK: Duration = Duration::from_secs(10);
 
 /// How seldom the daemon connects to a process that the kernel does not list with the path: an
@@ -85,10 +85,10 @@ pub(crate) fn open(daemon: &Rc<Daemon>) {
     keep(daemon);
 }
 
-/// Goes on with the socket of the program before.
+/// Resumes the socket of the previous program.
 ///
 /// # Errors
-/// Fails when its descriptor is no listener.
+/// Fails when its descriptor is not a listener.
 pub(crate) fn resume(daemon: &Rc<Daemon>, saved: &SavedSocket) -> Result<()> {
     let slot = &daemon.registry.socket;
     let since = saved.since;
@@ -111,11 +111,11 @@ pub(crate) fn resume(daemon: &Rc<Daemon>, saved: &SavedSocket) -> Result<()> {
     Ok(())
 }
 
-/// The plugin socket as another configuration wants it.
+/// The change of the plugin socket that another configuration needs.
 pub(crate) enum SocketChange {
     /// As it is.
     None,
-    /// The same path, another mode or group.
+    /// A new mode or group for this path.
     Mode,
     /// No socket.
     Off,
@@ -145,7 +145,7 @@ pub(crate) fn prepare(daemon: &Daemon, next: &Config) -> Result<SocketChange> {
     }
 }
 
-/// Drops a socket that was prepared in vain.
+/// Drops a prepared socket that is not needed.
 pub(crate) fn abandon(change: SocketChange, next: &Config) {
     if let SocketChange::Bound(bound) = change {
         bound.file.remove(&next.socket_path);
@@ -339,7 +339,7 @@ fn look_again(daemon: &Rc<Daemon>, path: &Path) -> Option<PathHolder> {
     }
 }
 
-/// Takes over the path: no process listens there any more.
+/// Takes over the path, on which no process listens.
 fn take_path(daemon: &Rc<Daemon>, bound: Bound) {
     let was_bystander = daemon.is_bystander();
     let config = daemon.config();

@@ -48,8 +48,8 @@ impl Registration {
         self.0.0.borrow().upgrade()
     }
 
-    /// Waits until the connection is a plugin's that is no longer being synchronized; whether it
-    /// takes part then. A connection that never becomes a plugin is waited for without end.
+    /// Waits until a plugin has registered over the connection and is no longer being synchronized;
+    /// returns whether it takes part. The wait has no bound if no plugin registers.
     pub(super) async fn takes_part(&self) -> bool {
         let plugin = loop {
             let is_set = self.0.1.notified();

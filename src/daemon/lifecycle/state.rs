@@ -53,8 +53,8 @@ pub(crate) fn mark_running(
     Ok(())
 }
 
-/// What plugins changed is in force from here on: an earlier entry of the audit log would also be
-/// there for a container that never came to be.
+/// Writes the plugins' changes to the audit log once they are in force: an earlier entry would also
+/// be there for a container whose creation failed.
 fn audit_creation(daemon: &Daemon, key: &ContainerKey) {
     if let Some(record) = daemon.container(key) {
         daemon.audit_applied(key, &record.changes);
@@ -83,7 +83,7 @@ pub(crate) fn mark_not_created(daemon: &Daemon, key: &ContainerKey) {
     });
 }
 
-/// The container's process has exited; false if that was known, or there is no container.
+/// Records that the container's process has exited; false without a change to record.
 pub(crate) fn mark_stopped(daemon: &Daemon, key: &ContainerKey) -> bool {
     let Some(record) = daemon.container(key) else { return false };
     if matches!(record.state, Lifecycle::Stopped | Lifecycle::Removed) {
@@ -121,8 +121,8 @@ pub(crate) fn learn_exit_status(daemon: &Daemon, key: &ContainerKey) {
     });
 }
 
-/// The runtime has deleted the container, and its engine keeps it: the engine's own document is of
-/// no use any more.
+/// The runtime has deleted the container, and its engine keeps it: the engine's own document is no
+/// longer needed.
 pub(crate) fn mark_deleted(daemon: &Daemon, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     log_failure("recording a delete", daemon.host.point(Point::DaemonDeleted));

@@ -20,7 +20,7 @@ use crate::engine::{EngineKind, folder_until_removed};
 use crate::presence::{self, Backoff};
 use crate::state::{Container, ContainerKey};
 
-/// How many deleted containers are kept for their engine; beyond that the oldest count as removed.
+/// Deleted containers that are kept for their engine; beyond that the oldest count as removed.
 const MOST: usize = 1000;
 
 /// The engine's folder of this container.
@@ -114,7 +114,7 @@ fn deleted(daemon: &Daemon, home: &Path, name: Option<&OsStr>) -> Vec<Rc<Contain
     records
 }
 
-/// Notifies plugins of those of `records` that are gone, in a task of its own: plugins may be slow.
+/// Notifies plugins in a task of the `records` whose containers are gone: plugins may be slow.
 fn gone(daemon: &Rc<Daemon>, records: Vec<Rc<Container>>) {
     if records.is_empty() {
         return;
@@ -130,7 +130,7 @@ fn gone(daemon: &Rc<Daemon>, records: Vec<Rc<Container>>) {
     });
 }
 
-/// Removes a deleted container that its engine does not keep any more, or in any case.
+/// Removes a deleted container if its engine no longer keeps it, or in any case.
 async fn remove_unless_kept(
     daemon: &Rc<Daemon>,
     record: &Container,

@@ -83,7 +83,7 @@ pub(crate) async fn arrives(daemon: &Rc<Daemon>, description: &Description) -> R
     deliver_run(daemon, &description.pod.id).await
 }
 
-/// The same before plugins connect; they see the pod when they are synchronized.
+/// Records such a pod before plugins connect; they see it when they are synchronized.
 pub(crate) fn adopt_arrived(daemon: &Daemon, description: &Description) -> Result<()> {
     put(daemon, Pod { state: PodState::Ready, ..record(daemon, description, None) })
 }
@@ -148,7 +148,7 @@ pub(crate) fn adopt(
 }
 
 /// A pod's sandbox was started without the daemon: plugins see the pod when they are synchronized.
-/// Where one is required, RunPodSandbox goes out with the pod's first container instead.
+/// If it requires a plugin, RunPodSandbox goes out with the pod's first container instead.
 pub(crate) fn started_without_daemon(daemon: &Daemon, id: &str) -> Result<()> {
     let known = daemon.records.read().pod(id).cloned();
     match known.filter(|pod| pod.state == PodState::Created) {
@@ -172,7 +172,7 @@ pub(crate) async fn run(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     begin(daemon, id).await
 }
 
-/// The same, with the pod's lane held.
+/// Starts the pod, with its lane held.
 async fn begin(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     if let Err(error) = set_state(daemon, id, PodState::Ready) {
         forget_if_orphan(daemon, id);
@@ -241,7 +241,7 @@ fn set_state(daemon: &Daemon, id: &str, state: PodState) -> Result<()> {
     put(daemon, pod).doing(|| format!("recording pod {id}"))
 }
 
-/// Ends the pod if it has neither a sandbox nor a member any more.
+/// Ends the pod if it has neither a sandbox nor a member left.
 pub(crate) async fn end_if_empty(daemon: &Rc<Daemon>, id: &str) {
     let lane = daemon.pod_lane(id);
     let _turn = lane.turn.lock().await;
@@ -275,7 +275,7 @@ pub(crate) async fn end(daemon: &Rc<Daemon>, id: &str) {
     forget(daemon, id);
 }
 
-/// Whether a pod still exists although none of its containers does; it does while that cannot be
+/// Whether a pod still exists although none of its containers does; true while that cannot be
 /// known.
 fn lasts(daemon: &Daemon, id: &str) -> bool {
     let store = daemon.records.read();

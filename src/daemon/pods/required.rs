@@ -25,14 +25,14 @@ use crate::plugin::{api, caller_deadline};
 use crate::rules::RuledPod;
 use crate::state::{Pod, Skipped};
 
-/// How often a wait checks whether the daemon is ending.
+/// Interval at which a wait checks whether the daemon is ending.
 const ENDING_CHECK: Duration = Duration::from_millis(200);
 
-/// Why a plugin that is required did not answer RunPodSandbox.
+/// The reasons for a required plugin's missing answer to RunPodSandbox.
 const WAS_ABSENT: &str = "was not connected at RunPodSandbox";
 const NOT_ASKED: &str = "was not asked at RunPodSandbox";
 
-/// What one pod, or one container of it, requires of plugins.
+/// The plugins that one pod, or one container of it, requires.
 pub(crate) struct Requirement<'n> {
     daemon: &'n Daemon,
     pod: api::PodSandbox,
@@ -46,7 +46,7 @@ pub(crate) struct Requirement<'n> {
 }
 
 impl<'n> Requirement<'n> {
-    /// What a container that is being created requires.
+    /// The requirement of a container that is being created.
     pub(crate) fn of_container(daemon: &'n Daemon, description: &Description) -> Self {
         let pod = record::known_pod(daemon, description);
         Self {
@@ -59,7 +59,7 @@ impl<'n> Requirement<'n> {
         }
     }
 
-    /// What a pod requires at RunPodSandbox.
+    /// The requirement of a pod at RunPodSandbox.
     pub(crate) fn of_pod(daemon: &'n Daemon, pod: &Pod) -> Self {
         let is_validated = pod.sandbox.is_some() || pod.lives_with.is_some();
         let (message, ruled) = (messages::pod(pod), events::ruled_pod(pod));
@@ -140,7 +140,7 @@ impl<'n> Requirement<'n> {
         Err(Error::new(why).hint(self.hint()))
     }
 
-    /// Whether a plugin is connected and may hear of this pod.
+    /// Whether a plugin is connected and receives this pod's events.
     fn takes_part(&self, name: &str) -> bool {
         self.daemon.registry.is_present_for(name, &self.ruled)
     }
@@ -153,7 +153,7 @@ impl<'n> Requirement<'n> {
     }
 
     /// Refuses while a protecting part of the configuration cannot be read: its protection is not
-    /// in force. Exempt namespaces go on, so that a node can be repaired.
+    /// in force. Exempt namespaces are served, so that a node can be repaired.
     fn require_sound_configuration(&self) -> Result<()> {
         let Some(why) = self.daemon.config().unreliable() else { return Ok(()) };
         if self.daemon.is_bystander() || self.is_exempt {
@@ -166,8 +166,7 @@ impl<'n> Requirement<'n> {
         Err(Error::new(why).hint(hint))
     }
 
-    /// Refuses when a required plugin was connected but did not answer, whatever its failure
-    /// policy.
+    /// Refuses when a required plugin was connected but did not answer, under any failure policy.
     pub(crate) fn require_answers(
         &self,
         silent: &[Skipped],
@@ -208,7 +207,7 @@ impl<'n> Requirement<'n> {
         self.named().into_iter().map(|name| skipped(name, NOT_ASKED)).collect()
     }
 
-    /// Those of them that are not connected.
+    /// The plugins that a container of this pod may need and that are not connected.
     pub(crate) fn absent(&self) -> Vec<Skipped> {
         let names = self.named().into_iter();
         let absent = names.filter(|name| !self.takes_part(name));
@@ -260,7 +259,7 @@ impl<'n> Requirement<'n> {
         Ok(missing)
     }
 
-    /// The same by the operator's list alone.
+    /// The missing plugins of the operator's list.
     fn missing_by_operator(
         &self,
         is_present: impl Fn(&str) -> bool,

@@ -101,7 +101,7 @@ pub(crate) fn reset_priorities() -> Result<()> {
     };
     // SAFETY: a plain system call on numbers, about this very process.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 0) };
-    // IOPRIO_WHO_PROCESS, this one, no class of its own.
+    // IOPRIO_WHO_PROCESS, this process, no I/O class.
     // SAFETY: as above.
     unsafe { libc::syscall(libc::SYS_ioprio_set, 1, 0, 0) };
     // SAFETY: as above.

@@ -43,11 +43,11 @@ pub(crate) struct OwnProcess {
     pub(crate) started_with: OnceCell<StartedWith>,
     pub(crate) reloads: Requests<ReloadRequest>,
     pub(crate) reexecs: Requests<ReexecRequest>,
-    /// Work in tasks of its own that no lane shows.
+    /// Tasks whose work no lane shows.
     pub(crate) activity: Activity,
     /// The process that stands between this one and a subreaper.
     pub(crate) stand_in: RefCell<Option<StandIn>>,
-    /// While the daemon ends, it starts no process any more.
+    /// Set while the daemon ends: it starts no further process.
     pub(crate) is_ending: Cell<bool>,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an operator asks of the daemon as a whole. The connection that receives a request does not
-//! know what carries it out: it waits for the answer.
+//! Requests of an operator to the daemon as a whole. The connection that receives a request does
+//! not know what carries it out: it waits for the answer.
 
 use std::cell::RefCell;
 use std::os::fd::RawFd;

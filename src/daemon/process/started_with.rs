@@ -83,7 +83,7 @@ impl StartedWith {
         loaded
     }
 
-    /// What `loaded` has that is not in force.
+    /// The keys in `loaded` whose values are not in force.
     pub(crate) fn changes(&self, loaded: &Loaded) -> Vec<ChangedKey> {
         let needs_restart = |changed: &ChangedKey| changed.effect == Effect::Restart;
         let mut changed = config::changes(&self.in_force.borrow(), &loaded.files);
@@ -110,7 +110,7 @@ impl StartedWith {
             Some(_) => Vec::new(),
             None => self.changes(&loaded),
         };
-        // Each call reads these by itself: the daemon is not behind.
+        // Each call reads these keys from the files: the daemon is not behind.
         changed.retain(|changed| changed.effect != Effect::Call);
         let restarts = changed.iter().filter(|changed| changed.effect == Effect::Restart);
         let files: Vec<PathBuf> =

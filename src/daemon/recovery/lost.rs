@@ -21,14 +21,14 @@ use crate::error::{Error, Result};
 use crate::presence;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
-/// So many records are looked at before other tasks have their turn: two system calls each.
+/// Records to look at before other tasks have their turn: two system calls each.
 const AT_ONCE: usize = 64;
 
-/// What an operator has to know of a record that was dropped.
+/// The note for the operator about a record that was dropped.
 const WARNING: &str = "plugins were notified of the removal; if the container still exists, no plugin receives its events \
                        any more";
 
-/// What was gone when records were looked at last.
+/// The records whose container or pod was gone at the last look.
 #[derive(Debug, Default)]
 pub(crate) struct SeenGone {
     containers: HashSet<(ContainerKey, u64)>,
@@ -221,7 +221,7 @@ mod tests {
     use crate::config::Config;
     use crate::state::{Pod, Store};
 
-    /// Where the files of containers are.
+    /// A directory for the files of containers.
     struct Place(tempfile::TempDir);
 
     impl Place {
@@ -271,7 +271,7 @@ mod tests {
         serde_json::from_value(json).unwrap()
     }
 
-    /// What is known after so many looks: containers and pods.
+    /// Returns how many containers and pods are on record after this many looks.
     async fn known_after(looks: usize, daemon: &Rc<Daemon>) -> (usize, usize) {
         let mut seen = SeenGone::default();
         for _look in 0..looks {

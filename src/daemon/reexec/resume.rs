@@ -31,17 +31,17 @@ use crate::daemon::reexec::saved::{SavedConnection, SavedDaemon, SavedInit};
 use crate::daemon::server::http::SavedMetrics;
 use crate::daemon::shared::{Daemon, log_failure};
 
-/// How long a caller may take to read the answer.
+/// The time that a caller has to read the answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
 
-/// What the program before has left.
+/// The state left by the previous program.
 pub(crate) struct Predecessor {
     saved: SavedDaemon,
     pub(crate) lock: DaemonLock,
     pub(crate) stand_in: Option<StandIn>,
 }
 
-/// Who waits for this program, and since when.
+/// The callers that wait for this program, and since when.
 pub(crate) struct Waiting {
     callers: Vec<RawFd>,
     held_at: u64,

@@ -24,7 +24,7 @@ use crate::state::ContainerKey;
 pub(super) struct SavedDaemon {
     /// The version of the program that left it.
     pub(super) version: String,
-    /// Where its records are.
+    /// The directory of its records.
     pub(super) run_dir: PathBuf,
     /// When requests were held, in nanoseconds of the monotonic clock.
     pub(super) held_at: u64,

@@ -16,7 +16,7 @@ use crate::state::ContainerKey;
 
 use super::peer::PluginPeer;
 
-/// How many events may be queued for a plugin before it is synchronized.
+/// Events that may be queued for a plugin before it is synchronized.
 const BACKLOG: usize = 10_000;
 
 /// The pod or container of an event. Plugins know a container by its ID alone; the daemon keeps by
@@ -182,7 +182,7 @@ impl ConnectedPlugin {
         self.phase_changed.notify_waiters();
     }
 
-    /// Waits until it is no longer being synchronized; whether it takes part then.
+    /// Waits until it is no longer being synchronized; returns whether it takes part.
     pub(crate) async fn takes_part(&self) -> bool {
         loop {
             let changed = self.phase_changed.notified();
@@ -196,7 +196,7 @@ impl ConnectedPlugin {
         }
     }
 
-    /// Waits until no request involves it any more.
+    /// Waits until it is in no request.
     pub(crate) async fn requests_ended(&self) {
         loop {
             let ended = self.requests_ended.notified();
@@ -247,7 +247,7 @@ impl ConnectedPlugin {
         }
     }
 
-    /// How many events are queued.
+    /// The number of queued events.
     pub(super) fn backlog(&self) -> usize {
         self.backlog.borrow().len()
     }
@@ -286,7 +286,7 @@ impl Drop for RequestUnderWay {
     }
 }
 
-/// Adds to a backlog of at most `most`; a full one is of no use any more.
+/// Adds to a backlog of at most `most`; a full one is dropped.
 fn push<T: Clone>(backlog: &mut VecDeque<T>, next: &T, most: usize) -> Result<(), String> {
     if backlog.len() >= most {
         *backlog = VecDeque::new();

@@ -67,12 +67,12 @@ pub(crate) struct Registry {
     /// Replaced plugins that still answer earlier requests.
     replaced: RefCell<Vec<Rc<ConnectedPlugin>>>,
     arrivals: Cell<u64>,
-    /// How long creates wait for the successor of a plugin that is gone.
+    /// The time that creates wait for the successor of a plugin that is gone.
     successor_wait: Cell<Duration>,
     /// Pods and containers of whose removal plugins are being notified: a plugin that connects now
-    /// would not hear of it.
+    /// would not receive it.
     ending: RefCell<HashSet<Subject>>,
-    /// Who took whose place lately.
+    /// The recent takeovers of plugins' places.
     pub(crate) takeovers: Takeovers,
     /// Connections that are not registered yet, and plugins that disconnected lately.
     pub(crate) roster: Roster,
@@ -179,7 +179,7 @@ impl Registry {
         !self.replaced.borrow().is_empty()
     }
 
-    /// How many plugins there are; one that is being replaced and its successor are one.
+    /// The number of plugins; one that is being replaced and its successor count as one.
     pub(crate) fn count(&self) -> usize {
         let connected = self.connected.borrow();
         let ids: HashSet<String> = connected.iter().map(|plugin| plugin.chained.id()).collect();
@@ -260,7 +260,7 @@ impl Registry {
         rows.as_array().into_iter().flatten().filter_map(id).collect()
     }
 
-    /// What a launched plugin printed, for `nri-runc nri plugins --logs`.
+    /// The output of a launched plugin, for `nri-runc nri plugins --logs`.
     ///
     /// # Errors
     /// One line if no launched plugin is meant.
@@ -315,7 +315,7 @@ impl Registry {
     }
 
     /// Lets a plugin that has caught up take part, in the place of all earlier connections with its
-    /// identity; returns these. They receive no new request and no event any more.
+    /// identity; returns these. They receive no further request or event.
     pub(crate) fn take_place(&self, plugin: &Rc<ConnectedPlugin>) -> Vec<Rc<ConnectedPlugin>> {
         plugin.mark_synchronized();
         let mut connected = self.connected.borrow_mut();
@@ -335,7 +335,7 @@ impl Registry {
         old
     }
 
-    /// Removes a plugin: it receives no request and no event any more.
+    /// Removes a plugin: it receives no further request or event.
     pub(crate) fn remove(&self, plugin: &Rc<ConnectedPlugin>, why: &str) {
         plugin.mark_gone();
         self.replaced.borrow_mut().retain(|other| !Rc::ptr_eq(other, plugin));
@@ -357,7 +357,7 @@ impl Registry {
             self.ending.borrow_mut().insert(subject.clone());
         }
         let connected = self.connected.borrow();
-        // What a plugin knows it goes on hearing of, until the end: rules hide beginnings.
+        // Hiding applies only to these two: a plugin receives later events of what it knows.
         let rules = self.rules();
         let begins = matches!(notification.event, Event::RunPodSandbox | Event::CreateContainer);
         let pod = (begins && rules.hides_anything()).then(|| notification.ruled_pod());
@@ -375,7 +375,7 @@ impl Registry {
         self.ending.borrow().contains(subject)
     }
 
-    /// It is no longer on record.
+    /// Notes that the subject is no longer on record.
     pub(crate) fn note_ended(&self, subject: &Subject) {
         self.ending.borrow_mut().remove(subject);
     }
@@ -432,7 +432,7 @@ impl Registry {
         (skipped, Err(failure))
     }
 
-    /// Notifies every subscriber in turn, whatever they reply; returns the failures.
+    /// Notifies every subscriber in turn, regardless of replies; returns the failures.
     pub(crate) async fn notify_each(&self, notification: &Notification) -> Vec<PluginFailure> {
         chain::notify_all(&self.subscribers(notification), notification).await
     }
@@ -457,8 +457,8 @@ impl Registry {
         }
     }
 
-    /// Notifies every subscriber in turn, whatever they reply: the event has happened. Returns the
-    /// updates of other containers that they ask for.
+    /// Notifies every subscriber in turn, regardless of replies: the event has happened. Returns
+    /// the updates of other containers that they ask for.
     pub(crate) async fn notify_all(
         &self,
         notification: &Notification,

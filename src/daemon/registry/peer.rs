@@ -23,7 +23,7 @@ pub(crate) struct PluginPeer {
     pub(crate) facts: PeerFacts,
 }
 
-/// What is known of it.
+/// The facts about the process.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct PeerFacts {
     /// The file that it executes, as it sees that path.
@@ -32,8 +32,7 @@ pub(crate) struct PeerFacts {
     pub(crate) is_hosts: bool,
     /// Whether it runs in a container that nri-runc knows.
     pub(crate) is_contained: bool,
-    /// Namespace and name of the pod in which it runs, where nobody but the engine may have written
-    /// them.
+    /// Namespace and name of the pod in which it runs, where only the engine can have written them.
     pub(crate) pod: Option<(String, String)>,
 }
 
@@ -78,7 +77,7 @@ impl PluginPeer {
         if origins.is_empty() {
             return Ok(());
         }
-        // What was read is this process's only if it has not ended since.
+        // The facts are this process's only if it has not ended since.
         match &self.process {
             None => return Err(format!("its process {} cannot be identified", self.pid)),
             Some(process) if pidfd::has_ended(process) => {

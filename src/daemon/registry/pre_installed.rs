@@ -27,7 +27,7 @@ struct Known {
     folder: PathBuf,
     /// Every `NN-name` in it; `None` until it could be read.
     files: Option<BTreeSet<String>>,
-    /// Those that are not given away; `None` if each may be a file's.
+    /// The files whose names the operator lets no other take; `None` if each may be a file's.
     owned: Option<BTreeSet<String>>,
 }
 
@@ -75,7 +75,7 @@ impl Registry {
         self.synchronized().iter().any(|chained| self.counts_as(chained, name))
     }
 
-    /// The same for a pod: a plugin that is not to hear of it takes no part.
+    /// Whether it is synchronized and no rule hides this pod from it.
     pub(crate) fn is_present_for(&self, name: &str, pod: &RuledPod) -> bool {
         self.synchronized().iter().any(|chained| {
             self.counts_as(chained, name) && self.rules().hidden_by(&chained.id(), pod).is_none()

@@ -16,14 +16,14 @@ use crate::clock::now;
 use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::text::rfc3339_nanos;
 
-/// How long, and how many, disconnected plugins are shown.
+/// Disconnected plugins that are shown: for how long, and how many.
 const SHOWN: Duration = Duration::from_secs(3600);
 const DEPARTED: usize = 64;
 
-/// How many of them may be connections that were refused.
+/// The share of them that may be refused connections.
 const REFUSED: usize = 16;
 
-/// Plugins that are not registered yet, or not any more, and plugins that are kept running.
+/// Plugins before their registration and after their end, and plugins that are kept running.
 #[derive(Default)]
 pub(crate) struct Roster {
     unregistered: RefCell<Vec<Weak<UnregisteredPlugin>>>,
@@ -72,7 +72,7 @@ impl LaunchRecord {
         self.start_failure.replace(failure);
     }
 
-    /// Why its present run is older than its file, if it is.
+    /// The reason why its present run is older than its file, if it is.
     fn outdated(&self) -> Option<String> {
         if !self.is_outdated.get() {
             return None;
@@ -96,7 +96,7 @@ impl LaunchRecord {
         self.again_at.set(Some(Instant::now() + pause));
     }
 
-    /// What its present run and the one before have printed, the older first.
+    /// The output of its present run and of the one before, the older first.
     fn output(&self) -> Value {
         let (log, before) = (self.log.borrow(), self.log_before.borrow());
         let runs = [before.as_ref(), log.as_ref()].into_iter().flatten().map(|log| {
@@ -185,8 +185,8 @@ impl Roster {
         record
     }
 
-    /// What a launched plugin printed; `wanted` is `NN-name`, a name, or the beginning of either,
-    /// that one of them has.
+    /// The output of a launched plugin; `wanted` is `NN-name`, a name, or an unambiguous beginning
+    /// of either.
     ///
     /// # Errors
     /// One line if the daemon has not launched it, or several are meant.
@@ -263,7 +263,7 @@ impl Roster {
 
     fn keep_departed(&self, at: Instant, row: Value) {
         let mut departed = self.departed.borrow_mut();
-        // A refused connection takes nobody's row by its name.
+        // A refused connection does not replace a plugin's row, although it chose the same name.
         departed.retain(|(_, other)| !is_same(other, &row) || other["refused"] != row["refused"]);
         if departed.len() >= DEPARTED {
             departed.pop_front();

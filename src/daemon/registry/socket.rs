@@ -27,7 +27,7 @@ pub(crate) struct PluginSocket {
     pub(crate) keeping: RefCell<Option<JoinHandle<()>>>,
 }
 
-/// The plugin socket, for a program that goes on with it.
+/// The plugin socket, saved for the next program.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct SavedSocket {
     /// The listener, if plugins can connect.
@@ -61,7 +61,7 @@ impl PluginSocket {
         self.problem.borrow().as_ref().map_or_else(|| "open".to_owned(), ToString::to_string)
     }
 
-    /// The same for scripts.
+    /// The state for scripts.
     pub(crate) fn to_json(&self, path: &Path) -> Value {
         let problem = self.problem.borrow();
         let (state, listener) = match problem.as_ref() {

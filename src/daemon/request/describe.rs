@@ -85,7 +85,7 @@ pub(crate) async fn describe(
     })
 }
 
-/// The same from the document of an infrastructure container that no runtime made; `None` if the
+/// Describes an infrastructure container that no runtime made, from its document; `None` if the
 /// folder has another container's.
 pub(crate) async fn describe_folder(
     daemon: &Daemon,

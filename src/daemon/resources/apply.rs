@@ -32,7 +32,7 @@ use crate::daemon::shared::lane::Lane;
 use crate::daemon::shared::messages::Classes;
 use crate::daemon::shared::{Daemon, messages};
 
-/// How long a plugin's update waits for another one of the same container.
+/// The time that a plugin's update waits for another one of the same container.
 const UPDATE_WAIT: Duration = Duration::from_secs(3);
 
 /// The result of checking an update; it holds for one incarnation of the container.
@@ -121,7 +121,7 @@ async fn set(
     }
 }
 
-/// What became of an update in the cgroups.
+/// The result of writing an update to the cgroups.
 enum DirectUpdate {
     Written,
     /// The runtime has to write it, perhaps with a part beside it in these cgroups.
@@ -465,7 +465,7 @@ fn rewrite_beside(
     rewrite_in(daemon, record, scope, &beside)
 }
 
-/// Writes again the values of `part`, none of which the kernel takes long for.
+/// Writes the values of `part` again, all of which the kernel takes quickly.
 fn rewrite_in(
     daemon: &Daemon,
     record: &Container,
@@ -476,7 +476,7 @@ fn rewrite_in(
     Ok(cgroup::carry_out(cgroups, &writes).map(drop)?)
 }
 
-/// What has to be written so that `part` is in force again; `tried` is an update that failed.
+/// The writes that bring `part` into force again; `tried` is an update that failed.
 fn rewrites(
     daemon: &Daemon,
     record: &Container,

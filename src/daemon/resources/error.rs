@@ -58,7 +58,7 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// The same with more text.
+    /// Appends text to the reason.
     pub(super) fn and(self, more: &str) -> Self {
         Self { why: format!("{}{more}", self.why), ..self }
     }

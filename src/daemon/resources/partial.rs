@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an `update` left in force: runc and crun write file by file, and undo nothing where they fail.
+//! The values that a failed `update` left in force: runc and crun write file by file, and undo nothing.
 //! The files decide, as far as they read back what was written. It only reads.
 
 use crate::cgroup;

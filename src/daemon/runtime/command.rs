@@ -18,10 +18,10 @@ use crate::state::Container;
 
 use crate::daemon::watch::pidfd;
 
-/// How long a runtime may take (D8: the cap of an update).
+/// The time that a runtime has (D8: the cap of an update).
 const RUNTIME_WAIT: Duration = Duration::from_secs(30);
 
-/// How often a process is checked that has no descriptor to wait for.
+/// Interval of checks of a process without a descriptor to wait for.
 const REAP_CHECK: Duration = Duration::from_millis(10);
 
 /// The most that is read of its stderr, in bytes.
@@ -46,7 +46,7 @@ pub(crate) async fn run(record: &Container, words: &[&str], stdin: &[u8]) -> Res
 }
 
 /// Waits for the child, bounded, and with `process` without polling. A child that does not exit is
-/// killed; its end, which may take long inside the kernel, is awaited in a task of its own.
+/// killed; a task awaits its end, which may take long inside the kernel.
 async fn ended(
     mut child: Child,
     process: Option<&OwnedFd>,

@@ -30,7 +30,7 @@ enum Match {
 /// One line if none matches.
 pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Value, String> {
     let store = daemon.records.read();
-    // An infrastructure container is explained as its pod; one that never had a pod, by itself.
+    // An infrastructure container is explained as its pod; as itself if it never had a pod.
     let is_shown = |container: &&Container| {
         let is_gone = container.state == Lifecycle::Removed;
         !container.is_sandbox || is_gone && explain_pod::newest(&store, &container.pod).is_none()
@@ -84,7 +84,7 @@ fn rank(daemon: &Daemon, container: &Container, wanted: &str) -> Option<Match> {
     key.id.starts_with(wanted).then_some(Match::Prefix)
 }
 
-/// Whether only their IDs tell them apart.
+/// Whether they differ only in their IDs.
 fn have_one_name(daemon: &Daemon, found: &[&Container]) -> bool {
     let mut names = found.iter().map(|container| (pod_of(daemon, container), &container.name));
     let first = names.next();
@@ -178,7 +178,7 @@ fn explained(daemon: &Daemon, container: &Container) -> Value {
     document
 }
 
-/// What a rule in audit mode would have refused.
+/// The changes that a rule in audit mode would have refused.
 fn would_refuse(container: &Container) -> Value {
     let rows = container.would_refuse.iter().map(|hit| {
         json!({
@@ -193,7 +193,7 @@ fn would_refuse(container: &Container) -> Value {
     rows.collect()
 }
 
-/// What injections in audit mode would have set.
+/// The values that injections in audit mode would have set.
 fn would_inject(container: &Container) -> Value {
     let rows = container.would_inject.iter().map(|would| {
         json!({
@@ -207,7 +207,7 @@ fn would_inject(container: &Container) -> Value {
     rows.collect()
 }
 
-/// What injections left to the container, or to plugins.
+/// The fields that injections left to the container, or to plugins.
 fn gave_way(container: &Container) -> Value {
     let rows = container.gave_way.iter().map(|gave_way| {
         let to = (!gave_way.to.is_empty()).then_some(&gave_way.to);

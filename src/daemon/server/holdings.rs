@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon holds at this moment, for metrics, `/readyz` and `status`.
+//! Counts of the daemon's current objects, for metrics, `/readyz` and `status`.
 
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::shared::Daemon;

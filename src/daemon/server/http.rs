@@ -37,7 +37,7 @@ const PAGE_AGE: Duration = Duration::from_millis(100);
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
-/// Where metrics are served now.
+/// The listener that serves metrics, and its task.
 #[derive(Debug, Default)]
 pub(crate) struct MetricsServer {
     task: Option<JoinHandle<()>>,
@@ -46,7 +46,7 @@ pub(crate) struct MetricsServer {
     listener: Option<(RawFd, MetricsListener)>,
 }
 
-/// The listener, for a program that goes on with it.
+/// The listener, saved for the next program.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SavedMetrics {
     pub(crate) descriptor: RawFd,
@@ -176,7 +176,7 @@ async fn accept(daemon: &Rc<Daemon>, listener: OpenListener) {
     }
 }
 
-/// Binds a socket that root alone can connect to, in place of one that nobody listens at. Any other
+/// Binds a socket that root alone can connect to, in place of one without a listener. Any other
 /// file stays.
 async fn bind(path: &Path) -> Result<UnixListener> {
     let doing = || format!("listening at {}", path.display());

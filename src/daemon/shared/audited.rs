@@ -63,7 +63,7 @@ impl Daemon {
         self.audit(key, || refusal(verb, error));
     }
 
-    /// The same where the command was about a pod.
+    /// Writes an entry about a refused command for a pod.
     pub(crate) fn audit_pod_refusal(&self, id: &str, verb: &str, error: &Error) {
         self.audit_pod(id, || refusal(verb, error));
     }

@@ -27,7 +27,7 @@ pub(crate) struct Caches {
 }
 
 impl Caches {
-    /// Where cgroups are mounted. A host with many containers has many mounts.
+    /// The mount points of cgroups. A host with many containers has many mounts.
     ///
     /// # Errors
     /// Fails when the mount table cannot be read.

@@ -45,14 +45,14 @@ pub(crate) fn snapshot(store: &Store) -> (Vec<api::PodSandbox>, Vec<Rc<Container
     (pods_shown(store).map(messages::pod).collect(), containers)
 }
 
-/// What a plugin is synchronized with, at one moment.
+/// The snapshot with which a plugin is synchronized.
 pub(crate) struct Moment {
     /// The pods as they are sent.
     pub(crate) pods: Vec<Encoded>,
     pub(crate) containers: Vec<Rc<Container>>,
     /// All of them.
     pub(crate) about: HashSet<Subject>,
-    /// What rules hide from the plugin, each with the rule.
+    /// The pods and containers that rules hide from the plugin, each with the rule.
     pub(crate) hidden: Vec<(Subject, String)>,
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn ruled_pod_of(store: &Store, container: &Container) -> RuledPod {
     )
 }
 
-/// What a wrapper has to know of a container for `exec`.
+/// The facts about a container that a wrapper needs for `exec`.
 pub(crate) fn exec_subject(store: &Store, container: &Container) -> ExecSubject {
     let RuledPod { namespace, labels, engine, handler, is_doubtful } =
         ruled_pod_of(store, container);
@@ -92,8 +92,8 @@ pub(crate) fn is_shown_more(store: &Store, before: &Rules, now: &Rules, plugin: 
         })
 }
 
-/// The same, shared, to be held while it is encoded, and without what rules hide from this plugin.
-/// It does not learn of what is ending either: it would never hear of the end.
+/// A snapshot of shared records, to be held while it is encoded, without those that rules hide from
+/// this plugin. It lacks those that are ending too: the plugin would never receive their end.
 pub(crate) fn snapshot_shared(
     store: &Store,
     rules: &Rules,

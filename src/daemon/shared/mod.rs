@@ -110,8 +110,8 @@ impl Daemon {
         shown_more
     }
 
-    /// Has each container's mark say what `exec` needs, while the configuration in force wants to know
-    /// of each (D51).
+    /// Adds to each container's mark what `exec` needs, while the configuration in force needs to know
+    /// of each `exec`; else removes it (D51).
     pub(crate) fn mark_execs(&self) {
         let is_wanted = self.config().wants_execs();
         self.records.mark_execs(is_wanted);
@@ -173,12 +173,12 @@ impl Daemon {
         events::of_pod(&self.records.read(), event, id)
     }
 
-    /// A container is no longer on record.
+    /// Notes that a container is no longer on record.
     pub(crate) fn note_forgotten(&self, key: &ContainerKey) {
         self.registry.note_ended(&Subject::Container(key.clone()));
     }
 
-    /// A pod is no longer on record.
+    /// Notes that a pod is no longer on record.
     pub(crate) fn note_forgotten_pod(&self, id: &str) {
         self.registry.note_ended(&Subject::Pod(id.to_owned()));
     }
@@ -188,7 +188,7 @@ impl Daemon {
         self.watch_init_with(record, None);
     }
 
-    /// The same, with the watch over the container's folder since its creation.
+    /// Queues it with the watch over the container's folder since its creation.
     pub(crate) fn watch_init_with(&self, record: &Container, folder: Option<StartWatch>) {
         let watches = &self.watches.init_watches;
         let init = InitProcess::open(&self.host, record, folder, watches);

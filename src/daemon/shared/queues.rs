@@ -33,7 +33,7 @@ pub(crate) struct QueueReceiver<T> {
 }
 
 impl<T> QueueReceiver<T> {
-    /// The next piece of work; none once nothing can be queued any more.
+    /// The next piece of work; none once all senders are gone.
     pub(crate) async fn recv(&mut self) -> Option<T> {
         let work = self.receiver.recv().await;
         self.queued.set(self.queued.get().saturating_sub(1));

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::mark::ExecSubject;
 use crate::state::{Container, ContainerKey, Pod, Store};
 
-/// How often a write is tried again on a disk that refused it.
+/// Interval of attempts to write on a disk that refused it.
 const DISK_RETRY: Duration = Duration::from_secs(1);
 
 /// The records of pods and containers, in memory and on disk.
@@ -45,13 +45,13 @@ impl Records {
         self.marks_execs.set(is_wanted);
     }
 
-    /// What a wrapper has to know of a container for `exec`, but for its folder.
+    /// The facts about a container that a wrapper needs for `exec`, but for its folder.
     fn exec_subject(&self, container: Option<&Container>) -> Option<ExecSubject> {
         let container = container.filter(|_| self.marks_execs.get())?;
         Some(events::exec_subject(&self.read(), container))
     }
 
-    /// A change of a record, and of what `exec` has to know of it then.
+    /// A change of a record, and of the facts that `exec` needs.
     fn and_mark<F: FnOnce(&mut Container)>(
         &self,
         key: &ContainerKey,

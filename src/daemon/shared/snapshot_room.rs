@@ -7,7 +7,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 /// The requests that are on their way at once, in bytes.
 const ROOM: usize = 64 << 20;
 
-/// What counts as one, in bytes: a snapshot of a small node waits for no other.
+/// Bytes of one permit: a snapshot of a small node waits for no other.
 const UNIT: usize = 64 << 10;
 
 /// Room for snapshots. A plugin that does not answer gives its share back after its time-out.

@@ -39,15 +39,15 @@ pub(super) struct Admitted {
     pub(super) bundle: Bundle,
 }
 
-/// What the plugins' replies make of a container that is being created; nothing is written yet.
+/// The container to create, with the plugins' replies; nothing is written yet.
 pub(super) struct Adjusted {
     pub(super) merged: Merged,
     pub(super) patched: PatchedSpec,
-    /// What the names in the adjustment stand for on this host.
+    /// The resolved names of the adjustment.
     pub(super) names: Resolved,
 }
 
-/// The same, before it is known whether this node has everything for it.
+/// The container to create, before it is known whether this node has everything for it.
 struct Edited {
     adjusted: Adjusted,
     container: Option<api::Container>,
@@ -102,7 +102,7 @@ async fn describe_and_record(
     Ok((bundle, description))
 }
 
-/// Notes the plugins that a create waited for in vain.
+/// Notes the plugins that did not connect while a create waited for them.
 fn note_late(daemon: &Daemon, record: &mut Container, late: Vec<String>) {
     let reason = "was expected to connect and did not in time";
     let late = late.into_iter().map(|plugin| Skipped { plugin, reason: reason.to_owned() });

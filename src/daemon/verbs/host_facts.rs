@@ -105,7 +105,7 @@ pub(crate) async fn patch(
 }
 
 /// Plugins receive what was written, not what was asked for: names stand for more than they say,
-/// some values follow others, and lists have an order of their own.
+/// some values follow others, and lists are sorted in their own way.
 fn write(
     document: &[u8],
     adjust: &api::ContainerAdjustment,

@@ -22,10 +22,10 @@ use crate::state::{GaveWay, Skipped, WouldInject};
 /// The injections for one container.
 #[derive(Default)]
 pub(super) struct ChosenInjections {
-    /// Those that are merged with the plugins' answers, in order.
+    /// The injections that are merged with the plugins' answers, in order.
     pub(super) enforced: Vec<Injected>,
-    /// Those in audit mode: owner, the fields that each would set by itself, and whether it would
-    /// replace what is there.
+    /// The injections in audit mode: owner, the fields that each alone would set, and whether it
+    /// would replace a value.
     audited: Vec<(String, Vec<String>, bool)>,
 }
 
@@ -78,8 +78,8 @@ impl Admitted {
         Ok(())
     }
 
-    /// What an injection sets, once it is certain that this node and this document can take it by
-    /// itself; with the names of the fields if that had to be tried.
+    /// The values of an injection, once it is certain that this node and this document can take it
+    /// alone; with the names of the fields if that had to be tried.
     async fn prepare(
         &self,
         injection: &Arc<Injection>,

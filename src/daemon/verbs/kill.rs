@@ -14,10 +14,10 @@ use crate::presence::IfThere;
 use crate::procfs;
 use crate::state::{Container, Lifecycle};
 
-/// How long a `kill` waits for plugins, so that the answer reaches a wrapper that waits a second.
+/// The time that a `kill` waits for plugins: the answer must reach a wrapper that waits a second.
 pub(crate) const KILL_WAIT: Duration = Duration::from_millis(900);
 
-/// How long it waits for exits of members that are not reported yet, and how often it looks.
+/// The time that it waits for exits of members that are not reported yet, and the interval.
 const EXITS_WAIT: Duration = Duration::from_millis(300);
 const EXITS_CHECK: Duration = Duration::from_millis(5);
 
@@ -46,7 +46,7 @@ fn will_end(daemon: &Daemon, sandbox: &Container, signal: u8) -> bool {
     if exit_status::has_exited(&daemon.host, sandbox) {
         return true; // The pod is over, whatever this signal does.
     }
-    // What is not known to end is reported when it ends.
+    // An end that is not certain is reported when it happens.
     let dispositions = procfs::dispositions(&daemon.host, pid).or_absent().flatten();
     signal == KILL
         || dispositions.is_some_and(|process| {

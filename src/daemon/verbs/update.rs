@@ -40,8 +40,8 @@ use crate::spec::overlay::{self, UpdateOutcome};
 use crate::spec::owned;
 use crate::state::{Change, Container, ContainerKey, PendingUpdate, RepeatedValue, Updating};
 
-/// How long an update waits for another one of the same container: less than the wrapper's time-out
-/// (D8).
+/// The time that an update waits for another one of the same container: less than the wrapper's
+/// time-out (D8).
 const WRITE_WAIT: Duration = Duration::from_secs(20);
 
 /// The plugins' replies about the updated container itself.
@@ -105,7 +105,7 @@ pub(crate) async fn update(
     Ok((proceed, Some(proposed)))
 }
 
-/// What the plugins are asked about.
+/// The subject of the request to plugins.
 enum EnginesQuestion {
     /// The engine changes these values.
     Changed(Block),

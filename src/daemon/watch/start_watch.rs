@@ -24,7 +24,7 @@ use crate::presence::{self, IfThere};
 
 const FIFO: &str = "exec.fifo";
 
-/// How often the folder is looked for. From its creation to the opening of the fifo runc needs more
+/// Interval of looks for the folder. From its creation to the opening of the fifo runc needs more
 /// than ten milliseconds.
 const FOLDER_CHECK: Duration = Duration::from_millis(2);
 
@@ -47,8 +47,8 @@ impl StartWatch {
         Self { folder, events, is_over, has_fifo: false, was_written: false }
     }
 
-    /// Looks for the folder from now on, on a thread of its own: a daemon that is busy for those
-    /// ten milliseconds would be too late. The thread ends when it has found the folder.
+    /// Looks for the folder from now on in a thread: a daemon that is busy for those ten
+    /// milliseconds would be too late. The thread ends when it has found the folder.
     pub(crate) fn watch_in_background(&self) {
         let (folder, events) = (self.folder.clone(), Arc::clone(&self.events));
         let is_over = Arc::clone(&self.is_over);

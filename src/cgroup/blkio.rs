@@ -217,7 +217,7 @@ fn plan_max(io: &BlockIoResources, files: &SeenFiles<'_>, writes: &mut Vec<Write
     writes.push(Write { undo, ..write("", "io.max", text(after), field) });
 }
 
-/// What a file says, by device.
+/// Reads the lines of a file, by device.
 fn lines(text: Option<String>) -> BTreeMap<Device, String> {
     let text = text.unwrap_or_default();
     let found = text.lines().filter_map(|line| line.split_once(' '));

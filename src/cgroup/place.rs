@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where a container's cgroups are: by its init process, and by its runtime's state where that
-//! has them.
+//! Finds a container's cgroups: by its init process, and by its runtime's state where that names
+//! them.
 //!
 //! An init process may have moved itself below the cgroup that its runtime made (systemd in a
 //! container does): the runtime's record counts if the process is at or below it, and nothing is
@@ -21,7 +21,7 @@ use super::CgroupFiles;
 /// The controllers that are written to.
 const WRITTEN: [&str; 8] = ["", "blkio", "cpu", "cpuset", "devices", "hugetlb", "memory", "pids"];
 
-/// Which of the two kinds of cgroups has the controllers.
+/// The kind of cgroups that has the controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// v1, or hybrid.
@@ -30,7 +30,7 @@ pub(crate) enum Layout {
     V2,
 }
 
-/// Where the kernel shows cgroups on this host.
+/// The mount points of cgroups on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mounts {
     layout: Layout,
@@ -133,7 +133,7 @@ impl Cgroups {
         Ok(Self { layout: mounts.layout, dirs })
     }
 
-    /// Those at `path` of every hierarchy, where an engine makes a pod's: there need be no process.
+    /// The cgroups at `path` of every hierarchy, as an engine's pod has them: without a process.
     pub(crate) fn at(host: &Host, mounts: &Mounts, path: &str) -> Option<Self> {
         let below = below(Path::new(path), Path::new("/"))?;
         let place = |(_root, at): &(PathBuf, PathBuf)| host.path(at.join(&below));

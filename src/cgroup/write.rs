@@ -34,7 +34,7 @@ pub(crate) struct AppliedWrite {
 pub(crate) struct WriteError {
     /// Path of the resource.
     pub field: String,
-    /// What happened, in one line.
+    /// The failure, in one line.
     pub why: String,
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn carry_out(
 ) -> Result<Vec<AppliedWrite>, WriteError> {
     let mut done: Vec<(&Write, String)> = Vec::new();
     for write in writes {
-        // What is not known could not be put back.
+        // A value that cannot be read could not be put back.
         let before = match cgroups.text(write.controller, &write.file) {
             // Files that are only written, such as devices.allow.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
@@ -124,8 +124,8 @@ pub(crate) fn reads_as(cgroups: &Cgroups, write: &Write) -> bool {
 /// Limits are rounded down to a page, which has 64 KiB on some machines.
 const LARGEST_PAGE: u64 = 64 << 10;
 
-/// Whether the kernel's number of bytes is what it makes of the wanted one; below zero is no limit,
-/// which v1 says as its largest number.
+/// Whether the kernel rounded the wanted number of bytes to this one; below zero lifts the limit,
+/// which v1 shows as its largest number.
 fn is_rounded(now: &str, wanted: &str) -> bool {
     match (now.parse::<u64>(), wanted.parse::<u64>()) {
         (Ok(now), Ok(wanted)) => now <= wanted && wanted - now < LARGEST_PAGE,
@@ -162,7 +162,7 @@ fn put(cgroups: &Cgroups, write: &Write) -> Result<(), String> {
     Ok(())
 }
 
-/// A value of several lines is several settings of one file: each is a write of its own.
+/// Writes each line of a value separately: each is a setting of the file.
 fn put_lines(path: &Path, value: &str) -> Result<(), String> {
     let mut options = std::fs::OpenOptions::new();
     let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
@@ -171,7 +171,7 @@ fn put_lines(path: &Path, value: &str) -> Result<(), String> {
     let mut file = options.open(path).map_err(said)?;
     let mut lines = value.split('\n').filter(|line| !line.is_empty()).peekable();
     if lines.peek().is_none() {
-        // What was empty, such as a cpuset of v2, is emptied by an empty line.
+        // An empty line empties a file that was empty before, such as a cpuset of v2.
         return file.write_all(b"\n").map_err(said);
     }
     lines.try_for_each(|line| file.write_all(format!("{line}\n").as_bytes()).map_err(said))

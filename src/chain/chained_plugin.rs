@@ -19,12 +19,12 @@ use crate::config::{Config, OnFailure, PluginSettings};
 use crate::error::{Error, quoted};
 use crate::plugin::{Event, Outcome, Plugin, Policy};
 
-/// Time-outs in a row after which a plugin that stays connected is not waited for any more, until
-/// something comes from it. NRI: the reference waits its full time-out each time (BUG-48).
+/// Consecutive time-outs after which the daemon no longer waits for a connected plugin, until it
+/// sends something. NRI: the reference waits its full time-out each time (BUG-48).
 const HANGING_STRIKES: u32 = 3;
 
-/// How long a hanging plugin is left alone: one that lost a request may never send another frame
-/// unasked.
+/// The time that a hanging plugin is not called: one that lost a request may never send another
+/// frame unasked.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Unknown fields of one plugin that are logged, so that numbers made up at random end.
@@ -60,7 +60,7 @@ impl Cause {
 pub struct PluginFailure {
     /// `NN-name`.
     pub plugin: String,
-    /// What kind of failure it is.
+    /// The kind of failure.
     pub cause: Cause,
     /// One line that names the plugin and, if its reply is missing, the request.
     pub text: String,
@@ -115,13 +115,13 @@ impl PluginFailure {
 pub enum PluginReply<T> {
     /// It answered.
     Answer(T),
-    /// It did not reply, and the request goes on without it; the reason, without its name.
+    /// It did not reply, and the request continues without it; the reason, without its name.
     Skipped(String),
     /// The request fails.
     Refusal(PluginFailure),
 }
 
-/// What the operator's settings come to for one plugin. A reload replaces them as a whole.
+/// The operator's settings for one plugin. A reload replaces them as a whole.
 #[derive(Debug, Clone)]
 struct Terms {
     policy: Policy,
@@ -145,7 +145,7 @@ impl Terms {
     }
 }
 
-/// What was counted of a plugin, for a program that goes on with it.
+/// A plugin's counters, saved for the next program.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct SavedCounts {
     requests: u64,
@@ -202,7 +202,7 @@ impl ChainedPlugin {
         }
     }
 
-    /// The same, while a mistake in the operator's settings leaves its rights unknown: it may
+    /// Marks the plugin's rights as unknown because of a mistake in the operator's settings: it may
     /// refuse requests, and its changes are dropped.
     #[must_use]
     pub fn with_unknown_rights(self, mistake: Option<&str>) -> Self {
@@ -233,7 +233,7 @@ impl ChainedPlugin {
         }
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub fn save_counts(&self) -> SavedCounts {
         SavedCounts {
             requests: self.requests.get(),
@@ -321,7 +321,7 @@ impl ChainedPlugin {
         self.strikes.get() >= HANGING_STRIKES
     }
 
-    /// What it may set.
+    /// The plugin's rights.
     ///
     /// # Errors
     /// Fails when the operator's settings name a field that does not exist.
@@ -357,7 +357,7 @@ impl ChainedPlugin {
         }
     }
 
-    /// Whether it timed out so often in a row that waiting again is in vain. A frame from it ends
+    /// Whether it timed out so often in a row that waiting for it has no use. A frame from it ends
     /// that, and so does [`RETRY_AFTER`].
     fn is_hanging(&self) -> bool {
         let since = self.struck_at.get().map_or(Duration::ZERO, |at| at.elapsed());

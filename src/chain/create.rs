@@ -53,7 +53,7 @@ impl ChainObserver for () {}
 pub struct ChainError {
     /// Why.
     pub failure: PluginFailure,
-    /// How many subscribers had been asked by then.
+    /// The number of subscribers asked by then.
     pub asked: usize,
 }
 
@@ -84,7 +84,7 @@ async fn merge(
 /// The injections of one request on its way through the chain.
 struct Injecting<'a> {
     scope: &'a RuleScope<'a>,
-    /// Those that are not merged yet, in order.
+    /// The injections that are not merged yet, in order.
     left: &'a [Injected],
     /// The others, with what each may set.
     done: Vec<(String, Rights)>,
@@ -109,7 +109,7 @@ impl Injecting<'_> {
         Ok(creation)
     }
 
-    /// What gives way and did not have to is set now.
+    /// Sets the values of injections that give way, where no other value stands.
     fn settle(&self, creation: Creation) -> Result<Creation, PluginFailure> {
         let settled = creation.settle();
         settled.map_err(|error| {

@@ -34,12 +34,12 @@ impl Notification {
         Self { event, pod, container, root: String::new(), resources: None, origin }
     }
 
-    /// The same about a container below this runtime root.
+    /// Sets the runtime root of its container.
     pub fn below(self, root: &str) -> Self {
         Self { root: root.to_owned(), ..self }
     }
 
-    /// The same about a pod of this engine.
+    /// Sets the engine of its pod.
     pub fn of_engine(self, engine: &str, is_doubtful: bool) -> Self {
         Self { origin: (engine.to_owned(), is_doubtful), ..self }
     }
@@ -71,8 +71,8 @@ pub async fn notify_until_refused(
     Ok(())
 }
 
-/// Notifies every subscriber in turn, whatever they reply: it has happened. Returns the failures.
-/// NRI: in the reference the first failure keeps it from the others (BUG-44, BUG-47).
+/// Notifies every subscriber in turn, regardless of replies: the event has happened. Returns the
+/// failures. NRI: in the reference the first failure keeps it from the others (BUG-44, BUG-47).
 pub async fn notify_all(
     subscribers: &[Rc<ChainedPlugin>],
     notification: &Notification,

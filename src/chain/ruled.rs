@@ -37,13 +37,13 @@ impl<'a> RuleScope<'a> {
         Self { rules: &NONE, subject: None, pods: &() }
     }
 
-    /// The same rules in a request without a container of its own.
+    /// The rules for a request that is about no container.
     #[must_use]
     pub fn about_nothing(rules: &'a Rules, pods: &'a dyn PodsOfContainers) -> Self {
         Self { rules, subject: None, pods }
     }
 
-    /// What a plugin may set in the container of the request, and in those that its reply names.
+    /// The fields that a plugin may set in the request's container, and in those its reply names.
     ///
     /// # Errors
     /// Fails when the operator's settings for the plugin cannot be read.
@@ -63,7 +63,7 @@ impl<'a> RuleScope<'a> {
         Ok(Rc::new(self.rules.rights(&rights, &member.id(), self.subject, named, self.pods)))
     }
 
-    /// What an injection may set in the container of the request.
+    /// The fields that an injection may set in the container of the request.
     pub(super) fn rights_of_injection(&self, id: &str) -> Rights {
         self.rules.rights(&Rights::default(), id, self.subject, std::iter::empty(), self.pods)
     }

@@ -37,7 +37,7 @@ const VALID: [&str; 23] = [
     "commands = [\"/bin/*\"]",
 ];
 
-/// What an operator's slip or an earlier version may put into a file.
+/// Lines that an operator's slip or an earlier version may put into a file.
 const SLIPS: [&str; 35] = [
     "[[rules]]",
     "[[exec_rules]]",
@@ -156,7 +156,7 @@ impl Place {
         crate::files::replace(&self.0.path().join(SNAPSHOT), text.as_bytes()).unwrap();
     }
 
-    /// What the TOML parser alone makes of these lines.
+    /// Parses these lines with the TOML parser alone.
     fn parse(&self, lines: &[String]) -> (Config, Vec<Problem>) {
         let (mut config, mut problems) = (Config::default(), Vec::new());
         let file = self.file().display().to_string();

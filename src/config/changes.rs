@@ -18,7 +18,7 @@ pub(crate) struct ChangedKey {
     /// Its value in TOML, or its default; none where it has neither.
     pub before: Option<String>,
     pub after: Option<String>,
-    /// What makes the new value take effect.
+    /// The step that makes the new value take effect.
     pub effect: Effect,
 }
 

@@ -38,8 +38,8 @@ pub(super) struct TableList {
     pub(super) protects: bool,
     pub(super) read: ReadTables,
     pub(super) add_plain: AddPlain,
-    /// What holds while the files that have such tables cannot be read: nothing is known of what they
-    /// permit.
+    /// Sets the safest value while the files that have such tables cannot be read: their
+    /// permissions are unknown.
     pub(super) close: fn(&mut Config),
     /// Its keys, for `docs/config.md`.
     pub(super) markdown: fn() -> String,

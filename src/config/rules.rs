@@ -20,7 +20,7 @@ pub(crate) const INJECTIONS: &str = "inject:";
 /// The right to have a container evicted, beside the fields.
 pub(crate) const EVICTION: &str = "Eviction";
 
-/// What happens if a plugin does what a rule does not permit.
+/// The reaction to a plugin's request that a rule does not permit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RuleMode {
     /// It is refused.

@@ -8,7 +8,7 @@ use toml_edit::{ArrayOfTables, Item, TableLike, Value};
 use super::lists::TableMistake;
 use super::spelling::nearest;
 
-/// What a value may be.
+/// The form of a value.
 pub(super) enum Shape {
     /// A text.
     Text,

@@ -33,7 +33,7 @@ pub(crate) fn text(files: &Files) -> String {
     parts.collect()
 }
 
-/// What the daemon of `run_dir` keeps; `None` where none has kept anything, or no text.
+/// Reads the snapshot of the daemon in `run_dir`; `None` if it is missing or not text.
 ///
 /// # Errors
 /// Fails when that cannot be known.

@@ -28,7 +28,7 @@ use super::dry_run::{DryRun, DryRunObserver, Later, now};
 use super::line::ScriptState;
 use crate::plugin::json::{read, show, show_list};
 
-/// What to print.
+/// The form of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Output {
     /// A unified diff.
@@ -49,7 +49,7 @@ pub(crate) struct AdjustOptions {
     pub id: Option<String>,
     /// Adjustments in place of plugins; `-` is standard input.
     pub apply: Option<PathBuf>,
-    /// What to print.
+    /// The form of the output.
     pub output: Output,
     /// Whether to change the bundle.
     pub write: bool,
@@ -100,7 +100,7 @@ fn verdict(merged: &Merged, id: &str) -> Value {
     })
 }
 
-/// What the document becomes on this host.
+/// Applies the adjustment to the document on this host.
 fn apply(config: &Config, host: &Host, document: &[u8], merged: &Merged) -> Result<PatchedSpec> {
     let adjust = &merged.adjust;
     let blamed = |error: PatchError| blame(merged, &error);
@@ -126,8 +126,8 @@ fn apply(config: &Config, host: &Host, document: &[u8], merged: &Merged) -> Resu
     Ok(patched)
 }
 
-/// Warns about what the runtime of this machine would not honour. That is no refusal here: the
-/// bundle may be meant for another runtime.
+/// Warns about values that the runtime of this machine would not honour. A dry run does not refuse
+/// them: the bundle may be meant for another runtime.
 fn doubt(config: &Config, adjust: &api::ContainerAdjustment, names: &Resolved) {
     if !resolve::needs_runtime(adjust, names) {
         return;
@@ -208,7 +208,7 @@ fn merge(
     Ok(creation.finish())
 }
 
-/// Asks plugins on an event loop of its own.
+/// Asks plugins on a new event loop.
 fn ask(
     config: Config,
     options: &AdjustOptions,

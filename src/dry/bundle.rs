@@ -25,7 +25,7 @@ pub(super) struct DryRunBundle {
     original: Original,
 }
 
-/// What a bundle is, without an engine that says it.
+/// A bundle as its files describe it, without an engine.
 pub(super) struct DescribedBundle {
     pub(super) role: Role,
     pub(super) pod: api::PodSandbox,
@@ -95,8 +95,8 @@ impl DryRunBundle {
         placed
     }
 
-    /// What changes, in the form of `diff -u`. A document on one line, as engines write it, is
-    /// laid out for the eye first.
+    /// The changes, in the form of `diff -u`. A document on one line, as engines write it, is
+    /// indented first.
     pub(super) fn diff(&self, new: &[u8]) -> String {
         let is_laid_out = self.document().iter().filter(|byte| **byte == b'\n').count() > 1;
         let (old, new) = if is_laid_out {

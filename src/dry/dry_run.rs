@@ -25,7 +25,7 @@ use crate::rules::{RuledPod, Rules};
 
 use super::line::ScriptState;
 
-/// How long a disconnected plugin may take to end.
+/// The time that a disconnected plugin has to end.
 const DISCONNECT_WAIT: Duration = Duration::from_secs(10);
 
 /// A value that an observer has now or later, or why there is none.
@@ -154,14 +154,14 @@ impl DryRun {
         active.map(|(member, _)| Rc::clone(member)).collect()
     }
 
-    /// The plugins that take part and may hear of this pod.
+    /// The plugins that take part and receive this pod's events.
     pub(super) fn registered_for(&self, pod: &RuledPod) -> Vec<Rc<ChainedPlugin>> {
         let mut members = self.registered();
         members.retain(|member| self.rules.hidden_by(&member.id(), pod).is_none());
         members
     }
 
-    /// Those of them that are subscribed to `event`.
+    /// The plugins of [`Self::registered_for`] that are subscribed to `event`.
     pub(super) fn subscribers(&self, event: Event, pod: &RuledPod) -> Vec<Rc<ChainedPlugin>> {
         let mut members = self.registered_for(pod);
         members.retain(|member| member.plugin.is_subscribed(event));
@@ -254,7 +254,7 @@ impl DryRun {
         !self.config.disable_connections
     }
 
-    /// Which of these plugins are not synchronized; without names, whether none at all is.
+    /// The plugins of these that are not synchronized; without names, whether there is any plugin.
     pub(super) fn missing(&self, names: &[String]) -> Vec<String> {
         match names {
             [] if self.registered().is_empty() => vec!["any plugin".to_owned()],

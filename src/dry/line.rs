@@ -83,7 +83,7 @@ pub(super) struct Malformed {
     pub(super) why: String,
 }
 
-/// How long `wait` waits without a `timeout`.
+/// The time-out of a `wait` without `timeout`.
 const DEFAULT_WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reads one line.
@@ -100,7 +100,7 @@ pub(super) fn parse(text: &str) -> Result<ScriptLine, Malformed> {
     }
 }
 
-/// What is wrong with a line of a script, if anything.
+/// Checks a line of a script.
 ///
 /// # Errors
 /// One line for a person.
@@ -112,8 +112,8 @@ fn command(object: &Map<String, Value>) -> Result<Command, String> {
     const KINDS: [&str; 6] = ["answer", "call", "state", "cancel", "wait", "disconnect"];
     let kind = KINDS.into_iter().find(|kind| object.contains_key(*kind));
     let kind = kind.ok_or_else(|| format!("it must have one of: {}", KINDS.join(", ")))?;
-    // A recorder adds `at`, which distinguishes its lines from those written by hand, and to its
-    // state the plugins.
+    // A recorder adds `at`, which distinguishes its lines from other scripts', and to its state the
+    // plugins.
     let is_recorded = object.contains_key("at");
     let may = |key: &str| match kind {
         "answer" => matches!(key, "reply" | "error" | "state"),

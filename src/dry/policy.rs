@@ -15,8 +15,8 @@ use crate::rules::{RuledPod, Rules, report};
 
 use super::bundle::{DescribedBundle, DryRunBundle};
 
-/// What the rules say about a bundle, for these plugins, the pre-installed ones, and those that the
-/// configuration names.
+/// The rules' decisions about a bundle, for these plugins, the pre-installed and the configured
+/// ones.
 ///
 /// # Errors
 /// Fails when the bundle cannot be read.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `replay`: a script of requests in, one line of JSON each; what the plugins made of them out.
+//! `replay`: a script of requests in, one line of JSON each; the plugins' answers out.
 //!
 //! A call starts when its line is read, and calls run side by side. `wait` holds back the lines
-//! after it; `answer` lines, and a `cancel` of a call under way, are taken at once, whatever is
-//! held back. The first call after the state of a recording waits for the recording's plugins.
+//! after it; `answer` lines, and a `cancel` of a call under way, are never held back. The first
+//! call after the state of a recording waits for the recording's plugins.
 //! It passes requests on as they are: no ordering rule, no undo, no deduplication.
 
 use std::cell::{Cell, RefCell};
@@ -39,7 +39,7 @@ pub(crate) struct ReplayOptions {
     pub ask_sync: bool,
     /// Wait for an answer to UpdateContainers.
     pub ask_updates: bool,
-    /// How long a recording waits for its plugins.
+    /// The time that a recording waits for its plugins.
     pub wait_timeout: Duration,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn run(config: Config, options: ReplayOptions) -> Result<()> {
         .doing(|| "starting the event loop")?;
     let local = tokio::task::LocalSet::new();
     let ended = local.block_on(&runtime, play(config, options, script));
-    // A script that is never closed must not delay the end: its reader is a thread of its own.
+    // A script that is never closed must not delay the end: a thread reads it.
     runtime.shutdown_background();
     ended
 }

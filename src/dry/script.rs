@@ -30,7 +30,7 @@ pub(super) fn open(file: Option<&Path>) -> Result<Box<dyn BufRead + Send>> {
     }
 }
 
-/// Reads on a thread of its own: standard input may be anything, and block.
+/// Reads in a thread: standard input may be anything, and block.
 ///
 /// # Errors
 /// Fails when no thread can be started.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Looks values up in the bytes of a Bolt database (format 2, go.etcd.io/bbolt): buckets within
-//! buckets, each a tree of pages. Its pages are never changed in place, so bytes that were read
-//! while somebody wrote hold the state of a moment before, or are torn; everything is bounded,
-//! and what does not fit is not there. It never writes.
+//! buckets, each a tree of pages. Its pages are never changed in place, so bytes read during a
+//! write hold the state of a moment before, or are torn; everything is bounded, and a value that
+//! does not fit counts as absent. It never writes.
 
 use crate::fnv::fnv64;
 
@@ -30,10 +30,10 @@ pub(crate) struct BoltDatabase<'b> {
     root: usize,
 }
 
-/// What stands behind a key.
+/// The value of a key.
 enum Value<'b> {
     Plain(&'b [u8]),
-    /// A bucket with pages of its own.
+    /// A bucket with pages.
     Pages(usize),
     /// A small one, within its value.
     Inline(&'b [u8]),

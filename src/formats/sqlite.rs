@@ -16,12 +16,12 @@ const DEPTH: usize = 20;
 pub(crate) struct SqliteDatabase<'b> {
     bytes: &'b [u8],
     page_size: usize,
-    /// What of a page rows may use.
+    /// Bytes of a page that rows may use.
     usable: usize,
 }
 
 impl<'b> SqliteDatabase<'b> {
-    /// Reads the header; a database that keeps its newest rows elsewhere is none to us.
+    /// Reads the header; `None` for a database that keeps its newest rows in another file.
     pub(crate) fn open(bytes: &'b [u8]) -> Option<Self> {
         let header = bytes.get(..100)?;
         let page_size = match number(&header[16..18]) {

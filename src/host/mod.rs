@@ -5,7 +5,7 @@
 //!   goes through [`Host::path`], so that a test can lay a tree of files elsewhere.
 //! * Side effects: each thing we do to a disk, a cgroup or another process passes a named
 //!   [`Point`], where a test can make it fail, stall, or kill us. Only a build with the feature
-//!   `faults` can: the programs of packages have none of it.
+//!   `faults` can: the packaged programs have no such code.
 //!
 //! It never decides anything, and costs one comparison when nothing is set.
 
@@ -116,8 +116,8 @@ impl Host {
         }
     }
 
-    /// Where the absolute host path `path` is to be found. One that lies below the root already,
-    /// as those that are derived from a test's own bundle, is not moved twice.
+    /// The place of the absolute host path `path`. One that lies below the root already, as those
+    /// derived from a test's bundle do, is not moved twice.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         if path.starts_with(&self.root) {

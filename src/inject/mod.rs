@@ -26,9 +26,9 @@ pub struct Injection {
     pub section: InjectionSection,
     /// `inject:NAME`.
     pub id: String,
-    /// What it sets, but for the seccomp profile in a file.
+    /// The fields that it sets, but for the seccomp profile in a file.
     adjust: api::ContainerAdjustment,
-    /// Why no container can take it, whatever its document is like.
+    /// The reason why no container can take it.
     unfit: Option<String>,
 }
 
@@ -41,7 +41,7 @@ pub struct Injected {
     pub index: String,
     /// Whether it is merged like an answer; otherwise it gives way.
     pub is_always: bool,
-    /// What it sets.
+    /// The fields that it sets.
     pub adjust: api::ContainerAdjustment,
 }
 
@@ -85,7 +85,7 @@ impl Injections {
         self.0.iter()
     }
 
-    /// Those that are about this container, each with why that is not proven, if it is not. A rule
+    /// The injections for this container, each with the reason if that match is not proven. A rule
     /// that hides a pod from an injection keeps it out.
     pub fn for_container(
         &self,
@@ -182,7 +182,7 @@ impl Injection {
         }
     }
 
-    /// What it sets. A seccomp profile is read here, so this may block.
+    /// Returns the fields it sets. A seccomp profile is read here, so this may block.
     ///
     /// # Errors
     /// Fails when a value of it cannot be set in any container, or its profile cannot be read.
@@ -244,7 +244,7 @@ pub(crate) fn unfit(config: &Config) -> Vec<String> {
     lines.collect()
 }
 
-/// What the part of a document sets.
+/// Turns the part of a document into an adjustment.
 fn adjustment_of(document: &Value) -> Result<api::ContainerAdjustment> {
     let spec = Spec::parse(document.to_string().as_bytes())?;
     let annotations = document.get("annotations").and_then(Value::as_object);

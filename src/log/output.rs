@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the lines of the log go. Nothing here blocks: a journal, a syslog or a terminal that does not
+//! Writes the lines of the log. Nothing here blocks: a journal, a syslog or a terminal that does not
 //! read must never stop the daemon's loop (D53). Lines that cannot be written now wait in a bounded
 //! queue; beyond it they are counted and lost. A socket that its owner bound anew is connected again.
 
@@ -27,12 +27,12 @@ const QUEUED_BYTES: usize = 1 << 20;
 /// Lines that were lost since this process started.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// How many lines were lost, because nothing read them or the file could not be written.
+/// The number of lines lost, because nothing read them or the file could not be written.
 pub(crate) fn lost() -> u64 {
     LOST.load(Relaxed)
 }
 
-/// Where lines go.
+/// The destination of lines.
 #[derive(Debug)]
 pub(super) enum LogTarget {
     /// Standard error, reopened so that it does not block; itself where it is a file or a socket.
@@ -116,8 +116,8 @@ fn send(path: &Path, socket: &mut Option<UnixDatagram>, line: &[u8]) -> io::Resu
     if let Some(connected) = socket {
         match connected.send(line) {
             Ok(_) => return Ok(()),
-            // Its reader is slow, or it is no longer the one at this path: a process that holds the
-            // old socket keeps it open.
+            // Its reader is slow, or another socket is at this path: a process that holds the old
+            // socket keeps it open.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(_closed) => *socket = None,
         }

@@ -95,7 +95,7 @@ global_asm!(
     "    movups [r8 + 32], xmm6",
     "    movups [r8 + 48], xmm7",
     "    ret",
-    // The same from the end: the first 64 bytes are loaded first and stored last.
+    // Backwards: the first 64 bytes are loaded first and stored last.
     "70: movups xmm4, [rsi]",
     "    movups xmm5, [rsi + 16]",
     "    movups xmm6, [rsi + 32]",

@@ -21,7 +21,7 @@ use crate::limits;
 use crate::presence::IfThere;
 use crate::spec::patch::Class;
 
-/// What the kernel takes for a weight.
+/// The weights that the kernel takes.
 const WEIGHTS: std::ops::RangeInclusive<u64> = 10..=1000;
 
 /// The keys of a class for limits per device, and their names in the OCI specification.
@@ -32,7 +32,7 @@ const LIMITS: [(&str, &str); 4] = [
     ("ThrottleWriteIOPS", "throttleWriteIOPSDevice"),
 ];
 
-/// What the class means: `linux.resources.blockIO`, or nothing for the empty class.
+/// Resolves the class: `linux.resources.blockIO`, or nothing for the empty class.
 pub(super) fn class(
     name: &str,
     file: Option<&Path>,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the file of a CDI device leaves open of a device node comes from the node on the host, as
-//! in CDI's reference library (`fillMissingInfo`): type, numbers and, also where these are given,
-//! the mode. Without a mode, a runtime makes a node that everyone may open.
+//! Completes a device node that a CDI file leaves incomplete, from the node on the host, as CDI's
+//! reference library does (`fillMissingInfo`): type, numbers and, also where these are given, the
+//! mode. Without a mode, a runtime makes a node that every user may open.
 //!
 //! The owner is not the host's: a node without one belongs to the container's user
 //! (`spec/patch/resolved.rs`). It only reads.

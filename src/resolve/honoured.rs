@@ -231,7 +231,7 @@ fn needs_of_resources(
     resolved: &Resolved,
     add: &mut impl FnMut(&str, What),
 ) {
-    // What no runtime would take is refused by the patch.
+    // The patch refuses values that no runtime would take.
     let overlay = overlay_of(resources, resolved).unwrap_or_default();
     for (section, members) in &overlay {
         for (key, value) in members.as_object().into_iter().flatten() {
@@ -319,7 +319,7 @@ impl Filter {
 }
 
 impl What {
-    /// What of this the runtime is known to lack.
+    /// The part that the runtime is known to lack, if any.
     fn lacking(&self, runtime: &Features) -> Option<String> {
         let said = runtime.said.as_ref();
         let linux = said.and_then(|said| said.linux.as_ref());
@@ -407,7 +407,7 @@ fn lacks(
     enabled.map_or_else(|| before(runtime, runc, crun), |enabled| !enabled)
 }
 
-/// The same for network devices and memory policies, which each crun that has them names.
+/// Whether it lacks network devices or memory policies, which each crun that has them names.
 fn lacks_unless_named(enabled: Option<bool>, runtime: &Features) -> bool {
     lacks(enabled, runtime, (1, 4, 0), (u32::MAX, 0, 0))
 }
@@ -432,7 +432,7 @@ fn lacks_option(
     let extensions = linux.and_then(|linux| linux.mount_extensions.as_ref());
     let idmap = extensions.and_then(|extensions| extensions.idmap.as_ref()?.enabled);
     match option {
-        // The runtime has a word of its own for these, beside the list.
+        // The runtime reports these outside the list.
         "idmap" | "ridmap" if idmap == Some(false) => true,
         "idmap" | "ridmap" if must_name(runtime) => idmap.is_none(),
         "idmap" => runtime.is_before(RuntimeKind::Runc, (1, 2, 0)),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the names in an adjustment stand for on this host, before the pure patch: CDI devices,
-//! block I/O and RDT classes; and whether the real runtime honours what plugins ask for.
+//! Resolves the names in an adjustment on this host, before the pure patch: CDI devices, block I/O
+//! and RDT classes; and checks whether the real runtime honours what plugins ask for.
 //!
-//! It reads files through the host door and writes none. It knows neither daemon nor bundle, so
-//! a dry run calls it as well. A name that means nothing here is refused in one line (decisions
-//! D23, D24), never skipped.
+//! It reads files through the host door and writes none. It knows neither daemon nor bundle, so a
+//! dry run calls it as well. A name that does not exist here is refused in one line (decisions D23,
+//! D24), never skipped.
 //! Reference: BUG-G10 and BUG-G11 (docs/nri-differences.md).
 
 mod blockio;

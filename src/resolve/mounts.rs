@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the host's mounts are like, for adjustments with mounts that propagate. It blocks where a
-//! source lies on a file server that does not answer.
+//! Reads the host's mounts, for adjustments with mounts that propagate. It blocks where a source
+//! lies on a file server that does not answer.
 
 use crate::error::{Context, Result};
 use crate::files;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What this node cannot do, whatever the runtime: refused with its field before the runtime runs.
+//! Refuses fields that no runtime can set on this node, before the runtime runs.
 //!
 //! Runtimes fail late and without the plugin's name (unified on cgroup v1), or drop the value and
 //! start the container (runc 1.1 and `closID` without resctrl). What is not known passes. It reads

@@ -23,10 +23,10 @@ use crate::spec::patch::Class;
 /// The class whose group is resctrl itself, in which every process is that has no other.
 const ROOT: &str = "system/default";
 
-/// Folders that resctrl has by itself, and that are no classes.
+/// Folders that resctrl makes itself, and that are not classes.
 const NO_CLASSES: [&str; 3] = ["info", "mon_data", "mon_groups"];
 
-/// Where classes are: the file that defines them, if there is one, and the folder of their groups.
+/// The places of classes: the file that defines them, if any, and the folder of their groups.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RdtPlaces<'c> {
     pub(super) config_file: Option<&'c Path>,
@@ -39,7 +39,7 @@ pub(crate) fn rdt_group(class: &str) -> &str {
     if class == ROOT { "" } else { class }
 }
 
-/// What the class means: a group that exists, or nothing for the empty class.
+/// Resolves the class: a group that exists, or nothing for the empty class.
 pub(super) fn class(name: &str, places: RdtPlaces<'_>, host: &Host) -> Result<Class, String> {
     match class_anywhere(name, places, host)? {
         (class, None) => Ok(class),
@@ -47,8 +47,8 @@ pub(super) fn class(name: &str, places: RdtPlaces<'_>, host: &Host) -> Result<Cl
     }
 }
 
-/// The same where the container may be meant for another host: one without resctrl has no groups
-/// to look at, and the second value says so.
+/// Resolves the class for a container that may be meant for another host: one without resctrl has
+/// no groups to look at, which the second value reports.
 pub(super) fn class_anywhere(
     name: &str,
     places: RdtPlaces<'_>,

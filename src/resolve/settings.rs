@@ -23,13 +23,13 @@ use crate::spec::overlay::overlay_of;
 use crate::spec::owned;
 use crate::spec::patch::{PatchError, Resolved};
 
-/// The first kernel without a limit of its own memory; later ones ignore it.
+/// The first kernel without a limit of kernel memory; later ones ignore it.
 const NO_KERNEL_LIMIT: (u32, u32) = (5, 16);
 
-/// How many of the present cgroups are looked at.
+/// Present cgroups that are looked at.
 const SEEN: usize = 8;
 
-/// Refuses what a new cgroup of this host would not have. `root` is where cgroups are mounted, and
+/// Refuses settings that a new cgroup of this host lacks. `root` is the mount point of cgroups, and
 /// `document` the container's, which names its cgroup.
 pub(super) fn check(
     resources: &api::LinuxResources,
@@ -38,9 +38,9 @@ pub(super) fn check(
     document: &[u8],
     host: &Host,
 ) -> Result<(), PatchError> {
-    // What no runtime would take is refused by the patch.
+    // The patch refuses values that no runtime would take.
     let mut wanted = overlay_of(resources, resolved).unwrap_or_default();
-    // Device rules are no values of files, and every runtime applies them to a new cgroup.
+    // Device rules are not file values, and every runtime applies them to a new cgroup.
     wanted.remove("devices");
     let files = NewCgroup { root, layout };
     let after = with_a_limit(&wanted);

@@ -17,7 +17,7 @@ use crate::link::LaterProcess;
 /// The other name of user 0.
 const ROOT: &str = "root";
 
-/// What exec rules say about a process.
+/// The decision of exec rules about a process.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ExecVerdict<'r> {
     /// The rule that refuses it.
@@ -96,7 +96,7 @@ fn fit_command(rule: &ExecRuleSection, process: &LaterProcess) -> Fit {
         (false, false) => glob::matches(pattern, program),
         _ => false,
     };
-    // What stands before a `..` may be a link to another folder: only the kernel knows the program.
+    // A part before `..` may be a link to another folder: only the kernel knows the program.
     let is_certain = !program.split('/').any(|part| part == "..");
     let names_it = |entry: &String| is_it(excluded(entry).unwrap_or(entry));
     if !is_certain && rule.commands.iter().any(names_it) {
@@ -134,13 +134,13 @@ fn cleaned(path: &str) -> String {
     format!("{root}{}", parts.join("/"))
 }
 
-/// What a refused process is refused by, as a clause.
+/// The reason for a refused process, as a clause.
 pub(crate) fn exec_refusal(rule: &str) -> String {
     format!("the exec rule \"{}\" does not permit this process", quoted(rule))
 }
 
-/// Every exec rule with how it fits a pod, for `explain` and `policy test`. What follows a rule that is
-/// about every process in the pod is never tried.
+/// Every exec rule with how it fits a pod, for `explain` and `policy test`. Rules after one that is
+/// about every process in the pod are never tried.
 pub(crate) fn exec_rows(rules: &[ExecRuleSection], pod: &RuledPod) -> Vec<Value> {
     let mut is_settled = false;
     let rows = rules.iter().map(|rule| {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Runs a program that answers and ends, within a time: a runtime's `--version`, `systemctl`.
 //!
-//! Whatever it started is killed with it.
+//! Its children are killed with it.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -19,7 +19,7 @@ use crate::error::{Context, Error, Result};
 /// More than any such program has to say, in bytes.
 const ANSWER_LIMIT: u64 = 1 << 20;
 
-/// What a program printed, and how it ended.
+/// The output of a program, and how it ended.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: ExitStatus,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a runtime can do: its `features` and `--version`, asked once for each executable.
+//! The features of a runtime: its `features` and `--version`, asked once for each executable.
 //!
-//! It never starts a container, and waits two seconds at most. A runtime that does not answer
-//! can do everything as far as we know: what is unknown is let pass.
+//! It never starts a container, and waits two seconds at most. A runtime that does not answer is
+//! assumed to have every feature.
 //! Reference: OCI runtime-spec `features.md`, `features-linux.md`.
 
 use std::collections::HashMap;
@@ -15,17 +15,17 @@ use serde::Deserialize;
 
 use super::{RuntimeKind, bounded};
 
-/// How long a runtime may take for both answers.
+/// The time that a runtime has for both answers.
 const ANSWERS_WAIT: Duration = Duration::from_secs(2);
 
-/// What is known about a runtime.
+/// The known facts about a runtime.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Features {
     /// `runc`, `crun`, …; empty when it did not say.
     pub name: String,
     /// Major, minor and patch.
     pub version: Option<(u32, u32, u32)>,
-    /// What `features` said, if it said anything.
+    /// The answer of `features`, if there was one.
     pub said: Option<FeaturesDocument>,
 }
 
@@ -50,7 +50,7 @@ pub struct Linux {
     pub net_devices: Option<Enabled>,
 }
 
-/// What it can filter.
+/// Its seccomp support.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Seccomp {
@@ -62,7 +62,7 @@ pub struct Seccomp {
     pub supported_flags: Option<Vec<String>>,
 }
 
-/// What it does with resctrl.
+/// Its resctrl support.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct IntelRdt {
     pub enabled: Option<bool>,
@@ -77,7 +77,7 @@ pub struct MemoryPolicy {
     pub flags: Option<Vec<String>>,
 }
 
-/// What it can do to mounts beyond options.
+/// Its support of mounts beyond options.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct MountExtensions {
     pub idmap: Option<Enabled>,
@@ -90,7 +90,7 @@ pub struct Enabled {
 }
 
 impl Features {
-    /// Which one it is, by its own word.
+    /// The runtime that it says it is.
     pub fn kind(&self) -> RuntimeKind {
         RuntimeKind::named(&self.name)
     }
@@ -141,8 +141,8 @@ struct ExecutableStamp {
 pub(crate) struct KnownRuntimes(Mutex<HashMap<PathBuf, (ExecutableStamp, Arc<Features>)>>);
 
 impl KnownRuntimes {
-    /// What the runtime at `path` can do. It blocks the thread while a runtime is asked that was
-    /// not asked before.
+    /// The features of the runtime at `path`. It blocks the thread while it asks a runtime for the
+    /// first time.
     pub(crate) fn features(&self, path: &Path) -> Arc<Features> {
         let Ok(meta) = std::fs::metadata(path) else { return Arc::default() };
         let changed = (meta.mtime(), meta.mtime_nsec());

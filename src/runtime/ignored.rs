@@ -43,7 +43,7 @@ const IGNORED_BY_RUNC: [IgnoredMember; 13] = [
     row("blockIO", "throttleWriteIOPSDevice", IgnoredAt::Update),
 ];
 
-/// Whether runc's `update` ignores a member; `key` is empty for a section that is no object.
+/// Whether runc's `update` ignores a member; `key` is empty for a section that is not an object.
 pub(crate) fn is_ignored_in_updates(section: &str, key: &str) -> bool {
     IGNORED_BY_RUNC.iter().any(|row| row.section == section && row.key == key)
 }

@@ -8,9 +8,9 @@
 
 /// Programs that answer and end.
 pub(crate) mod bounded;
-/// What a runtime can do.
+/// The features of a runtime.
 pub(crate) mod features;
-/// What runc takes without applying it.
+/// The values that runc takes without applying them.
 pub(crate) mod ignored;
 
 use std::convert::Infallible;
@@ -29,12 +29,12 @@ use crate::limits;
 use crate::presence::IfThere;
 use crate::procfs;
 
-/// Where runtimes are looked for when PATH does not have them: engines scrub the environment,
-/// Podman's `kill` and `delete` come without any PATH.
+/// Directories to search when PATH has no runtime: engines scrub the environment, Podman's `kill`
+/// and `delete` come without any PATH.
 const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Where CRI-O's packages have their runtimes. It is searched last, so that a node on which another
-/// runtime was found keeps that one.
+/// The runtimes of CRI-O's packages. It is searched last, so that a node on which another runtime
+/// was found keeps that one.
 const CRIO_PATH: &str = "/usr/libexec/crio";
 
 /// How the names of the processes begin that look for a runtime in their PATH.
@@ -111,7 +111,7 @@ pub(crate) fn resolve(config: &Config, called_as: Option<&OsString>) -> Result<P
     resolve_in(config, called_as, &std::env::var_os("PATH").unwrap_or_default())
 }
 
-/// How long a runtime may take to print its version.
+/// The time that a runtime has to print its version.
 const VERSION_WAIT: Duration = Duration::from_secs(5);
 
 /// Finds the real runtime as [`resolve`] does, and executes it.
@@ -135,7 +135,7 @@ pub(crate) fn execute(path: &Path) -> Result<()> {
     }
 }
 
-/// The same for a process whose PATH is `paths`.
+/// Finds the real runtime for a process whose PATH is `paths`.
 ///
 /// # Errors
 /// Fails when there is none, naming what was tried.
@@ -178,7 +178,7 @@ pub(crate) fn resolve_in(
 fn nothing_found(config: &Config, tried: &[String]) -> Error {
     let error = Error::new(format!("no real runtime was found: {}", tried.join(", ")));
     match &config.protection_error {
-        // What was tried may be the defaults, in place of what could not be read.
+        // The defaults may have been tried, in place of a file that could not be read.
         Some(why) => error.hint(format!("fix the configuration: {why}")),
         None => error.hint("set runtime in /etc/nri-runc/config.toml"),
     }
@@ -204,8 +204,8 @@ pub(crate) fn resolve_loaded(
     Ok((loaded.config, runtime))
 }
 
-/// What was read, with an error added where a runtime that the files name is not there: with these
-/// files no container could be created.
+/// Adds an error to the configuration if a runtime that it names is missing: no container could be
+/// created with it.
 pub(crate) fn verify(mut loaded: Loaded) -> Loaded {
     if let Some((path, error)) = missing(&loaded.config) {
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
@@ -234,8 +234,8 @@ fn missing(config: &Config) -> Option<(Vec<String>, Error)> {
     })
 }
 
-/// The same as [`resolve`], also where the engines look: one may have a folder of runtimes in its PATH that
-/// no other process has.
+/// Finds the real runtime as [`resolve`] does, also where the engines look: one may have a folder of
+/// runtimes in its PATH that no other process has.
 ///
 /// # Errors
 /// Fails when there is none, naming what was tried.
@@ -331,7 +331,7 @@ pub(crate) fn is_ourselves(program: &str) -> bool {
     all.next().is_some_and(|path| is(&path))
 }
 
-/// What we know of our own executable: a link to it is the same file, a copy has its bytes.
+/// The metadata of our own executable: a link to it is the same file, a copy has its bytes.
 struct Ourselves(Option<Metadata>);
 
 impl Ourselves {

@@ -20,7 +20,7 @@ const LIMIT: u64 = 4 << 20;
 
 const REQUEST: &[u8] = b"GET /info HTTP/1.0\r\nHost: docker\r\nAccept: application/json\r\n\r\n";
 
-/// Its runtimes; `None` where nobody answers in time.
+/// Its runtimes; `None` if it does not answer in time.
 pub(crate) fn docker_runtimes(socket: &Path) -> Option<LoadedHandlers> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let answer = runtime.block_on(async { tokio::time::timeout(API_WAIT, ask(socket)).await });

@@ -33,10 +33,10 @@ pub(crate) use docker_api::docker_runtimes;
 pub(crate) use handlers::{LoadedHandlers, handlers};
 pub(crate) use processes::{Process, callers, dockers, processes};
 
-/// How long a `create` waits for all sources together.
+/// The time that a `create` waits for all sources together.
 const FETCH_LIMIT: Duration = Duration::from_millis(500);
 
-/// How long a containerd that did not answer in time is left alone, or a disk.
+/// Back-off after a slow containerd or disk.
 const SLOW_SOURCE_PAUSE: Duration = Duration::from_secs(10);
 
 type FetchedFiles = BTreeMap<String, Vec<u8>>;
@@ -45,13 +45,13 @@ type FetchedFiles = BTreeMap<String, Vec<u8>>;
 #[derive(Debug, Default)]
 pub struct Sources {
     rests_until: Cell<Option<Instant>>,
-    /// Of each engine the reading that was too slow, and until when there is no other.
+    /// The last slow reading by engine, and the time before which no other starts.
     slow: RefCell<BTreeMap<&'static str, (Instant, JoinHandle<FetchedFiles>)>>,
 }
 
 impl Sources {
-    /// Everything that call, document and host tell of a container: who called, what that engine
-    /// says, and what stands for what it does not say.
+    /// The facts of call, document and host about a container: which engine called, what it says,
+    /// and the defaults for the rest.
     pub async fn facts(
         &self,
         host: &Host,
@@ -83,8 +83,8 @@ impl Sources {
         facts
     }
 
-    /// Fetches what only the engine's own process tells where to find, if the record of the
-    /// container was not among what was found (Docker).
+    /// Fetches the files whose place only the engine's own process shows, if the record of the
+    /// container was not found (Docker).
     pub async fn complete(
         &self,
         host: &Host,
@@ -171,7 +171,7 @@ impl Sources {
         found
     }
 
-    /// Reads on a thread of its own; nothing if that is not over in time, or the last was not.
+    /// Reads in a thread; nothing if that takes too long, or the last reading still hangs.
     async fn on_a_thread(
         &self,
         what: &'static str,
@@ -192,7 +192,7 @@ impl Sources {
     }
 
     /// Whether the disk of this engine's files is left alone. A reading that hangs keeps its
-    /// thread: there is no other as long as it does.
+    /// thread: none is started beside it.
     fn disk_rests(&self, engine: &str) -> bool {
         let slow = self.slow.borrow();
         let last = slow.get(engine);

@@ -18,8 +18,8 @@ const BLANKS: [char; 4] = [' ', '\t', '\r', '\n'];
 const NOTHING: [&str; 4] = ["~", "null", "Null", "NULL"];
 
 /// The value of annotation `key` that counts for `container`: its own, else the pod's, else the
-/// plain one. Values are never merged, so an empty one for a container hides what the pod has.
-/// Without a container, the value of the pod.
+/// plain one. Values are never merged, so an empty one for a container hides the pod's. Without a
+/// container, the value of the pod.
 pub(crate) fn effective<'p>(
     pod: &'p api::PodSandbox,
     key: &str,

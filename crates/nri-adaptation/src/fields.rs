@@ -3,7 +3,7 @@
 //!
 //! The names are used wherever operators see ownership: conflict messages, `owners` in JSON,
 //! `allow` and `deny` in the configuration. The numbers go over the wire in `OwningPlugins`.
-//! Nothing here knows what a field holds. Reference: `enum Field` of NRI v0.12.
+//! Nothing here knows a field's content. Reference: `enum Field` of NRI v0.12.
 
 use std::fmt;
 

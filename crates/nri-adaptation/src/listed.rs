@@ -86,12 +86,12 @@ impl<T> ListChange<T> {
     }
 }
 
-/// Merges one plugin's entries into the combined adjustment and returns what became of each key,
+/// Merges one plugin's entries into the combined adjustment and returns the change of each key,
 /// removals first.
 ///
-/// NRI: for variables and devices the reference loses the marker, so what the original
-/// container has cannot be removed (BUG-01, BUG-02); for namespaces it has no way to override
-/// (BUG-06). All four lists work alike here.
+/// NRI: for variables and devices the reference loses the marker, so an original value cannot be
+/// removed (BUG-01, BUG-02); for namespaces it has no way to override (BUG-06). All four lists work
+/// alike here.
 pub(crate) fn merge_list<T: Listed>(
     claims: &mut FieldClaims<'_>,
     given: &[T],
@@ -152,7 +152,7 @@ fn combine<T: Listed>(
     combined.extend(additions.iter().map(|(_, entry)| (*entry).clone()));
 }
 
-/// Merges one plugin's map into the combined adjustment and into what the next plugin sees.
+/// Merges one plugin's map into the combined adjustment and the next plugin's container.
 ///
 /// The combined map has both the marker and the new value when a key was removed and set again;
 /// it is applied by removing first. NRI: a removal alone leaves the value visible, with its

@@ -60,7 +60,7 @@ impl Owner {
     }
 }
 
-/// `10-foo`, or `-10-foo` for what it removed: the form NRI gives to validators.
+/// `10-foo`, or `-10-foo` for a removal: the form NRI gives to validators.
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -75,7 +75,7 @@ impl fmt::Display for Owner {
 pub struct Conflict {
     /// The field that both set.
     pub field: NriField,
-    /// Which one of them, for compound fields.
+    /// The key in it, for compound fields.
     pub key: Option<String>,
     /// In which container.
     pub container: String,
@@ -207,18 +207,18 @@ impl Owners {
         })
     }
 
-    /// From here on claims can be undone by [`Owners::roll_back`]. Undoing costs what was claimed
-    /// since, not what the container has.
+    /// Makes claims from here on revocable by [`Owners::roll_back`]. The cost of undoing depends on
+    /// the claims since, not on the container.
     pub(crate) fn begin(&mut self) {
         self.journal = Some(Vec::new());
     }
 
-    /// Keeps what was claimed since [`Owners::begin`].
+    /// Keeps the claims since [`Owners::begin`].
     pub(crate) fn commit(&mut self) {
         self.journal = None;
     }
 
-    /// Undoes what was claimed in this container since [`Owners::begin`].
+    /// Undoes the claims in this container since [`Owners::begin`].
     pub(crate) fn roll_back(&mut self, container: &str) {
         let journal = self.journal.take().unwrap_or_default();
         let owned = self.of_mut(container);

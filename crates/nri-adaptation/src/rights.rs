@@ -30,7 +30,7 @@ pub struct Ruling {
     pub rule: String,
     /// The fields that it permits.
     pub permits: FieldSet,
-    /// Whether the plugin is not to know of the container. It permits nothing then.
+    /// Whether the container is hidden from the plugin. It permits nothing then.
     pub hides: bool,
     /// Whether the plugin's change is made and noted, although the rule does not permit it.
     pub is_audit: bool,
@@ -41,7 +41,7 @@ pub struct Ruling {
 pub struct RuleDecision {
     /// The rules that decide: none, one, or for a doubtful pod all that may.
     pub rulings: Vec<Arc<Ruling>>,
-    /// Whether the plugin is not to know of it.
+    /// Whether it is hidden from the plugin.
     pub is_hidden: bool,
 }
 
@@ -103,7 +103,7 @@ impl fmt::Display for RuleNote {
 
 impl Rights {
     /// Reads two lists of field names; an unknown name is an error, since a typing mistake in
-    /// `deny` must not open what was meant to be closed.
+    /// `deny` must not permit the field.
     ///
     /// # Errors
     /// Fails at the first name that is not one of NRI's fields.
@@ -120,7 +120,7 @@ impl Rights {
         self.ruled.get(container)?.hidden_by()
     }
 
-    /// The rules that do not permit this: the first one that refuses it, and those that note it.
+    /// The rules that do not permit this: the first that refuses it, and the audit ones.
     pub(crate) fn objections(
         &self,
         container: &str,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The built-in validator: what the operator never lets any plugin do to a new container, and
-//! which plugins must have been there.
+//! The built-in validator: the changes that the operator forbids to all plugins in a new container,
+//! and the plugins that must have been there.
 //!
-//! It judges one ValidateContainerAdjustment request, as a plugin would, and changes nothing.
-//! Texts are those of the reference but for doubled blanks, so that what searches for them finds
-//! them. Hooks cannot be taken back and updates are not judged, as in the reference (BUG-28).
-//! Reference: `plugins/default-validator` of NRI v0.12.
+//! It judges one ValidateContainerAdjustment request, as a plugin would, and changes nothing. Texts
+//! are those of the reference but for doubled blanks, so that searches for them succeed. Hooks
+//! cannot be taken back and updates are not judged, as in the reference (BUG-28). Reference:
+//! `plugins/default-validator` of NRI v0.12.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -181,8 +181,8 @@ impl DefaultValidator {
         named
     }
 
-    /// NRI: the reference looks for owners of what is in the adjustment by its key there, and so
-    /// misses removals, which are marked (BUG-25).
+    /// NRI: the reference looks for owners by the keys in the adjustment, and so misses removals,
+    /// whose keys are marked (BUG-25).
     fn sysctls(
         &self,
         owned: JudgedOwners<'_>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The messages of the Node Resource Interface (NRI): what a container runtime asks its plugins,
-//! and what they answer. Protocol `nri.pkg.api.v1alpha1`, as of NRI v0.12.
+//! The messages of the Node Resource Interface (NRI): a container runtime's requests to plugins,
+//! and their answers. Protocol `nri.pkg.api.v1alpha1`, as of NRI v0.12.
 //!
 //! A plugin receives a [`CreateContainerRequest`] and answers with a [`ContainerAdjustment`]:
 //!

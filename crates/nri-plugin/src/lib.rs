@@ -77,7 +77,7 @@ pub use program::main;
 pub use resources::{Resources, Update, UpdateTarget};
 pub use stub::Stub;
 
-/// Any error of a plugin's own; its text is what the operator reads.
+/// Any error of a plugin; operators read its text.
 pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
 /// The result of a handler.
 pub type Result<T> = std::result::Result<T, HandlerError>;

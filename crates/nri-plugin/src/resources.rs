@@ -134,7 +134,7 @@ setters! {
         mems.clone_into(&mut resources.cpu.mut_or_insert_default().mems);
     }
 
-    /// Limits its memory, in bytes; a negative limit is none.
+    /// Limits its memory, in bytes; a negative limit removes the limit.
     fn memory_limit(resources, bytes: i64) {
         resources.memory.mut_or_insert_default().limit = Some(bytes.into()).into();
     }

@@ -53,7 +53,7 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Waits until so many bytes fit into the buffer.
+    /// Waits until this many bytes fit into the buffer.
     pub(crate) async fn reserve(&self, length: usize) -> RoomTaken {
         let cost = u32::try_from(length + FRAME).unwrap_or(ROOM).min(ROOM);
         let permit = Arc::clone(&self.0).acquire_many_owned(cost).await;
@@ -65,7 +65,7 @@ impl Room {
 #[derive(Debug)]
 pub(crate) struct InHand {
     limit: usize,
-    /// Of the message that is being read: its header so far, and how much is left of the rest.
+    /// The message being read: its header so far, and the bytes left of the rest.
     header: Vec<u8>,
     left: usize,
     /// The number and the length of each request that is not answered.

@@ -32,7 +32,7 @@ const SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 const ENVELOPE: usize = 200;
 /// Bytes that a pair of metadata needs beside its key and value.
 const PAIR: usize = 16;
-/// A response above so many bytes is read on another thread.
+/// Bytes of a response above which it is read on another thread.
 const LARGE: usize = 256 << 10;
 const NO_NUMBER_LEFT: &str = "all numbers for calls of this connection are used up";
 
@@ -140,7 +140,7 @@ requests! {
 /// Why a call has no answer.
 #[derive(Debug, PartialEq)]
 pub enum Unanswered {
-    /// The request has so many bytes, and was not sent.
+    /// The request has this many bytes, and was not sent.
     TooLarge(u64),
     /// The plugin answered with this status.
     Status(ttrpc::Status),
@@ -278,7 +278,7 @@ impl PluginCaller {
     }
 
     /// Sends it under the next number. Both in one step: a server refuses a number that is not
-    /// above those that it has seen.
+    /// above all earlier ones.
     fn send<R: PluginRequest>(
         &self,
         request: &R,

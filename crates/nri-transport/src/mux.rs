@@ -104,7 +104,7 @@ fn start_to_call(
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reading {
     pub(crate) unread: Unread,
-    /// Of the runtime connection.
+    /// The requests on the runtime connection.
     pub(crate) requests: OpenRequests,
 }
 

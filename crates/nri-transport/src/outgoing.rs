@@ -38,7 +38,7 @@ struct OutgoingState {
 #[derive(Debug, Default)]
 struct UnsentMessages {
     messages: VecDeque<Vec<u8>>,
-    /// Of the first one.
+    /// Bytes of the first message that are written.
     written: usize,
     bytes: usize,
 }
@@ -76,7 +76,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Whether so many bytes wait that nothing should be added.
+    /// Whether more than [`LIMIT`] bytes wait.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting_bytes() > LIMIT
     }
@@ -96,7 +96,7 @@ impl Outgoing {
     /// Puts bytes of whole messages, the first of which may be begun, in front of all others.
     pub(crate) fn put_back(&self, bytes: Vec<u8>) {
         if !bytes.is_empty() {
-            // A stream that has failed closes the trunk, which says so.
+            // A stream that has failed closes the trunk, which keeps the reason.
             let _closed = self.send(bytes);
         }
     }

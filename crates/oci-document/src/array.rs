@@ -24,7 +24,7 @@ pub struct Array<'t> {
 /// One element.
 #[derive(Debug, Clone)]
 pub struct Item<'t> {
-    /// Which element of the original it is, or stands for.
+    /// Index of the original element that it is, or replaces.
     origin: Option<usize>,
     text: Cow<'t, [u8]>,
 }
@@ -120,7 +120,7 @@ impl<'t> Array<'t> {
         self.text.get(places.get(index.checked_sub(1)?)?.end..places.get(index)?.start)
     }
 
-    /// Head, indentation and tail, so that what is added looks like what was there.
+    /// Head, indentation and tail, so that added elements look like the others.
     fn style(&self) -> (&'t [u8], &'t [u8], &'t [u8]) {
         let Some((source, places)) = &self.source else { return (b"[", b"", b"]") };
         let (Some(first), Some(last)) = (places.first(), places.last()) else {

@@ -37,7 +37,7 @@ static KNOWN: LazyLock<HashMap<String, &'static str>> =
 /// Objects whose keys are data: case counts.
 const MAPS: [&str; 5] = ["annotations", "sysctl", "unified", "netDevices", "rdma"];
 
-/// Of those, whose values are strings.
+/// The maps whose values are strings.
 const STRING_MAPS: [&str; 3] = ["annotations", "sysctl", "unified"];
 
 /// Lists of strings.
@@ -65,7 +65,7 @@ pub fn odd_document(text: &[u8]) -> Result<Option<Value>, DocumentError> {
     Ok(Some(read(text, &span, "", 0)))
 }
 
-/// Whether a value says what it looks like; `name` is the member that it is of.
+/// Whether Go reads a value as a strict reader does; `name` is its member.
 fn is_plain(text: &[u8], span: &Range<usize>, name: &str, depth: usize) -> bool {
     match text.get(span.start) {
         Some(b'{' | b'[') if depth > DEEPEST => false,
@@ -151,7 +151,7 @@ fn known(name: String) -> String {
     KNOWN.get(&fold(&name)).map_or(name, |known| (*known).to_owned())
 }
 
-/// A member that is there again: objects are read into the one before, `null` takes out what may
+/// Puts a repeated member: objects are read into the earlier one, `null` removes a value that may
 /// be absent and leaves the rest, anything else replaces.
 fn put(object: &mut Map<String, Value>, key: String, value: Value) {
     match (object.get_mut(&key), value) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A JSON document that is edited without being rewritten.
 //!
-//! Objects are opened one level at a time, only where something is to change; what is not opened
-//! stays a byte range of the original text and comes out as it went in: blanks, odd numbers,
-//! escapes, lone surrogates, order of keys, unknown keys even when there twice.
+//! Objects are opened one level at a time, only where something is to change; the rest stays a byte
+//! range of the original text and is written back unchanged: blanks, odd numbers, escapes, lone
+//! surrogates, order of keys, unknown keys even when there twice.
 //! It never guesses: where a key that has to be touched is there twice, or in another case, Go's
 //! decoder would merge what this parser sees as two members, so that edit is refused.
 //! Reference: Go `encoding/json` (`Unmarshal`: key case, duplicates, null), RFC 8259.
@@ -173,7 +173,7 @@ impl<'t> Object<'t> {
         if self.exact { name.to_owned() } else { fold(name) }
     }
 
-    /// Member `key` as a value, opened or not, for comparing and for telling what it was.
+    /// Member `key` as a value, opened or not, to compare and report it.
     pub fn value(&self, key: &str) -> Result<Option<Value>, DocumentError> {
         let Some(index) = self.find(key)? else { return Ok(None) };
         let Some(written) = self.members[index].written() else { return Ok(None) };
@@ -376,7 +376,7 @@ impl<'t> Object<'t> {
     }
 }
 
-/// How an object is laid out, so that what is added looks like what was there.
+/// The layout of an object, so that added members look like the others.
 struct Style<'t> {
     head: &'t [u8],
     indent: &'t [u8],

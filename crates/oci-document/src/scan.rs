@@ -4,7 +4,7 @@
 //! Works on text that [`crate::document`] has already found to be well-formed, looks only at one
 //! level at a time and steps over everything below it without recursion, so depth costs nothing.
 //! It never decodes a number and never changes a byte.
-//! Reference: RFC 8259; Go's `encoding/json` for what a decoder makes of odd strings.
+//! Reference: RFC 8259; Go's `encoding/json` for the decoding of odd strings.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -26,7 +26,7 @@ pub(crate) fn skip_blank(text: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// The members of the object that starts at `open`; `None` if there is none.
+/// The members of the object that starts at `open`; `None` if no object does.
 pub(crate) fn members(text: &[u8], open: usize) -> Option<Vec<MemberSpan>> {
     let mut at = enter(text, open, b'{')?;
     let mut places = Vec::new();
@@ -49,7 +49,7 @@ pub(crate) fn members(text: &[u8], open: usize) -> Option<Vec<MemberSpan>> {
     }
 }
 
-/// The elements of the array that starts at `open`; `None` if there is none.
+/// The elements of the array that starts at `open`; `None` if no array does.
 pub(crate) fn elements(text: &[u8], open: usize) -> Option<Vec<Range<usize>>> {
     let mut at = enter(text, open, b'[')?;
     let mut places = Vec::new();

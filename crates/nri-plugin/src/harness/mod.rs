@@ -454,7 +454,7 @@ impl Runtime {
             if let Some(container) = self.containers.get_mut(&update.container_id) {
                 let linux = container.linux.mut_or_insert_default();
                 let resources = linux.resources.mut_or_insert_default();
-                // protobuf merges set fields over those that are there.
+                // protobuf's merge replaces only fields that are set.
                 let set = protobuf::Message::write_to_bytes(&*update.linux.resources);
                 let merged =
                     set.and_then(|set| protobuf::Message::merge_from_bytes(resources, &set));

@@ -30,7 +30,7 @@ pub const RESERVED_PHRASES: [&str; 10] = [
     "process already finished",
 ];
 
-/// A failure in one line: what was being done, why it failed, what to do about it.
+/// A failure in one line: the attempt, the reason, the remedy.
 #[derive(Debug, Clone)]
 #[expect(clippy::error_impl_error, reason = "it is the one error of the whole program")]
 pub struct Error {
@@ -100,7 +100,7 @@ impl Error {
         self
     }
 
-    /// Says what it shows of the daemon; the line itself stays as it is.
+    /// Sets the state of the daemon that it shows; the line itself stays as it is.
     #[must_use]
     pub(crate) fn seen(mut self, daemon: DaemonSeen) -> Self {
         self.daemon = daemon;
@@ -189,7 +189,7 @@ impl Error {
         self.hint.as_deref().unwrap_or_default()
     }
 
-    /// Adds what was being done around this failure.
+    /// Adds the step in which this failure happened.
     #[must_use]
     pub fn doing(mut self, doing: impl Into<String>) -> Self {
         self.doing.insert(0, doing.into());
@@ -223,7 +223,7 @@ impl From<nix::errno::Errno> for Error {
 
 /// Adds context to any result whose error can become an [`Error`].
 pub(crate) trait Context<T> {
-    /// Says what was being done, and to what; evaluated only on failure.
+    /// Adds the step that failed and its object; evaluated only on failure.
     fn doing<S: Into<String>>(self, doing: impl FnOnce() -> S) -> Result<T>;
 }
 
@@ -258,9 +258,9 @@ pub(crate) fn in_our_words(error: &io::Error) -> String {
     format!("{text} ({errno:?})")
 }
 
-/// Makes foreign text (a plugin's reason, a parser's complaint) fit into one of our lines:
-/// line breaks become blanks, what a terminal would act on an escape, and reserved phrases lose
-/// their blanks to underscores. A long text is cut.
+/// Makes foreign text (a plugin's reason, a parser's complaint) fit into one of our lines: line
+/// breaks become blanks, terminal controls become escapes, and reserved phrases get underscores for
+/// their blanks. A long text is cut.
 pub fn quoted(text: &str) -> String {
     without_reserved_phrases(nri_api::text::one_line(text, limits::QUOTED))
 }

@@ -73,7 +73,7 @@ pub(crate) fn open_dir(path: &Path) -> Result<OwnedFd> {
     openat(AT_FDCWD, path, flags, Mode::empty()).doing(|| format!("opening {}", path.display()))
 }
 
-/// A regular file's bytes and what a replacement must keep of it.
+/// A regular file's bytes and the attributes that a replacement must keep.
 #[derive(Debug)]
 pub struct Original {
     /// The whole content.
@@ -120,7 +120,7 @@ pub(crate) fn read_at(dir: impl AsFd, name: &str) -> Result<Original> {
 /// Reads like [`read_at`] where `name` may be a link for a runtime; it must not be replaced.
 ///
 /// # Errors
-/// Fails when it, or what it leads to, is missing, not a regular file, too large or unreadable.
+/// Fails when it, or its target, is missing, not a regular file, too large or unreadable.
 pub(crate) fn read_through_link_at(dir: impl AsFd, name: &str) -> Result<Original> {
     let stat = nix::sys::stat::fstatat(&dir, name, AtFlags::AT_SYMLINK_NOFOLLOW);
     if !stat.is_ok_and(|stat| stat.st_mode & nix::libc::S_IFMT == nix::libc::S_IFLNK) {
@@ -226,11 +226,11 @@ pub(crate) fn path_of(dir: &OwnedFd) -> Option<String> {
     path.into_os_string().into_string().ok().filter(|path| path.starts_with('/'))
 }
 
-/// Puts the file `new` in place of `name` in one step, both in `dir` (decision D1). What was
-/// there lies under `new` afterwards, so that a second exchange takes it back.
+/// Puts the file `new` in place of `name` in one step, both in `dir` (decision D1). The former file
+/// lies under `new` afterwards, so that a second exchange takes it back.
 ///
 /// # Errors
-/// Fails when the file system refuses; `name` is what it was then.
+/// Fails when the file system refuses; `name` is unchanged then.
 pub(crate) fn exchange_at(dir: impl AsFd, new: &str, name: &str) -> Result<()> {
     // rustix, because nix has renameat2 for glibc only.
     let flags = rustix::fs::RenameFlags::EXCHANGE;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names with wildcards: `*`, `?`, `[a-z]`, `[^x]`, and `\` in front of one of these. Pure; what a
-//! `/` means is the caller's business.
+//! Names with wildcards: `*`, `?`, `[a-z]`, `[^x]`, and `\` in front of one of these. Pure; the
+//! caller decides about `/`.
 //!
 //! Reference: glob(7); the syntax of Go's `filepath.Match`, which other readers of such files use.
 

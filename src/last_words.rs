@@ -73,7 +73,7 @@ fn words_in(path: &Path) -> Option<String> {
     of_output(&String::from_utf8_lossy(&bytes))
 }
 
-/// The last words of what a program printed, in one line.
+/// The end of a program's output, in one line.
 pub(crate) fn of_output(text: &str) -> Option<String> {
     // The standard library's advice about backtraces does not help an operator.
     let lines = text.lines().map(str::trim).take_while(|line| *line != "stack backtrace:");

@@ -13,7 +13,7 @@ pub(crate) mod argv;
 pub(crate) mod audit;
 /// Resources to cgroup files, as the runtimes would write them.
 pub(crate) mod cgroup;
-/// Asking several plugins, and what their answers and silences come to.
+/// Asking several plugins, and merging their answers and silences.
 pub(crate) mod chain;
 /// The time of day.
 pub(crate) mod clock;
@@ -25,7 +25,7 @@ pub(crate) mod daemon;
 pub(crate) mod describe;
 /// Plugins asked without a node: `replay` and `adjust`.
 pub(crate) mod dry;
-/// Which engine called, by evidence, and what its files contain.
+/// Which engine called, by evidence, and the contents of its files.
 pub(crate) mod engine;
 /// How failures read: one line an operator can act on.
 pub(crate) mod error;
@@ -70,7 +70,7 @@ mod procfs;
 pub(crate) mod resolve;
 /// The operator's rules on what plugins may do with which pods (pure).
 pub(crate) mod rules;
-/// The real runtime: which one, what it can do, and becoming it.
+/// The real runtime: finding it, its features, and executing it.
 pub(crate) mod runtime;
 /// Facts from engines' files and sockets, read with a deadline.
 pub(crate) mod sources;
@@ -85,7 +85,7 @@ mod tagged;
 pub mod testing;
 /// Text for people: escapes, times, ages, short ids.
 pub(crate) mod text;
-/// Which span of a caller's trace a request belongs to.
+/// The span of a caller's trace to which a request belongs.
 mod trace;
 /// One process per verb: ask, put in place, exec.
 pub(crate) mod wrapper;

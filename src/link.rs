@@ -36,7 +36,7 @@ pub(crate) const BYPASSED_DIR: &str = "bypassed";
 /// File of that folder with the number of notes that wrappers removed, because there were too many.
 pub(crate) const DROPPED_NOTES: &str = "dropped";
 
-/// Folder of the run directory in which a wrapper leaves what it refused without the daemon.
+/// Folder of the run directory in which a wrapper records its refusals without the daemon.
 pub(crate) const REFUSED_DIR: &str = "refused";
 
 /// Contents of `Config::execs_file`: only the audit log needs each `exec`, or exec rules exist.

@@ -69,8 +69,8 @@ pub struct ProcessValue {
     pub field: String,
     /// The engine's own value; null when there was none. With groups, the engine's user.
     pub engine: Value,
-    /// The value that plugins put in its place; null when they removed it. With groups, those that
-    /// they added.
+    /// The value that plugins put in its place; null when they removed it. With groups, the added
+    /// ones.
     pub plugin: Value,
 }
 
@@ -155,7 +155,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// The file's content; `None` if it would be larger than what is read.
+    /// The file's content; `None` if it would exceed the limit for reading.
     pub fn encode(&self) -> Option<Vec<u8>> {
         let mut bytes = FORMAT.to_vec();
         put(&mut bytes, TAG_ROOT, self.root.as_bytes());

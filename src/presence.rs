@@ -15,26 +15,25 @@ use nix::libc::{
 
 use crate::error::Error;
 
-/// Whether this error of the operating system says that there is none; a name that is too long is
-/// nothing's.
+/// Whether this error of the operating system states absence; a name that is too long cannot exist.
 pub(crate) fn is_absence(os: i32) -> bool {
     matches!(os, ENOENT | ENOTDIR | ENAMETOOLONG | ESRCH)
 }
 
-/// Whether this error is one of the process or the host, not of what was asked for.
+/// Whether this error is about the process or the host, not about the object of the call.
 pub(crate) fn is_shortage(os: i32) -> bool {
     matches!(os, EMFILE | ENFILE | ENOMEM | ENOBUFS | EINTR)
 }
 
-/// Whether another attempt may have another outcome: neither is there none, nor is what is there of
-/// another kind.
+/// Whether another attempt may have another outcome: the object is neither absent nor of another
+/// kind.
 pub(crate) fn may_pass(os: i32) -> bool {
     os != 0 && !is_absence(os) && !matches!(os, EINVAL | EISDIR | ELOOP)
 }
 
 /// The outcome of a call about something that need not be there.
 pub(crate) trait IfThere<T, E> {
-    /// `None` if there is none.
+    /// `None` if it does not exist.
     ///
     /// # Errors
     /// Fails when that cannot be known.
@@ -109,7 +108,7 @@ pub(crate) fn entries(folder: &Path) -> io::Result<Vec<std::fs::DirEntry>> {
 /// The first pause before another attempt, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(5)];
 
-/// The pauses between attempts: each is twice as long as the one before.
+/// The pauses between attempts: each is twice as long as the last.
 #[derive(Debug)]
 pub(crate) struct Backoff(Duration);
 

@@ -51,7 +51,7 @@ impl TraceContext {
     }
 
     /// Reads `traceparent`, with the `tracestate` beside it. None if it is malformed: a reader must
-    /// then go on as if there were no trace. A malformed `tracestate` alone is left out.
+    /// then ignore the trace. A malformed `tracestate` alone is left out.
     pub(crate) fn read(parent: &str, state: &str) -> Option<Self> {
         let (version, rest) = parent.trim().split_once('-')?;
         let (trace, rest) = rest.split_once('-')?;

@@ -74,8 +74,8 @@ impl std::fmt::Display for Unusable {
     }
 }
 
-/// Finds the plugins in `dir` with their configuration from `config_dir`, in name order; the
-/// second value is what was skipped.
+/// Finds the plugins in `dir` with their configuration from `config_dir`, in name order; the second
+/// value lists the skipped files.
 pub(crate) fn discover(dir: &Path, config_dir: &Path) -> (Vec<PluginFile>, Vec<Unusable>) {
     let (mut found, mut problems) = (Vec::new(), Vec::new());
     let mut entries = presence::entries(dir).unwrap_or_else(|error| {
@@ -119,7 +119,7 @@ pub(crate) fn identities(dir: &Path) -> io::Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// The plugin in this file, `None` for a folder. `kind` is what it is after a failure.
+/// The plugin in this file, `None` for a folder. `kind` is the kind of file after a failure.
 fn inspect(path: &Path, config_dir: &Path, kind: &mut UnusableKind) -> Result<Option<PluginFile>> {
     let identity = identity_of(path);
     let meta = std::fs::metadata(path).inspect_err(|error| {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A connected plugin, saved for another program of the same process: its descriptor, what was read
-//! and not answered, the number of its next call, its process. The plugin does not notice. It can
-//! only be saved between two calls.
+//! A connected plugin, saved for another program of the same process: its descriptor, its
+//! unanswered requests, the number of its next call, its process. The plugin does not notice. It
+//! can only be saved between two calls.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream as StdStream;
@@ -33,7 +33,7 @@ pub(crate) struct SavedPlugin {
     timeout: Duration,
     speaks_state_change: bool,
     trunk: SavedTrunk,
-    /// Of a launched plugin.
+    /// The process of a launched plugin.
     pub(crate) process: Option<SavedProcess>,
 }
 

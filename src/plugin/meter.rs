@@ -25,7 +25,7 @@ pub trait CallMeter: Debug + Send + Sync {
     /// A request had a result.
     fn record_call(&self, sample: &CallSample<'_>);
 
-    /// A reply asks for so many updates and evictions of other containers.
+    /// A reply asks for this many updates and evictions of other containers.
     fn record_wishes(
         &self,
         plugin: &str,

@@ -39,7 +39,7 @@ impl PolicySource {
 }
 
 impl Policy {
-    /// Weighs the operator's settings against what the plugin declared.
+    /// Merges the operator's settings with the plugin's declaration.
     pub fn new(settings: &PluginSettings, declared: Option<&api::FailurePolicy>) -> Self {
         let declared_fail = declared.is_some_and(|declared| declared.fail_request);
         let declared_keep = declared.is_some_and(|declared| declared.keep_connected);

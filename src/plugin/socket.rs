@@ -182,7 +182,7 @@ pub(crate) struct Bound {
     pub file: SocketFile,
 }
 
-/// Which file a socket has: a later socket of the same name has another one.
+/// The identity of a socket's file: a later socket of the same name has another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SocketFile {
     device: u64,
@@ -193,7 +193,7 @@ impl SocketFile {
     /// The file at `path` now.
     ///
     /// # Errors
-    /// Fails when there is none.
+    /// Fails when there is no file.
     pub(crate) fn of(path: &Path) -> std::io::Result<Self> {
         let meta = std::fs::symlink_metadata(path)?;
         Ok(Self { device: meta.dev(), inode: meta.ino() })
@@ -215,10 +215,10 @@ impl SocketFile {
     }
 }
 
-/// The socket for plugins, or why there is none.
+/// The socket for plugins, or the reason for having none.
 ///
 /// # Errors
-/// Says why plugins cannot connect.
+/// The reason why plugins cannot connect.
 pub(crate) fn for_plugins(config: &Config) -> std::result::Result<Bound, NoPlugins> {
     if config.disable_connections {
         return Err(NoPlugins::SwitchedOff);

@@ -10,8 +10,8 @@
 //! event of a pod an older one in that pod. And no request starves: after [`OVERTAKEN`] turns in a
 //! row that overtook the oldest request of a lower rank, that one goes next.
 //!
-//! A creation whose caller will have given up before its turn is refused one at once ([`Busy`]),
-//! judged by what waits before it and by how long the plugin took lately.
+//! A creation whose caller will have given up before its turn is refused one at once ([`Busy`]);
+//! the estimate uses the requests before it and the plugin's recent durations.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ use tokio::time::Instant;
 /// Turns in a row that may overtake the oldest request of a lower rank.
 const OVERTAKEN: u32 = 8;
 
-/// Of so many turns it is kept how long the plugin took, and judged from so many on.
+/// Durations kept for the mean; estimates start with `ENOUGH` of them.
 const SAMPLES: usize = 16;
 const ENOUGH: usize = 4;
 
@@ -79,7 +79,7 @@ struct TurnState {
     concurrency: usize,
     in_hand: usize,
     waiting: [VecDeque<WaitingRequest>; RANKS],
-    /// For each rank how many requests come of one of it before its caller is done.
+    /// For each rank, the requests that follow from one of it before its caller is done.
     weights: [usize; RANKS],
     arrivals: u64,
     overtaken: u32,
@@ -107,7 +107,7 @@ pub(super) struct Turn {
 }
 
 impl Turns {
-    /// For so many requests at once.
+    /// Turns for this many requests at once.
     pub(super) fn new(concurrency: u32) -> Self {
         Self(Arc::new(Mutex::new(TurnState {
             concurrency: usize::try_from(concurrency).unwrap_or(1).max(1),
@@ -135,11 +135,11 @@ impl Turns {
         lock(&self.0).weights = [1, of_creation, of_pod];
     }
 
-    /// Waits for a turn; with `until` only as long as it can come by then. A request without a
-    /// subject belongs to no container's life.
+    /// Waits for a turn; with `until` it fails at once if the turn would come later. A request
+    /// without a subject belongs to no container's life.
     ///
     /// # Errors
-    /// Fails with what is to be answered first, where that takes too long.
+    /// Fails with the requests to answer first, where that takes too long.
     pub(super) async fn acquire(
         &self,
         rank: Rank,

@@ -70,7 +70,7 @@ pub(crate) fn resources_from_flags(flags: &[(&str, &str)]) -> Result<Map<String,
     Ok(resources)
 }
 
-/// `512m`, `1.5 GiB`, `100`, `-1`: units are powers of 1024 whatever their spelling.
+/// `512m`, `1.5 GiB`, `100`, `-1`: units are powers of 1024 in any spelling.
 fn bytes(text: &str) -> Option<i64> {
     if text == "-1" {
         return Some(-1);
@@ -89,7 +89,7 @@ fn bytes(text: &str) -> Option<i64> {
     is_known.then(|| whole(number * 1024_f64.powi(power))).flatten()
 }
 
-/// The whole part, unless negative or beyond what the kernel can count.
+/// The whole part, unless negative or too large for the kernel.
 fn whole(number: f64) -> Option<i64> {
     #[expect(clippy::cast_possible_truncation, reason = "the range is checked right here")]
     (0.0..9_223_372_036_854_775_807.0).contains(&number).then_some(number as i64)

@@ -313,7 +313,7 @@ fn load_containers(
     let containers = load_all::<Container>(dir, kind, problems, |found| file_name(&found.key))?;
     let is_now = |container: &Container| (container.schema, container.boot_id == boot_id);
     let mut containers = keep(dir, containers, problems, is_now);
-    // From here on this version owns them, whichever wrote them.
+    // From here on this version owns them, whichever version wrote them.
     containers.iter_mut().for_each(|container| container.schema = SCHEMA);
     Ok(containers)
 }
@@ -405,8 +405,8 @@ fn set_aside(dir: &Path, path: &Path, why: &str, problems: &mut Vec<String>) {
 
 /// A file name for a key: roots differ, ids may be anything that the runtime accepts.
 fn file_name(key: &ContainerKey) -> String {
-    // The hash is over the root, and over what is cut off the id: short and stable across versions.
-    // The id beside it keeps the name readable.
+    // The hash covers the root and the cut end of the ID: short and stable across versions. The ID
+    // beside it keeps the name readable.
     let cut = key.id.bytes().skip(READABLE);
     let hash = fnv64(key.root.bytes().chain(cut));
     format!("{}-{hash:016x}.json", escaped(&key.id))

@@ -29,7 +29,7 @@ pub use store::Store;
 pub(crate) use wire::Wire;
 
 /// Version of the records on disk. A record of the next version is read as far as this one
-/// understands it, and what it does not is kept; any other is set aside.
+/// understands it, and the rest is kept; any other is set aside.
 pub(crate) const SCHEMA: u32 = 1;
 
 /// The verb of a call in flight that starts a created container.
@@ -280,8 +280,8 @@ impl Container {
     pub fn is_patched_document(&self, there: &Original) -> bool {
         let Some(patched) = &self.patched else { return false };
         if patched.fingerprint.is_empty() {
-            // Of an earlier version only the inode is on record: a file that was written to since
-            // the container was created has been edited.
+            // An earlier version records only the inode: a file that was written to since the
+            // container was created has been edited.
             let is_older = self.created_at == 0 || there.modified <= self.created_at;
             return patched.inode == there.inode && is_older;
         }

@@ -106,7 +106,7 @@ impl Store {
         disk::set_aside_before(&self.dir)
     }
 
-    /// Whether the folders at their paths are those that this process writes to.
+    /// Whether this process still writes to the folders at their paths.
     ///
     /// # Errors
     /// Fails when that cannot be known.

@@ -37,7 +37,7 @@ enum Propagation {
     Slave,
 }
 
-/// The sources whose host mounts decide about an adjustment, those of its CDI devices included; facts are needed for these only.
+/// The sources whose host mounts decide about an adjustment, its CDI devices included; only these need facts.
 pub fn propagating_sources<'a>(
     adjustment: &'a api::ContainerAdjustment,
     names: &'a Resolved,
@@ -142,7 +142,7 @@ impl HostMounts {
                     all.push(Branch::default());
                 }
             }
-            // Of several mounts at one place the last is the one that is seen.
+            // Of several mounts at one place the last one is visible.
             all[at].mount = Some((point, propagation));
         }
         Self(all)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Refuses values that no runtime may get: they would lead it out of the container, mean something
 //! else to it, or make the kernel fail with an error that names no plugin.
-//! Each function says what is wrong in words for the operator. Nothing here is put right, and
+//!
+//! Each function names the mistake in words for the operator. Nothing here is corrected, and
 //! nothing looks at the host.
 //! Reference: OCI `config-linux.md`; kernel `cgroup-v2.rst`; cpuset(7), sysctl(8).
 

@@ -88,7 +88,7 @@ const DEVICES: &str = "blockIO.weightDevice";
 
 pub(super) fn plan_v1(io: &BlockIoResources, files: &SeenFiles<'_>, writes: &mut Vec<Write>) {
     let controller = "blkio";
-    // Which one there is depends on the scheduler of the kernel: CFQ of old, or BFQ.
+    // The scheduler of the kernel decides which file exists: CFQ's of old, or BFQ's.
     let (weight, devices, lifted, default) = if files.exists(controller, "blkio.weight") {
         ("blkio.weight", "blkio.weight_device", "0", 500)
     } else {

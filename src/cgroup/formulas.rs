@@ -68,7 +68,7 @@ mod tests {
         for now in [12, 27] {
             assert_eq!(weight(512, &[300, 700], Some(now)), 20, "{now}");
         }
-        // The new one makes 39 of 300, what the old one makes of 1024.
+        // The new formula makes 39 of 300; the old one makes 39 of 1024.
         for (before, now) in
             [(&[][..], None), (&[2], Some(1)), (&[1024], Some(77)), (&[300, 1024], Some(39))]
         {

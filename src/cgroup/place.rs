@@ -90,7 +90,7 @@ pub(crate) struct Cgroups {
 }
 
 impl Cgroups {
-    /// Finds those of the process `pid`; `told` is what its runtime recorded, by controller.
+    /// Finds the cgroups of the process `pid`; `told` is its runtime's record, by controller.
     ///
     /// # Errors
     /// Fails when the process is gone, or is not where its runtime put it.
@@ -141,7 +141,7 @@ impl Cgroups {
         Some(Self { layout: mounts.layout, dirs: dirs.collect() })
     }
 
-    /// Which kind it has.
+    /// The kind of cgroups.
     pub(crate) fn layout(&self) -> Layout {
         self.layout
     }

@@ -29,7 +29,7 @@ const SHOWN_BY: [&str; 4] = ["pids", "memory", "cpu", ""];
 /// Puts all threads of `cgroups` into the group in the folder `group`.
 ///
 /// # Errors
-/// Says in one line what the kernel did not take; some threads may have moved then.
+/// The kernel's refusal in one line; some threads may have moved then.
 pub(crate) fn enter(host: &Host, cgroups: &Cgroups, group: &Path) -> Result<(), String> {
     let path = host.path(group.join("tasks"));
     let mut options = std::fs::OpenOptions::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writing what was decided: in order, and all of it or nothing.
+//! Writes values to cgroup files: in order, and all of them or none.
 //!
 //! A file is opened without being made and without following a link. When the kernel refuses a
 //! value, everything that was written before is put back, last first.

@@ -82,7 +82,7 @@ impl PluginFailure {
         Self { plugin: plugin.into(), cause, text: text.into(), field: None, against: None }
     }
 
-    /// The line for the operator, with what the audit log says of it.
+    /// The line for the operator, with the plugin, field and rule for the audit log.
     pub(crate) fn into_error(self) -> Error {
         let error = Error::new(quoted(&self.text)).by(self.plugin);
         let error = match self.field {
@@ -211,8 +211,8 @@ impl ChainedPlugin {
         self
     }
 
-    /// Applies the operator's settings for this plugin as a reloaded configuration has them. A
-    /// request under way finishes by those that it began with.
+    /// Applies the operator's settings for this plugin from a reloaded configuration. A request
+    /// under way keeps its former settings.
     pub fn reconfigure(&self, config: &Config) {
         let settings = config.plugin(self.plugin.index(), self.plugin.name());
         self.plugin.apply(&settings, Some(config.request_timeout));
@@ -287,8 +287,8 @@ impl ChainedPlugin {
         self.connected_at.get()
     }
 
-    /// Logs fields of its replies that this version does not know, each once as long as it is
-    /// connected. Returns those that are new.
+    /// Logs fields of its replies that this version does not know, each once per connection.
+    /// Returns the new ones.
     pub fn report_unknown(&self, fields: &[String]) -> Vec<String> {
         let mut reported = self.reported_unknown.borrow_mut();
         let mut new = Vec::new();
@@ -428,7 +428,7 @@ impl ChainedPlugin {
     }
 }
 
-/// Logs what the replies to one request had that this version does not know: plugin and field.
+/// Logs unknown fields in the replies to one request: plugin and field.
 pub(super) fn report_unknown(members: &[Rc<ChainedPlugin>], unknown: &[(String, String)]) {
     for (plugin, field) in unknown {
         if let Some(member) = members.iter().find(|member| member.id() == *plugin) {

@@ -57,7 +57,7 @@ pub struct ChainError {
     pub asked: usize,
 }
 
-/// A response above so many bytes is merged on another thread: the daemon has one for all requests.
+/// Bytes of a response above which another thread merges it: the daemon has one for all requests.
 pub(crate) const SMALL: u64 = 64 << 10;
 
 /// Merges one plugin's response, on this thread if that takes no time.
@@ -120,7 +120,7 @@ impl Injecting<'_> {
     }
 }
 
-/// Checks once more, of everything together, that each owner may set what it owns.
+/// Checks once more, of all responses together, that each owner may set its fields.
 fn check_owned<'o>(
     creation: &Creation,
     owners: impl Iterator<Item = (String, &'o Rights)>,

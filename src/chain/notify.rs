@@ -55,7 +55,7 @@ impl Notification {
 /// skipped.
 ///
 /// # Errors
-/// Fails with the first refusal, and how many had been asked by then.
+/// Fails with the first refusal, and the number of plugins asked by then.
 pub async fn notify_until_refused(
     subscribers: &[Rc<ChainedPlugin>],
     notification: &Notification,

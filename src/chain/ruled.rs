@@ -68,8 +68,8 @@ impl<'a> RuleScope<'a> {
         self.rules.rights(&Rights::default(), id, self.subject, std::iter::empty(), self.pods)
     }
 
-    /// Why the reply of this plugin does not count: it is not to know of the request's container,
-    /// but knew it before the rule was there.
+    /// The reason to drop this plugin's reply: a rule hides the request's container from it, but it
+    /// knew the container before the rule.
     pub(super) fn hidden_since(&self, member: &ChainedPlugin) -> Option<String> {
         let (_, pod) = self.subject?;
         let rule = self.rules.hidden_by(&member.id(), pod)?;

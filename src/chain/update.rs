@@ -50,7 +50,7 @@ pub async fn update(
     Ok(updated)
 }
 
-/// Notifies every subscriber in turn that a container has stopped, whatever the others reply, and
+/// Notifies every subscriber in turn that a container has stopped, regardless of replies, and
 /// collects the updates of other containers that they ask for. Returns the failures as well.
 pub async fn stop(
     subscribers: &[Rc<ChainedPlugin>],

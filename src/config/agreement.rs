@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Properties of every reading of a mutated configuration: each process that reads it comes to the
-//! same settings, and what a reload refuses changes none.
+//! Properties of every reading of a mutated configuration: all processes that read it get the same
+//! settings, and a refused reload changes none.
 
 use std::path::Path;
 use std::sync::OnceLock;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which keys differ between two readings of the configuration files, and what makes each new value
-//! take effect. Nothing here reads a file.
+//! Finds the keys that differ between two readings of the configuration files, and the step that
+//! makes each new value take effect. Nothing here reads a file.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

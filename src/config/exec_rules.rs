@@ -85,7 +85,7 @@ fn read_users(value: &Value) -> Result<Vec<String>, Mistake> {
     }
 }
 
-/// Patterns of programs. One that is not in the form of what it is compared with would match nothing.
+/// Reads patterns of programs, and refuses one that could match no program's path.
 fn read_commands(value: &Value) -> Result<Vec<String>, Mistake> {
     let patterns = read_patterns(value)?;
     for entry in &patterns {

@@ -65,7 +65,7 @@ impl ListedSection for RuleSection {
         &mut self.name
     }
 
-    /// Nothing is known of what it permits.
+    /// A rule whose permissions are unknown: it hides everything.
     fn closed(name: &str) -> Self {
         Self { name: name.to_owned(), hide: true, ..Self::default() }
     }

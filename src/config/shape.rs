@@ -24,7 +24,7 @@ pub(super) enum Shape {
     Truth,
     /// A table with these members.
     Table(&'static [Member]),
-    /// A table whose keys are the operator's. The second is what is wrong with a key, if anything.
+    /// A table whose keys the operator chooses. The second finds the mistake in a key.
     Map(&'static Self, fn(&str) -> Option<&'static str>),
     /// A list.
     List(&'static Self),

@@ -218,7 +218,7 @@ pub(crate) async fn restore(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// `pristine` is what the engine wrote, where another document is in its place.
+/// `pristine` is the engine's document, where another one is in its place.
 fn restore_now(record: &Container, pristine: Option<Result<Vec<u8>>>) -> Result<()> {
     let dir = match files::open_dir(Path::new(record.folder())) {
         Ok(dir) => dir,

@@ -94,7 +94,7 @@ impl Reloads<'_> {
         false
     }
 
-    /// Reads the files and puts what they say in force, or only says what would change.
+    /// Reads the files and puts them in force, or only reports the changes.
     async fn reload(&self, is_dry: bool) -> Result<Reloaded> {
         if is_dry {
             return self.check(true).map(|(reloaded, _)| reloaded);

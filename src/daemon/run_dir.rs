@@ -85,8 +85,8 @@ impl RunDir {
         self.keep_execs_file();
     }
 
-    /// Wrappers find in the run directory whether the daemon has to know of each `exec`, and in the mark
-    /// of a container what they need for it.
+    /// Writes to the run directory whether the daemon has to know of each `exec`; a container's
+    /// mark has the facts that wrappers need for it.
     fn keep_execs_file(&self) {
         let config = self.daemon.config();
         let path = config.execs_file();

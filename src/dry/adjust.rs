@@ -59,7 +59,7 @@ pub(crate) struct AdjustOptions {
     pub settings: Settings,
 }
 
-/// Runs the adjustment; returns what is to be printed.
+/// Runs the adjustment; returns the output.
 ///
 /// # Errors
 /// Fails when plugins refuse, conflict or do not come, when the result cannot be applied, and

@@ -28,7 +28,7 @@ use super::line::ScriptState;
 /// The time that a disconnected plugin has to end.
 const DISCONNECT_WAIT: Duration = Duration::from_secs(10);
 
-/// A value that an observer has now or later, or why there is none.
+/// A value that an observer has now or later, or the reason for having none.
 pub(super) type Later<T> = oneshot::Receiver<std::result::Result<T, String>>;
 
 /// A value that an observer has now.

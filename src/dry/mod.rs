@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins without a node: `replay` drives them from a script, `adjust` shows what they
-//! (or adjustments in a file) would make of a bundle, `policy` what rules say about one.
+//! Plugins without a node: `replay` drives them from a script, `adjust` applies their changes (or a
+//! file's) to a bundle, `policy` shows the rules' decisions about one.
 //!
 //! It needs no container, engine, daemon or root. Plugins are asked and their answers merged and
 //! applied by the very code that the daemon runs.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `policy test --bundle`: what the rules let plugins do with the container of a bundle. No plugin
-//! is started or asked, and the bundle is only read.
+//! `policy test --bundle`: the rules' decisions about the container of a bundle. No plugin is
+//! started or asked, and the bundle is only read.
 
 use std::path::Path;
 

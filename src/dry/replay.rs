@@ -220,7 +220,7 @@ impl ReplaySession {
         Err(Malformed { id, why })
     }
 
-    /// Follows the script, then waits for what is pending.
+    /// Follows the script, then waits for pending calls.
     /// The state of the first `states` lines is in force already.
     async fn follow(
         self: Rc<Self>,
@@ -291,7 +291,7 @@ impl ReplaySession {
         })
     }
 
-    /// Ends a call under way; false if there is none with this id.
+    /// Ends a call under way; false if no call has this id.
     fn cancel(&self, call: &Value) -> bool {
         let mut calls = self.calls.borrow_mut();
         let at =

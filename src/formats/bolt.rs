@@ -39,7 +39,7 @@ enum Value<'b> {
     Inline(&'b [u8]),
 }
 
-/// A look's pages: those of a database, or the one of a small bucket.
+/// The pages to look in: those of a database, or the one of a small bucket.
 #[derive(Clone, Copy)]
 enum Pages<'b> {
     Page(usize),
@@ -102,7 +102,7 @@ impl<'b> BoltDatabase<'b> {
         self.each(place, depth, left, is_it)
     }
 
-    /// Shows each key with its value, until one of them is what is looked for.
+    /// Visits each key with its value, until `found` returns a value.
     fn each<T>(
         &self,
         place: Pages<'b>,

@@ -80,7 +80,7 @@ fn address(message: &[u8]) -> Option<FoundAddress> {
         let length = usize::from(u16::from_ne_bytes(array(rest, 0)?));
         let value = rest.get(ALIGNED..length)?;
         match u16::from_ne_bytes(array(rest, 2)?) {
-            // Of two ends of a line this is ours; the other attribute is the far one.
+            // The address of our end of a line; the other attribute is the far end's.
             ATTRIBUTE_LOCAL => local = ip(value),
             ATTRIBUTE_ADDRESS => other = ip(value),
             _ => {}

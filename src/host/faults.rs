@@ -47,7 +47,7 @@ impl Faults {
         }
     }
 
-    /// Lets happen what is set for the point of this name.
+    /// Triggers the fault that is set for the point of this name.
     ///
     /// # Errors
     /// Fails where a failure is set.

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Result;
 
-/// The side effects, in one table: variant, name in `[debug] fault`, what is about to happen.
+/// The side effects, in one table: variant, name in `[debug] fault`, the act that follows.
 macro_rules! points {
     ($($variant:ident $name:literal $about:literal)*) => {
         /// A side effect, named so that a fault can be put right before it.
@@ -104,8 +104,8 @@ impl Default for Host {
 
 impl Host {
     /// Doors with `root` in front of every host path and a fault such as `daemon.document:kill`
-    /// (or `:fail`, `:stall`, `:panic`); both empty in production. `@FILE` names a file: while it is there,
-    /// it says which fault strikes next and how many passings are let go before
+    /// (or `:fail`, `:stall`, `:panic`); both empty in production. `@FILE` names a file: while it exists,
+    /// it names the next fault and the number of passings to let go before
     /// (`daemon.pod:kill:1`), once; `trace` in it has each passing written to `FILE.trace`.
     #[cfg_attr(not(feature = "faults"), expect(unused_variables, reason = "no test"))]
     pub fn new(root: &str, fault: &str) -> Self {

@@ -32,7 +32,7 @@ pub struct Injection {
     unfit: Option<String>,
 }
 
-/// An injection as far as it is known what it does for one container.
+/// An injection's effect on one container, as far as it is known.
 #[derive(Debug, Clone)]
 pub struct Injected {
     /// `inject:NAME`.
@@ -204,7 +204,7 @@ impl Injection {
     }
 }
 
-/// Which injections are about a container of this pod, and why: for `policy test`.
+/// The injections for a container of this pod, with reasons: for `policy test`.
 pub(crate) fn report(
     injections: &Injections,
     rules: &Rules,

@@ -164,7 +164,7 @@ impl Output {
         }
     }
 
-    /// Writes a line behind those that wait; true if some wait then.
+    /// Writes a line, or queues it behind others; true if some wait then.
     pub(super) fn put(&mut self, line: Vec<u8>) -> bool {
         let fits = self.queue.len() < QUEUED && self.queued_bytes + line.len() <= QUEUED_BYTES;
         if fits {
@@ -176,7 +176,7 @@ impl Output {
         self.flush()
     }
 
-    /// Writes what is taken now; true if lines still wait.
+    /// Writes as many lines as possible now; true if lines still wait.
     pub(super) fn flush(&mut self) -> bool {
         while let Some(line) = self.queue.front_mut() {
             let length = line.len();

@@ -10,9 +10,9 @@
 
 use std::arch::global_asm;
 
-// System V ABI: rdi = to, rsi = from, rdx = how many; returns `to` in rax. SSE2 is in every
-// x86-64. Everything that a branch stores it has loaded before, or is out of the way of what it
-// will load: so overlapping places are fine, and one routine is both functions.
+// System V ABI: rdi = to, rsi = from, rdx = how many; returns `to` in rax. SSE2 is in every x86-64.
+// No branch stores over bytes that it still has to load: so overlapping places are fine, and one
+// routine is both functions.
 global_asm!(
     ".pushsection .text.nri_runc_copy,\"ax\",@progbits",
     ".p2align 5",
@@ -67,7 +67,7 @@ global_asm!(
     "    movups [rdi + rdx - 32], xmm2",
     "    movups [rdi + rdx - 16], xmm3",
     "    ret",
-    // More. `to` inside of what is read, behind its beginning: from the end, else from the front.
+    // More. From the end if `to` lies within the source, behind its start; else from the front.
     "50: mov rcx, rdi",
     "    sub rcx, rsi",
     "    cmp rcx, rdx",

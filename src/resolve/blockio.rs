@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Block I/O classes: what a class means is written in a YAML file, the same that engines read
-//! through goresctrl.
+//! Block I/O classes: a YAML file defines each class, the same file that engines read through
+//! goresctrl.
 //!
 //! Only the class that is asked for is looked at, and devices are looked up each time, since they
 //! come and go. A device pattern that matches nothing limits nothing: a note reports that, as

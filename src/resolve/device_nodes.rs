@@ -46,8 +46,8 @@ impl HostNode {
     }
 }
 
-/// Fills in what a node of a CDI file lacks; a node that is not on the host may come from the file
-/// alone, if that has its type and number.
+/// Completes a node of a CDI file; a node that is not on the host may come from the file alone, if
+/// that has its type and number.
 pub(super) fn fill_in<N: Serialize + DeserializeOwned>(
     node: &mut N,
     host: &Host,

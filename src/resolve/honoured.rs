@@ -144,7 +144,7 @@ pub fn needs_runtime(adjustment: &api::ContainerAdjustment, resolved: &Resolved)
     !needs(adjustment, resolved).is_empty()
 }
 
-/// Which program writes the resources of a container.
+/// The program that writes the resources of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResourceWriter {
     /// The runtime, from its document.
@@ -153,10 +153,10 @@ pub enum ResourceWriter {
     Daemon,
 }
 
-/// Refuses what the runtime is known to lack.
+/// Refuses features that the runtime is known to lack.
 ///
 /// # Errors
-/// The NRI field, the runtime and what it lacks.
+/// The NRI field, the runtime and the feature.
 pub fn check_runtime(
     adjustment: &api::ContainerAdjustment,
     resolved: &Resolved,
@@ -271,7 +271,7 @@ fn needs_of_linux(linux: &api::LinuxContainerAdjustment, add: &mut impl FnMut(&s
         let flags = flags.map(|flag| format!("{flag:?}")).collect();
         add("MemoryPolicy", What::MemoryPolicy { mode: mode.unwrap_or_default(), flags });
     }
-    // "None" takes out what is there, which every runtime can do without.
+    // "None" removes a present value, which every runtime can do without.
     let none = api::LinuxSchedulerPolicy::SCHED_NONE;
     if linux.scheduler.as_ref().is_some_and(|scheduler| scheduler.policy != none.into()) {
         add("LinuxSched", What::Scheduler);
@@ -384,8 +384,8 @@ impl What {
     }
 }
 
-/// Whether the runtime has what it names in its `features`, and nothing else: it answered, and this
-/// project has no table of its versions.
+/// Whether the runtime supports only the features that it names in its `features`: it answered, and
+/// this project has no table of its versions.
 fn must_name(runtime: &Features) -> bool {
     !runtime.name.is_empty() && matches!(runtime.kind(), RuntimeKind::Youki | RuntimeKind::Other)
 }

@@ -38,12 +38,11 @@ use crate::spec::patch::{PatchError, Resolved, is_acted_on};
 
 const RDT_CLASS: &str = "RdtClass";
 
-/// Finds out what the names in `adjustment` stand for. The second value is what only this host
-/// lacks for them: the container may be meant for another one, or has to be described before it is
-/// refused.
+/// Resolves the names in `adjustment`. The second value lists what only this host lacks for them:
+/// the container may be meant for another one, or has to be described before it is refused.
 ///
 /// # Errors
-/// The NRI field at fault and what is wrong with it on any host.
+/// The NRI field at fault and its mistake on any host.
 pub(crate) fn resolve(
     adjustment: &api::ContainerAdjustment,
     config: &Config,
@@ -84,10 +83,10 @@ pub(crate) fn runtime_annotations(config: &Config, merged: &Merged) -> BTreeSet<
     keys.filter(may_set).cloned().collect()
 }
 
-/// Finds out what the classes in an update stand for.
+/// Resolves the classes in an update.
 ///
 /// # Errors
-/// The NRI field at fault and what is wrong with it on this host.
+/// The NRI field at fault and its mistake on this host.
 pub(crate) fn resolve_classes(
     resources: &api::LinuxResources,
     config: &Config,

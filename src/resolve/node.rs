@@ -16,10 +16,10 @@ use crate::plugin::api;
 use crate::presence::IfThere;
 use crate::spec::patch::{PatchError, Resolved};
 
-/// Refuses what this node is known to lack; `document` is the container's.
+/// Refuses fields that this node is known not to support; `document` is the container's.
 ///
 /// # Errors
-/// The NRI field, and what the node lacks.
+/// The NRI field, and the lacking feature of the node.
 pub(crate) fn check_node(
     adjustment: &api::ContainerAdjustment,
     resolved: &Resolved,
@@ -137,7 +137,7 @@ fn has_word(words: &str, wanted: &str) -> bool {
     words.split_ascii_whitespace().any(|word| word == wanted)
 }
 
-/// A page's size, as `2M` or `2MB`; `None` for what is none: the patch says so.
+/// A page's size, as `2M` or `2MB`; `None` for any other form, which the patch refuses.
 fn kilobytes(size: &str) -> Option<u64> {
     let bare = size.trim_end_matches(['b', 'B']);
     let (number, factor) = match bare.char_indices().last()? {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which processes that `exec` starts the operator's exec rules permit (decision D60).
+//! The operator's exec rules: which processes started by `exec` they permit (decision D60).
 //!
 //! The first rule that is about the pod and the process decides; without one, the process is
 //! permitted. Where a rule may be about it (a pod that is not proven, a process that could not be
@@ -26,7 +26,7 @@ pub(crate) struct ExecVerdict<'r> {
     pub(crate) would_refuse: Vec<&'r ExecRuleSection>,
 }
 
-/// Judges a process in a pod; of an unknown container nothing is known.
+/// Judges a process in a pod; `None` for an unknown container.
 pub(crate) fn judge<'r>(
     rules: &'r [ExecRuleSection],
     pod: Option<&RuledPod>,

@@ -13,7 +13,7 @@ use crate::glob;
 pub(crate) enum Fit {
     /// It is not.
     No,
-    /// It is if the pod is what the rule names, which is not proven.
+    /// It is if the pod is the one that the rule names, which is not proven.
     Maybe,
     /// It is.
     Yes,
@@ -132,7 +132,7 @@ pub(crate) fn fit_pod(pods: &PodSelectors, pod: &RuledPod) -> (Fit, Reason) {
 }
 
 pub(crate) enum Entry<'r> {
-    /// The list is empty: it says nothing.
+    /// The list is empty: it matches anything.
     Any,
     Found(&'r str),
     /// By this entry.

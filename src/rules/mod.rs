@@ -92,7 +92,7 @@ impl Rules {
         Self { rules, has_hiding }
     }
 
-    /// Whether there is none.
+    /// Whether there are no rules.
     pub(crate) fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
@@ -133,7 +133,7 @@ impl Rules {
     }
 
     /// The fields that a plugin may set in each container that its reply is about: the request's
-    /// own, of which `subject` is the pod, and those that it names.
+    /// own, whose pod is `subject`, and the named ones.
     pub fn rights<'i>(
         &self,
         rights: &Rights,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which rule decides what for a pod, and why: the document of `nri-runc nri policy test`. Nothing
+//! The deciding rules for a pod, with reasons: the document of `nri-runc nri policy test`. Nothing
 //! is changed, and no plugin is asked.
 
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use super::{Fit, RuledPod, Rules, exec_rows};
 use crate::config::{Config, EVERY_FIELD, EVICTION};
 
 /// The rules' decisions about this pod, for each of these plugins (`NN-name`, or a name), and for
-/// those that the configuration names.
+/// configured ones.
 pub(crate) fn report(
     config: &Config,
     rules: &Rules,

@@ -54,7 +54,7 @@ pub(crate) fn run(program: impl AsRef<OsStr>, words: &[&str], wait: Duration) ->
         std::thread::sleep(Duration::from_millis(1));
     }
     let has_ended = !is_running();
-    // Ends what it left behind, or itself.
+    // Ends the processes that it left behind, or itself.
     let _already_gone = killpg(pid, Signal::SIGKILL);
     let status = child.wait().doing(|| format!("executing {}", program.display()))?;
     match (stdout, stderr) {

@@ -70,7 +70,7 @@ pub struct IntelRdt {
     pub monitoring: Option<bool>,
 }
 
-/// Which memory policies it knows.
+/// The memory policies that it knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct MemoryPolicy {
     pub modes: Option<Vec<String>>,
@@ -90,7 +90,7 @@ pub struct Enabled {
 }
 
 impl Features {
-    /// The runtime that it says it is.
+    /// The runtime kind, by the name that it reports.
     pub fn kind(&self) -> RuntimeKind {
         RuntimeKind::named(&self.name)
     }
@@ -100,7 +100,7 @@ impl Features {
         self.kind() == kind && self.version.is_some_and(|own| own < version)
     }
 
-    /// From what the runtime printed.
+    /// Reads the runtime's output.
     pub fn from_answers(version: &str, features: &str) -> Self {
         let mut words = version.lines().next().unwrap_or_default().split_ascii_whitespace();
         let name = words.next().unwrap_or_default().to_owned();
@@ -128,7 +128,7 @@ impl std::fmt::Display for Features {
     }
 }
 
-/// Which file an executable is; another one under the same name is asked anew.
+/// The identity of an executable; another one under the same name is asked anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ExecutableStamp {
     device: u64,

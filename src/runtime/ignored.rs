@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Members of `linux.resources` that runc takes without applying them: one table for creates and
-//! updates. crun applies what it takes, and refuses the rest in its own words.
+//! updates. crun applies every member that it takes, and refuses the rest in its own words.
 //!
-//! It never decides what becomes of them. Reference: runc's `update.go`, which reads only some
+//! Callers decide what to do about them. Reference: runc's `update.go`, which reads only some
 //! members, and its change log (1.0.0-rc94: kernel memory).
 
 /// When runc ignores a member.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real runtime: which one it is, and becoming it.
+//! The real runtime: finding and executing it.
 //!
 //! The name we are called by selects an instance; else the first candidate that exists and is
 //! not ourselves is taken. It never changes what the runtime inherits:
 //! descriptors, environment, signal mask and dispositions, working directory. A child is started
-//! only to ask what a runtime can do (`features.rs`, `bounded.rs`), and never by the wrapper.
+//! only to ask a runtime's features (`features.rs`, `bounded.rs`), and never by the wrapper.
 
 /// Programs that answer and end.
 pub(crate) mod bounded;
@@ -106,7 +106,7 @@ pub(crate) fn root_of(
 /// The real runtime for a process that was called as `called_as` (argv[0]).
 ///
 /// # Errors
-/// Fails when there is none, naming what was tried.
+/// Fails when none is found, naming what was tried.
 pub(crate) fn resolve(config: &Config, called_as: Option<&OsString>) -> Result<PathBuf> {
     resolve_in(config, called_as, &std::env::var_os("PATH").unwrap_or_default())
 }
@@ -117,7 +117,7 @@ const VERSION_WAIT: Duration = Duration::from_secs(5);
 /// Finds the real runtime as [`resolve`] does, and executes it.
 ///
 /// # Errors
-/// Fails when there is none, or it does not run on this machine.
+/// Fails when none is found, or it does not run on this machine.
 pub(crate) fn resolve_and_try(config: &Config, called_as: Option<&OsString>) -> Result<PathBuf> {
     let path = resolve(config, called_as)?;
     execute(&path).map(|()| path)
@@ -138,7 +138,7 @@ pub(crate) fn execute(path: &Path) -> Result<()> {
 /// Finds the real runtime for a process whose PATH is `paths`.
 ///
 /// # Errors
-/// Fails when there is none, naming what was tried.
+/// Fails when none is found, naming what was tried.
 pub(crate) fn resolve_in(
     config: &Config,
     called_as: Option<&OsString>,
@@ -188,7 +188,7 @@ fn nothing_found(config: &Config, tried: &[String]) -> Error {
 /// whose runtime is not there leave the last valid configuration.
 ///
 /// # Errors
-/// Fails when there is none, naming what was tried.
+/// Fails when none is found, naming what was tried.
 pub(crate) fn resolve_loaded(
     loaded: Loaded,
     called_as: Option<&OsString>,
@@ -238,7 +238,7 @@ fn missing(config: &Config) -> Option<(Vec<String>, Error)> {
 /// runtimes in its PATH that no other process has.
 ///
 /// # Errors
-/// Fails when there is none, naming what was tried.
+/// Fails when none is found, naming what was tried.
 pub(crate) fn resolve_as_engines(config: &Config, called_as: Option<&OsString>) -> Result<PathBuf> {
     resolve(config, called_as).or_else(|_| resolve_in(config, called_as, &paths_of_engines(config)))
 }

@@ -94,7 +94,7 @@ fn foreign_namespace(host: &Host, pid: u32, start: Option<u64>) -> Option<File> 
     (!ours.any(|own| own == theirs)).then_some(namespace)
 }
 
-/// Enters the namespace with this thread, for good, and asks for its addresses.
+/// Moves this thread into the namespace, without return, and asks for its addresses.
 fn look(namespace: &File) -> Option<Vec<FoundAddress>> {
     let deadline = Instant::now() + ADDRESSES_WAIT;
     setns(namespace, CloneFlags::CLONE_NEWNET).ok()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which runtimes a running Docker knows: `GET /info` of its API on its socket (Docker Engine API).
+//! The runtimes of a running Docker: `GET /info` of its API on its socket (Docker Engine API).
 //! HTTP/1.0, so that the answer ends with the connection. For `check` only: nothing on a
 //! container's path waits for it.
 

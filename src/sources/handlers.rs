@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which runtime handlers a running CRI engine has in effect: `runtime.v1.RuntimeService/Status` on its
+//! The runtime handlers that a running CRI engine has in effect: `runtime.v1.RuntimeService/Status` on its
 //! socket. Engines list their names since CRI v0.30; containerd shows its configuration too when it
 //! is asked for details, with the program of each handler and the default one. For `check` only:
 //! nothing on a container's path waits for it.

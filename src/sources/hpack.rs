@@ -114,7 +114,7 @@ fn decode(bytes: &[u8]) -> Option<String> {
     (length < 8 && code == (1 << length) - 1).then_some(text)
 }
 
-/// The byte of a code. Codes of one length follow each other, and those of the next length them.
+/// The byte of a code. Codes of one length are consecutive, then come those of the next length.
 fn symbol(code: u32, length: u32) -> Option<u8> {
     let (mut first, mut before) = (0_u32, 0);
     for (bits, bytes) in CODES {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fetches what the files in `engine` want to read of the host: files of the engine, and
-//! containerd's own records; and the addresses of a container that runs (`addresses.rs`). One short
-//! time limit bounds all of it; what is missing, slow or odd is simply not there. It decides nothing about a container, never asks an engine about a running
-//! one, and runs in the wrapper only before a refusal.
+//! Fetches the host's files for `engine`: the engine's files and containerd's own records; and the
+//! addresses of a container that runs (`addresses.rs`). One short time limit bounds all of it; a
+//! missing, slow or odd source counts as absent. It decides nothing about a container, never asks
+//! an engine about a running one, and runs in the wrapper only before a refusal.
 
 mod addresses;
 mod docker_api;
@@ -104,8 +104,8 @@ impl Sources {
         found.files.extend(self.read_files(host, engine.name(), wanted.files, deadline).await);
     }
 
-    /// Fetches what is wanted, as far as it can be had in time: the files while the store, which
-    /// is another process, works on its answer.
+    /// Fetches as much as can be had in time: the files while the store, which is another process,
+    /// works on its answer.
     pub async fn fetch(&self, host: &Host, engine: &'static str, wanted: Wanted) -> FetchedFacts {
         let deadline = Instant::now() + FETCH_LIMIT;
         let Wanted { files, store } = wanted;
@@ -310,7 +310,7 @@ mod tests {
             .max_blocking_threads(1)
             .build()
             .unwrap();
-        // While the only thread is busy, whatever is read there hangs.
+        // While the only thread is busy, any reading on it hangs.
         let (release, hanging) = std::sync::mpsc::channel::<()>();
         let disk = runtime.spawn_blocking(move || hanging.recv());
         let sources = Sources::default();

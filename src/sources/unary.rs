@@ -15,7 +15,7 @@ use crate::error::{Context, Error, Result, quoted};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The most that responses may come to, and the window that is opened for them.
+/// Bytes of all responses, and the window that is opened for them.
 const LIMIT: u32 = 16 << 20;
 
 /// The largest frame that a server may send, as no other size is announced.
@@ -47,12 +47,12 @@ pub(super) struct GrpcStatus {
 }
 
 impl GrpcStatus {
-    /// Whether what was asked for is not there.
+    /// Whether the requested object does not exist.
     pub(super) fn is_not_found(&self) -> bool {
         self.code == Some(NOT_FOUND)
     }
 
-    /// Of a response that has neither a message nor a status.
+    /// The status of a response that has neither a message nor a status.
     fn absent() -> Self {
         Self { code: None, message: String::new() }
     }

@@ -2,7 +2,7 @@
 //! Plugins register: external ones through the socket, pre-installed ones from `launcher.rs`.
 //!
 //! Handshakes run side by side and are bounded; a connection that never registers delays no other.
-//! D11 says which plugins may connect, D15 what they are synchronized with, D41 what becomes of a
+//! D11 rules which plugins may connect, D15 what they are synchronized with, D41 how they replace a
 //! connected plugin with the same identity (`takeover.rs`).
 
 use std::collections::BTreeMap;
@@ -72,7 +72,7 @@ fn assign_slot(
     stream: UnixStream,
 ) {
     let peer = stream.peer_cred();
-    // A user that is not known is none that may connect.
+    // An unknown user may not connect.
     let uid = peer.as_ref().map_or(u32::MAX, tokio::net::unix::UCred::uid);
     if let Err(why) = allow_user(&daemon.config(), uid) {
         return refusals::report(daemon, ConnectionLine::User, "", (&why, &why));
@@ -361,7 +361,7 @@ async fn request_synchronization(
     }
 }
 
-/// Reports a plugin that did not come to take part, and who has its place.
+/// Reports a plugin that failed to take part, and which plugin has its place.
 fn report_unsynchronized(daemon: &Rc<Daemon>, connected: &ConnectedPlugin, why: &str) {
     let id = connected.chained.id();
     let stays = daemon.registry.predecessor(connected).map(|old| {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the pre-installed plugins running: checks their folders every second, or waits until there
-//! is one, starts plugins that appeared, stops removed ones, starts changed ones anew (D14) and those that exited, with a pause
-//! that grows until the plugin runs steadily. The process of a changed one runs beside the old one,
-//! which is ended once the new one has its place (D41). It decides nothing about containers.
+//! Keeps the pre-installed plugins running: checks their folders every second (or waits for the
+//! folder), starts new plugins, stops removed ones, restarts changed ones (D14) and exited ones,
+//! with growing pauses until they run steadily. The process of a changed one runs beside the old
+//! one, which is ended once the new one has its place (D41). It decides nothing about containers.
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
@@ -57,7 +57,7 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
             follow(&daemon, &mut wanted, &seen);
             if done.is_none() {
                 let daemon = Rc::clone(&daemon);
-                // Each task of a plugin has taken its own by then.
+                // After this time each plugin's task has taken over its process.
                 tokio::task::spawn_local(async move {
                     tokio::time::sleep(FOLDER_CHECK).await;
                     resumed::end_forgotten(&daemon).await;

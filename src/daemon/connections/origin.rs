@@ -80,8 +80,8 @@ fn is_program_of_host(host: &Host, pid: u32, program: &str) -> bool {
     Path::new(program).is_absolute() && executed.is_some() && executed == file(&host.path(program))
 }
 
-/// Whether the process is in the user and PID namespaces of this one: not in a container, whatever
-/// it has mounted where.
+/// Whether the process is in the user and PID namespaces of this one: not in a container, with any
+/// mounts.
 fn is_process_of_host(host: &Host, pid: u32) -> bool {
     let namespace = |process: &str, kind: &str| {
         let path = host.path(format!("/proc/{process}/ns/{kind}"));

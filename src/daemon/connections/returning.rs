@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins that creates wait for after a daemon start (decision D14): those that were connected
-//! before, those that are pre-installed, and those that the operator names. One that cannot come
-//! back is not waited for.
+//! Plugins that creates wait for after a daemon start (decision D14): plugins that were connected
+//! before, pre-installed ones, and those that the operator names. One that cannot come back is not
+//! waited for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -48,8 +48,8 @@ fn row(daemon: &Daemon, plugin: &ConnectedPlugin) -> Value {
     })
 }
 
-/// Disconnects plugins that may know of more pods after a reload: they are synchronized with them
-/// when they come back, since a connection has one Synchronize. Creates wait for them meanwhile, as
+/// Disconnects plugins from which a reload hides fewer pods: they are synchronized with these when
+/// they come back, since a connection has one Synchronize. Creates wait for them meanwhile, as
 /// after a daemon start.
 pub(crate) fn synchronize_anew(daemon: &Daemon, plugins: &[Rc<ConnectedPlugin>]) {
     for plugin in plugins {
@@ -65,8 +65,8 @@ pub(crate) fn synchronize_anew(daemon: &Daemon, plugins: &[Rc<ConnectedPlugin>])
     }
 }
 
-/// Lets creates wait for the plugins that a reload has added to those which a daemon start waits
-/// for; `before` is the configuration until now.
+/// Lets creates wait for plugins that a reload adds to those of a daemon start; `before` is the
+/// configuration until now.
 pub(crate) fn expect_added(daemon: &Daemon, before: &Config) {
     let config = daemon.config();
     let added: BTreeMap<_, _> = if daemon.is_bystander() {

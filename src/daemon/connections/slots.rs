@@ -99,7 +99,7 @@ fn crowding(slots: &VecDeque<Rc<Slot>>) -> Option<usize> {
         for at in group.iter().copied() {
             parts.entry(slots[at].peer.get(level)).or_default().push(at);
         }
-        // Of groups of one size the one with the oldest connection.
+        // The largest group; of equal ones, that with the oldest connection.
         let largest = parts.into_values().max_by_key(|part| (part.len(), usize::MAX - part[0]))?;
         let is_a_process = slots[largest[0]].peer.len() <= level + 1;
         if is_a_process {

@@ -32,7 +32,7 @@ pub(crate) fn keep_values(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// Values to apply once the container is created; `answered` has those of this creation's replies.
+/// Values to apply once the container is created; `answered` holds this creation's replies.
 pub(crate) fn from_earlier(
     daemon: &Daemon,
     key: &ContainerKey,

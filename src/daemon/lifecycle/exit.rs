@@ -33,7 +33,7 @@ async fn watch(daemon: Rc<Daemon>, init: InitProcess) {
             None => return,
         },
     };
-    // Its descriptor stays open until its exit was noted: another program may go on with it.
+    // Its descriptor stays open until its exit was noted: the next program may take it over.
     daemon.watches.init_watches.begin(&key, incarnation, process.as_ref());
     // Boxed, all but the waiting: futures that call plugins are large, and there may be thousands.
     // A process that has been reaped is looked at too: the container may have been started before.

@@ -144,7 +144,7 @@ pub(crate) fn forget(daemon: &Daemon, key: &ContainerKey) {
 }
 
 /// Fills in the present state of a container that the runtime made without the daemon. Its times
-/// are those of its process, as far as the host has them.
+/// come from its process, as far as the host has them.
 ///
 /// # Errors
 /// Fails when that state cannot be known.

@@ -60,7 +60,7 @@ pub(crate) fn is_replaced(
     Some(after.is_some() && after != *before)
 }
 
-/// Records what became of an update; where its state file does not say so, the cgroup files do.
+/// Records the result of an update; where its state file does not show it, the cgroup files do.
 pub(crate) fn conclude(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -115,8 +115,8 @@ pub(crate) fn conclude(
     ConcludedUpdate { is_told, failed: None, restoring: None }
 }
 
-/// Logs the values that the engine repeats and that do not come into force, each once: the first of
-/// them, and how many more there are. Returns those that are not on record.
+/// Logs the values that the engine repeats and that do not come into force, each once: the first,
+/// and the number of others. Returns those that are not on record.
 fn log_repeated(
     record: &Container,
     repeated: &[RepeatedValue],

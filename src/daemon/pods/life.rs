@@ -74,7 +74,7 @@ pub(crate) async fn arrives(daemon: &Rc<Daemon>, description: &Description) -> R
     Requirement::of_pod(daemon, &pod).wait().await;
     let lane = daemon.pod_lane(&pod.id);
     let _turn = lane.turn.lock().await;
-    // Or the engine has given the pod up meanwhile.
+    // The engine may have given the pod up meanwhile.
     let document = pod.lives_with.as_ref().map(|path| presence::exists(&daemon.host.path(path)));
     if matches!(document, Some(Ok(false))) || daemon.records.read().pod(&pod.id).is_some() {
         return Ok(());

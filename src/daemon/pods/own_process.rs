@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A pod without an infrastructure container, on engines without pods (D47): its process is its
-//! container's, and its addresses are those of that process's network namespace, from the moment
-//! when the runtime has made it. Engines with pods say both themselves.
+//! container's, and its addresses come from that process's network namespace, once the runtime has
+//! made it. Engines with pods name both themselves.
 //!
 //! Nothing fails and no event is sent here.
 

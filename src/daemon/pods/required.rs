@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Required plugins: which of them must have answered for a pod and for its containers (D14, D40),
-//! whether they are connected, and the wait for those that are away.
+//! whether they are connected, and the wait for absent ones.
 //!
 //! A required plugin must have answered RunPodSandbox as well. One that was asked and did not
 //! answer has missed the pod, and so has one that was required and not connected: being
@@ -67,8 +67,8 @@ impl<'n> Requirement<'n> {
         Self { daemon, pod: message, container: None, ruled, is_exempt, is_validated }
     }
 
-    /// Waits for required plugins that are not connected: those that are expected back after a
-    /// daemon start (D14), then as long as `[plugin.NAME] wait` allows and the caller waits.
+    /// Waits for required plugins that are not connected: after a daemon start for the expected
+    /// ones (D14), then as long as `[plugin.NAME] wait` allows and the caller waits.
     pub(crate) async fn wait(&self) {
         if self.is_met() {
             return;

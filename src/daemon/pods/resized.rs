@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods that kubelet resizes (decision D38): no runtime call shows it, but kubelet writes the limits
-//! of the pod's cgroup. The daemon watches these files, refreshes the pod's resources in its record,
-//! and sends UpdatePodSandbox and PostUpdatePodSandbox. It has happened by then: a plugin's refusal
-//! is reported and undoes nothing.
+//! Pods that kubelet resizes (decision D38): no runtime call shows it, but kubelet writes the
+//! limits of the pod's cgroup. The daemon watches these files, refreshes the pod's resources in its
+//! record, and sends UpdatePodSandbox and PostUpdatePodSandbox. The resize has happened before: a
+//! plugin's refusal is reported and undoes nothing.
 //!
 //! Between two writes it costs nothing, however many pods there are. It writes no cgroup.
 
@@ -157,7 +157,7 @@ pub(crate) fn refresh(daemon: &Daemon, id: &str) {
     if limits == pod.limits {
         return;
     }
-    // A cgroup that is younger than the record says what the engine said.
+    // A cgroup that is younger than the record still has the engine's values.
     let known = !pod.limits.is_empty();
     let resources = resized(&message, &pod.limits, &limits).filter(|_| known);
     daemon.note_pod(id, |pod| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Capabilities that the daemon does not need are not its own: it keeps those of the list below, in
-//! its permitted and effective sets. The bounding set stays as it is, so that the programs that it
+//! Drops the capabilities that the daemon does not need: it keeps those of the list below, in its
+//! permitted and effective sets. The bounding set stays as it is, so that the programs that it
 //! starts (plugins, the runtime's `update`) are root as they would be without it.
 //! Reference: capabilities(7), "Transformation of capabilities during execve()".
 

@@ -37,7 +37,7 @@ pub(crate) struct OtherDaemon {
 }
 
 impl OtherDaemon {
-    /// Says which daemon it is, and what it has in place of `config`, with the next step.
+    /// Names the daemon, its differences from `config`, and the next step.
     pub(crate) fn error(&self, config: &Config) -> Error {
         let (pid, ours) = (self.pid, config.run_dir.display());
         let theirs = quoted(&self.run_dir.to_string_lossy());

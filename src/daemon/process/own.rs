@@ -24,7 +24,7 @@ impl Activity {
         ActiveWork(self.clone())
     }
 
-    /// Whether there is none.
+    /// Whether nothing is under way.
     pub(crate) fn is_none(&self) -> bool {
         self.0.get() == 0
     }

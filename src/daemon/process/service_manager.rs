@@ -34,13 +34,13 @@ pub(crate) fn report_ready() {
 }
 
 /// Reports that the daemon reads its configuration again, or executes another program: it is not
-/// ready meanwhile, and its process goes on.
+/// ready meanwhile, and its process continues.
 pub(crate) fn report_reloading() {
     report(&format!("RELOADING=1\nMONOTONIC_USEC={}\n", crate::clock::monotonic() / 1000));
 }
 
-/// Tells the watchdog of the service manager, if there is one, that the event loop runs, and sends
-/// again what was not taken. Never ends.
+/// Notifies the watchdog of the service manager, if there is one, that the event loop runs, and
+/// repeats failed reports. Never ends.
 pub(crate) async fn keep_informed() {
     let beats = async {
         let Some(limit) = watchdog() else { return std::future::pending().await };

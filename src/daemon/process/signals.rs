@@ -29,7 +29,7 @@ pub(crate) struct Ends {
 }
 
 impl Signals {
-    /// Waits for all of them from now on; those that came since [`block`] are there at once.
+    /// Waits for all signals from now on; those since [`block`] arrive at once.
     ///
     /// # Errors
     /// Fails when they cannot be waited for.

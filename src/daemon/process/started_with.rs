@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The configuration files and the program with which this daemon runs. It reads the files anew for
-//! a reload, and says what differs from those in force; what is applied is decided in `reload.rs`
-//! of the daemon.
+//! a reload, and reports how they differ from those in force; `reload.rs` of the daemon decides
+//! what is applied.
 
 use std::cell::RefCell;
 use std::os::unix::fs::MetadataExt;
@@ -67,7 +67,7 @@ impl StartedWith {
         runtime::verify(config::load(self.only.as_deref()))
     }
 
-    /// The files as they are, for what is asked often: they are opened only where they may have changed
+    /// The current files, for frequent checks: they are opened only where they may have changed
     /// since the last time, or have an error.
     pub(crate) fn present(&self) -> Rc<Loaded> {
         let mut known = self.known.borrow_mut();

@@ -3,9 +3,9 @@
 //! container up without a `delete`. Once its bundle and the runtime's state of it are both gone, it is
 //! removed, with the events that are still due; so is a pod whose last container went unseen.
 //!
-//! Gone means that the kernel says so: a folder that cannot be read may be there. It has to be gone
-//! twice, a while apart, so that a creation or a removal under way is never taken for it. An operator
-//! drops other records with `nri-runc nri forget`.
+//! Gone means that the kernel reports absence: a folder that cannot be read may be there. Two looks
+//! a while apart have to find it gone, so that a creation or a removal under way is never mistaken
+//! for it. An operator drops other records with `nri-runc nri forget`.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -44,7 +44,7 @@ pub(crate) async fn look_out(daemon: Rc<Daemon>) {
     }
 }
 
-/// Removes what is gone and was gone the last time.
+/// Removes the records that are gone and were gone the last time.
 async fn look(daemon: &Rc<Daemon>, seen: &mut SeenGone) {
     let records = daemon.records.read().all_shared();
     let mut gone = SeenGone::default();

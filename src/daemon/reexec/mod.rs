@@ -54,7 +54,7 @@ const AUDIT_WAIT: Duration = Duration::from_millis(200);
 /// Interval of checks whether the daemon is idle.
 const QUIET_CHECK: Duration = Duration::from_millis(1);
 
-/// The file that tells wrappers why there are no heartbeats; removed if the program could not be
+/// The file that explains missing heartbeats to wrappers; removed if the program could not be
 /// executed. The next program removes it when it accepts wrappers.
 struct UnderWay(PathBuf);
 

@@ -36,8 +36,8 @@ pub(super) fn has_unsettled_plugins(daemon: &Daemon) -> bool {
         || daemon.registry.connected().iter().any(|plugin| is_unsettled(plugin.state()))
 }
 
-/// Whether a runtime that the daemon has started still runs, or a plugin that is starting or
-/// ending: whatever else is a child of this process.
+/// Whether this process has other children: a runtime that the daemon has started, or a plugin that
+/// is starting or ending.
 fn has_other_children(daemon: &Daemon) -> bool {
     // While that cannot be known, there may be some.
     let Ok(children) = children() else { return true };
@@ -52,7 +52,7 @@ fn has_other_children(daemon: &Daemon) -> bool {
     pids.filter_map(|pid| pid.parse().ok()).any(|pid: i32| !plugins.contains(&pid))
 }
 
-/// The children of this process: each thread has a list of those that it has started.
+/// The children of this process: each thread lists the children that it started.
 fn children() -> io::Result<Vec<String>> {
     let mut children = Vec::new();
     for thread in presence::entries(Path::new("/proc/self/task"))? {

@@ -123,7 +123,7 @@ pub(crate) async fn resume(
     (Waiting { callers, held_at, before: version }, metrics)
 }
 
-/// The state, without what was taken out of it.
+/// The state, without the parts taken out of it.
 pub(crate) struct SavedState(SavedDaemon);
 
 impl Predecessor {

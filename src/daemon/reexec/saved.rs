@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon's state as the next program reads it. Records are on disk; this is what only memory
-//! has: descriptors by number, the plugins' connections, and which plugin knows what. Members that
-//! a version does not know are skipped, and those that it misses have their default.
+//! has: descriptors by number, the plugins' connections, and the subjects that each plugin knows. A
+//! version skips unknown members, and uses defaults for missing ones.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;

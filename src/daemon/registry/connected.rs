@@ -65,11 +65,11 @@ pub(crate) struct ConnectedPlugin {
     /// was there when it registered (D41). `Some(None)` where the kernel shows no process.
     replaces: Option<Option<i32>>,
     phase: Cell<Phase>,
-    /// Wakes those that wait for its next phase.
+    /// Wakes tasks that wait for its next phase.
     phase_changed: Notify,
     /// Requests under way that involve it.
     requests: Cell<usize>,
-    /// Wakes those that wait for the last of these requests.
+    /// Wakes tasks that wait for the last of these requests.
     requests_ended: Notify,
     /// Events that it receives once it is synchronized.
     backlog: RefCell<VecDeque<Notification>>,

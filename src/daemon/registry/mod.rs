@@ -201,7 +201,7 @@ impl Registry {
     }
 
     /// Waits for the plugins that are expected back, bounded (D14), and for successors of plugins
-    /// that are gone (D41); returns at once if there is none. Returns those that did not come.
+    /// that are gone (D41); returns at once if there are none, and the missing ones else.
     pub(crate) async fn wait_for_returning(&self) -> Vec<String> {
         self.expect_successors();
         self.returning.wait(|name| self.is_present(name)).await

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process that connected as a plugin, and whether it may be the one that it says it is: by its
-//! user (D11), by its origin (`[plugin.NAME] from`, D44), and because no file has its name (D55). A
-//! reload may change each answer, so it is kept with the plugin. It is found out elsewhere.
+//! The process that connected as a plugin, and whether it may be that plugin: by its user (D11), by
+//! its origin (`[plugin.NAME] from`, D44), and because no file has its name (D55). A reload may
+//! change each answer, so it is kept with the plugin. Other modules collect the facts.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -36,7 +36,7 @@ pub(crate) struct PeerFacts {
     pub(crate) pod: Option<(String, String)>,
 }
 
-/// Which setting keeps a process from being a plugin.
+/// The setting that keeps a process from being a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum NotAdmitted {
     /// `nri.allowed_uids`.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which identities belong to files in `plugin_path` (D55): as long as `NN-name` lies there, only the
+//! Identities that belong to files in `plugin_path` (D55): as long as `NN-name` lies there, only the
 //! process that the daemon launched from it is that plugin, and wherever the bare name is required,
 //! only launched processes count. `[plugin.NAME] displace = "any"` gives an identity away.
 //!
-//! "No such file" and "it cannot be known" are different answers: what was known stays known, and as
-//! long as nothing is known each identity may be a file's.
+//! "No such file" and "it cannot be known" are different answers: known identities stay known, and
+//! until the folder could be read each identity may be a file's.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

@@ -124,8 +124,7 @@ impl ReturningPlugins {
         awaited.len() > known
     }
 
-    /// Waits until every expected plugin that may still come is present; returns those that are
-    /// late.
+    /// Waits until every expected plugin that may still come is present; returns late ones.
     pub(super) async fn wait(&self, is_present: impl Fn(&str) -> bool) -> Vec<String> {
         let Some(until) = self.until.get() else { return Vec::new() };
         let begun = Instant::now();

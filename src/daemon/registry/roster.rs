@@ -44,7 +44,7 @@ pub(crate) struct LaunchRecord {
     start_failure: RefCell<Option<String>>,
     starts: Cell<u64>,
     again_at: Cell<Option<Instant>>,
-    /// The log of its present run, and of the one before: that one explains a failure.
+    /// The logs of its present run, and of the last one, which explains a failure.
     log: RefCell<Option<Arc<ProcessLog>>>,
     log_before: RefCell<Option<Arc<ProcessLog>>>,
 }
@@ -82,7 +82,7 @@ impl LaunchRecord {
         Some(format!("it is older than its file or configuration: the newer one {why}"))
     }
 
-    /// Notes that it runs, after so many starts.
+    /// Notes that it runs, after this many starts.
     pub(crate) fn resumes(&self, file: &PluginFile, starts: u64, log: &Arc<ProcessLog>) {
         self.starts.set(starts);
         self.file.replace(Some(file.clone()));
@@ -96,7 +96,7 @@ impl LaunchRecord {
         self.again_at.set(Some(Instant::now() + pause));
     }
 
-    /// The output of its present run and of the one before, the older first.
+    /// The output of its present run and of the last one, the older first.
     fn output(&self) -> Value {
         let (log, before) = (self.log.borrow(), self.log_before.borrow());
         let runs = [before.as_ref(), log.as_ref()].into_iter().flatten().map(|log| {
@@ -271,8 +271,8 @@ impl Roster {
         departed.push_back((at, row));
     }
 
-    /// The plugins that disconnected within the last hour, and those that time-outs disconnected
-    /// at any time: they take no part until they return.
+    /// The plugins that disconnected within the last hour, and those that time-outs disconnected at
+    /// any time: they do not take part until they return.
     fn gone(&self, now: Instant) -> Vec<Value> {
         let mut departed = self.departed.borrow_mut();
         departed.retain(|(at, row)| {

@@ -35,7 +35,7 @@ pub(crate) fn requested(
     let Some(bytes) = bytes else {
         return call.command_line.resources.is_none().then_some(request);
     };
-    // runc: a file or standard input replaces all flags but those of RDT.
+    // runc: a file or standard input replaces all flags except RDT's.
     let block = match RuntimeKind::of_program(runtime) {
         // Neither of them is written in Go: names count as they are.
         RuntimeKind::Crun | RuntimeKind::Youki => None,

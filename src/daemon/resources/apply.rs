@@ -243,8 +243,8 @@ async fn carry_out(
     })
 }
 
-/// Has the runtime apply an update; what it would not apply is written beside it in a `scope` of
-/// systemd.
+/// Has the runtime apply an update; values that it would not apply are written beside it in a
+/// `scope` of systemd.
 async fn through_runtime(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -259,7 +259,7 @@ async fn through_runtime(
         changes = run_checked_update(daemon, record, requested, &rest).await?;
     }
     if let Some(scope) = scope {
-        // The runtime may just have reset what was written beside it before.
+        // The runtime may just have reset the values written beside it.
         let mut beside = Block::new();
         if !rest.is_empty() {
             beside = split(record, &record.overlay, Some(scope)).direct;
@@ -384,7 +384,7 @@ fn note_applied(
 }
 
 /// After the runtime's own update: writes again the plugins' values that the runtime does not apply
-/// or resets to those of the creation.
+/// or resets to the creation's.
 pub(crate) fn rewrite_ignored(daemon: &Daemon, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     classes::enter_again(daemon, &record);
@@ -453,8 +453,8 @@ async fn restore_directly(
     Ok(carry_out(&cgroups, writes).await.map(drop)?)
 }
 
-/// Writes again what is written beside the runtime in a scope of systemd (D48): each `update` of
-/// the runtime may reset it.
+/// Writes again the values beside the runtime in a scope of systemd (D48): each `update` of the
+/// runtime may reset them.
 fn rewrite_beside(
     daemon: &Daemon,
     record: &Container,

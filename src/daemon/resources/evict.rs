@@ -117,7 +117,7 @@ async fn end(daemon: &Rc<Daemon>, record: Rc<Container>) -> Result<(), String> {
     sent.map_err(|error| format!("the runtime could not send {signal}: {error}"))
 }
 
-/// After a restart: an eviction that an earlier daemon had begun goes on.
+/// Resumes, after a restart, an eviction that an earlier daemon had begun.
 pub(crate) fn resume(daemon: &Rc<Daemon>, record: &Container) {
     if record.changes.iter().any(|change| change.event == EVICTION) {
         let (daemon, record) = (Rc::clone(daemon), record.clone());

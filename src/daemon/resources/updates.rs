@@ -33,7 +33,7 @@ use crate::limits;
 
 /// How many updates may wait for a container to be created or started.
 const DEFERRED: usize = 200;
-/// How many are then carried out at most, with those that arrive meanwhile.
+/// Updates carried out then at most, including those that arrive meanwhile.
 const AT_ONCE: usize = 5 * DEFERRED;
 
 /// One container's update.
@@ -58,7 +58,7 @@ pub(crate) async fn carry_out(
     note_skipped(daemon, subject, "", unknown.into_iter().map(unknown_field).collect());
     ruled::note_hits(daemon, &noted, event.name(), Some(subject));
     ruled::note_dropped(daemon, &dropped, event.name(), Some(subject));
-    // Evictions first: they free what the updates may use (D19).
+    // Evictions first: they free resources for the updates (D19).
     evict::carry_out(daemon, evictions, &evicted_by, Some(subject)).await;
     // UpdateContainer's result for its own container is part of that update.
     let is_done = |id: &str| event == Event::UpdateContainer && id == subject.id;
@@ -223,7 +223,7 @@ fn check_target(
     }
 }
 
-/// Carries out the updates that can be; returns the indexes of those that failed and may not.
+/// Carries out the possible updates; returns the indexes of failed ones that must not fail.
 async fn carry_out_all(daemon: &Rc<Daemon>, update_requests: Vec<UpdateRequest>) -> Vec<usize> {
     let mut failed = Vec::new();
     for (place, mut update_request) in update_requests.into_iter().enumerate() {
@@ -290,7 +290,7 @@ fn is_deferred(state: Lifecycle, is_starting: bool, waiting: usize) -> Result<bo
 }
 
 /// A container was created or started, or was not started after all: carries out the updates that
-/// waited, and those that arrive meanwhile.
+/// waited or arrive meanwhile.
 pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) {
     for done in 0.. {
         let next = daemon.container(key).and_then(|record| record.deferred.first().cloned());

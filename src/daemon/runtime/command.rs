@@ -89,7 +89,7 @@ fn start(record: &Container, words: &[&str], input: OwnedFd, output: OwnedFd) ->
     command.spawn().doing(|| format!("starting {}", record.runtime))
 }
 
-/// The engine's flags without those that name its log, which the daemon must not write. The root is
+/// The engine's flags without its log flags, since the daemon must not write that log. The root is
 /// made absolute.
 fn global_flags(record: &Container) -> Vec<String> {
     let mut flags = Vec::new();

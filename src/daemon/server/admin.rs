@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon's answers to operators: one JSON document for each admin verb, in shapes that scripts
-//! depend on. It changes nothing itself; what a verb changes is done in `recovery` and `reload`.
+//! depend on. It changes nothing itself; `recovery` and `reload` carry out what a verb changes.
 //!
 //! A node may have thousands of pods whose labels their authors choose: the list of pods is made
 //! while it is sent, and is never in memory as a whole.
@@ -223,7 +223,7 @@ fn unadjusted(store: &Store) -> Vec<String> {
     ids.take(UNADJUSTED).collect()
 }
 
-/// The audit log, if one is kept: what was written and lost, and why it cannot be written now.
+/// The audit log, if one is kept: lines written and lost, and why it cannot be written now.
 fn audit(daemon: &Daemon) -> Value {
     let log = &daemon.report.audit;
     if !log.is_on() {

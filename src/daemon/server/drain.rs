@@ -76,7 +76,7 @@ impl Drain {
         self.until(|drain| drain.is_paused.get()).await;
     }
 
-    /// Keeps new requests waiting, but those that never wait.
+    /// Holds new requests, except those that never wait.
     pub(crate) fn hold_new(&self) {
         self.is_over.set(false);
         self.is_ending.set(true);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `explain`: the container that an operator means, and the plugins' changes to it. It reads
-//! records, also those of containers that are gone, and changes nothing.
+//! records, also of containers that are gone, and changes nothing.
 
 use std::collections::BTreeSet;
 

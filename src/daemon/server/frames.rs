@@ -191,7 +191,7 @@ pub(crate) async fn with_heartbeat<T>(
     stream: &mut UnixStream,
     work: impl Future<Output = Result<T>>,
 ) -> Result<Result<T>> {
-    // Beside each other: the work goes on even without a reader, since plugins were asked, and a
+    // Beside each other: the work continues even without a reader, since plugins were asked, and a
     // rollback follows when the verdict cannot be delivered. A heartbeat is cut off whole: a socket
     // takes all of its few bytes or none.
     tokio::select! {

@@ -28,7 +28,7 @@ use crate::daemon::shared::Daemon;
 use crate::error::{Context, Error, Result};
 use crate::plugin::socket::{self, SocketFile};
 
-/// Mode of the socket: what it shows is root's.
+/// Mode of the socket: only root may read its metrics.
 const SOCKET_MODE: u32 = 0o600;
 
 /// How old a page of metrics may be: however often it is asked for, the loop makes few.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `policy test --pod`: what the rules in force let plugins do with a pod that is known. It reads
-//! records and changes nothing.
+//! `policy test --pod`: what the rules in force let plugins do with a known pod. It reads records
+//! and changes nothing.
 
 use serde_json::Value;
 

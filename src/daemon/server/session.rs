@@ -103,7 +103,7 @@ async fn dispatch(
     }
 }
 
-/// Reads the request; `None` where the daemon lacks something for it, which the wrapper is told: it would
+/// Reads the request; `None` where the daemon lacks something for it. The wrapper is notified: it would
 /// take the daemon for dead.
 async fn read(stream: &mut UnixStream) -> Result<Option<ReceivedQuestion>> {
     match frames::read(stream).await {

@@ -115,7 +115,7 @@ pub(super) async fn serve(
     Ok(())
 }
 
-/// Watches what the runtime makes of a verdict, or takes the verdict back: its wrapper is gone.
+/// Watches how the runtime carries out a verdict, or takes the verdict back: its wrapper is gone.
 async fn settle_verdict(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,

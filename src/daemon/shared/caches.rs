@@ -20,7 +20,7 @@ pub(crate) struct Caches {
     pub(crate) runtimes: Arc<KnownRuntimes>,
     /// The engines' files and sockets.
     pub(crate) sources: Sources,
-    /// Which engines write exit codes.
+    /// The engines that write exit codes.
     pub(crate) exit_codes: ExitCodes,
     mounts: RefCell<Option<Rc<Mounts>>>,
     own_cgroups: OnceCell<Option<Rc<Cgroups>>>,

@@ -37,8 +37,8 @@ pub(crate) fn of_pod(store: &Store, event: Event, id: &str) -> Option<Notificati
     Some(Notification::new(event, message, None).of_engine(&pod.engine, pod.is_doubtful))
 }
 
-/// Everything a plugin is synchronized with: announced pods, and containers, including those that
-/// have exited but are not removed. NRI: engines leave these out.
+/// The full snapshot for a plugin: announced pods, and containers, including those that have exited
+/// but are not removed. NRI: engines leave these out.
 pub(crate) fn snapshot(store: &Store) -> (Vec<api::PodSandbox>, Vec<Rc<Container>>) {
     let mut containers = store.all_shared();
     containers.retain(|container| is_shown(container));
@@ -83,7 +83,7 @@ pub(crate) fn exec_subject(store: &Store, container: &Container) -> ExecSubject 
     ExecSubject { bundle, namespace, labels, engine, handler, is_doubtful, is_exempt }
 }
 
-/// Whether a plugin may know of a pod that was hidden from it before.
+/// Whether the new rules show a plugin a pod that was hidden from it before.
 pub(crate) fn is_shown_more(store: &Store, before: &Rules, now: &Rules, plugin: &str) -> bool {
     before.hides_anything()
         && store.pods().filter(|pod| pod.state != PodState::Created).any(|pod| {

@@ -94,8 +94,8 @@ impl Daemon {
         Rc::clone(&self.config.borrow())
     }
 
-    /// Puts a configuration in force, with everything that follows from it in the same step. Returns
-    /// the plugins that may know of pods now which rules hid from them before.
+    /// Puts a configuration in force, with everything that follows from it in the same step.
+    /// Returns the plugins from which rules no longer hide some pod.
     #[must_use]
     pub(crate) fn replace_config(&self, config: Config) -> Vec<Rc<ConnectedPlugin>> {
         let before = self.registry.rules();

@@ -18,8 +18,8 @@ impl Daemon {
         let Some(pid) = record.init_pid.filter(|_| record.state == Lifecycle::Running) else {
             return false;
         };
-        // The cgroup of the process counts, wherever below the container's it is: what is frozen
-        // above it freezes it too.
+        // The cgroup of the process counts, at or below the container's: a freezer above it freezes
+        // it too.
         let found = self.caches.cgroup_mounts(&self.host);
         let found =
             found.and_then(|mounts| Cgroups::find(&self.host, &mounts, pid, &BTreeMap::new()));

@@ -97,7 +97,7 @@ impl InitProcess {
     }
 }
 
-/// The init processes that are watched, and those that the program before has watched.
+/// The init processes that are watched, and those that the previous program watched.
 #[derive(Default)]
 pub(crate) struct InitWatches {
     watched: RefCell<HashMap<(ContainerKey, u64), Option<RawFd>>>,
@@ -205,6 +205,6 @@ pub(crate) struct Watches {
     pub(crate) pod_cgroups: PodCgroups,
     /// A reload has put another configuration in force.
     pub(crate) reloaded: Notify,
-    /// Folders in which an engine keeps those of its containers.
+    /// Folders in which an engine keeps its containers' folders.
     pub(crate) kept_homes: RefCell<HashSet<PathBuf>>,
 }

@@ -82,7 +82,7 @@ pub(crate) struct Report {
     pub(crate) missing: RefCell<BTreeMap<(&'static str, String), UnreadSource>>,
     /// The latest contradictions.
     pub(crate) contradictions: RefCell<VecDeque<Contradiction>>,
-    /// Connections of plugins, by what became of them.
+    /// Connections of plugins, by outcome.
     pub(crate) connections: ConnectionLines,
     /// Lines about requests of plugins, and about listeners.
     pub(crate) few_lines: FewLines,

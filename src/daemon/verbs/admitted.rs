@@ -55,8 +55,8 @@ struct Edited {
 }
 
 /// Everything before the plugins are asked: describes the container, checks for the required
-/// plugins, announces the pod and records the container. If that fails, `record` is kept for
-/// `explain` with the data known by then.
+/// plugins, announces the pod and records the container. If that fails, `record` keeps the data so
+/// far for `explain`.
 pub(super) async fn admit(
     daemon: &Rc<Daemon>,
     call: &mut VerbRequest,
@@ -142,10 +142,10 @@ impl Admitted {
         OsStr::new(&self.runtime)
     }
 
-    /// CreateContainer through the chain, and what the replies make of the document. From here on
-    /// plugins receive the container as that document describes it, also if it is refused for what
-    /// node or runtime lack; without one, as the engine's does. A crash loses the request anyway,
-    /// so the description is written to disk with the decision.
+    /// CreateContainer through the chain, and the replies applied to the document. From here on
+    /// plugins receive the container as that document describes it, also if node or runtime cannot
+    /// honour it; without one, as the engine's does. A crash loses the request anyway, so the
+    /// description is written to disk with the decision.
     ///
     /// # Errors
     /// Fails with the plugin that refused, the conflict between two, or the adjustment that cannot
@@ -203,7 +203,7 @@ impl Admitted {
         daemon.records.change_in_memory(key, |record| record.hidden_from = hidden_from);
         let injections =
             self.choose_injections(&notification.pod, (&rules, &ruled), writer).await?;
-        // In one step with the choice of those that are asked: one may have left since.
+        // In one step with the choice of the plugins to ask: one may have left since.
         Requirement::of_container(daemon, description).require_connected()?;
         let mut registered = daemon.registry.participants();
         registered.retain(|chained| rules.hidden_by(&chained.id(), &ruled).is_none());

@@ -44,7 +44,7 @@ pub(crate) async fn delete(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Pr
                 stop::stopped(&daemon, &key).await;
             }
             if ends_pod {
-                // At the latest now: what the runtime deletes is gone for plugins (D37).
+                // Last chance: a container that the runtime deletes is gone for plugins (D37).
                 stopping::stop_with_sandbox(&daemon, &record).await;
             }
             drop(active);

@@ -24,7 +24,7 @@ use crate::spec::patch::{
 
 use crate::daemon::shared::Daemon;
 
-/// A document above so many bytes is edited on another thread.
+/// Bytes of a document above which it is edited on another thread.
 const LARGE: usize = 256 << 10;
 
 /// With more CDI devices than this the document is edited on another thread.

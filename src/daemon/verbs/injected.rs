@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The operator's injections for a container that is being created: which hold, which of them this
-//! node and this document can take, and what is noted of the others. They are merged by `chain`.
+//! node and this document can take, and the notes about the others. `chain` merges them.
 
 use std::sync::Arc;
 
@@ -141,7 +141,7 @@ impl Admitted {
         }
     }
 
-    /// Notes what became of the injections once every plugin has answered.
+    /// Notes the results of the injections once every plugin has answered.
     pub(super) fn note_injections(&self, chosen: &ChosenInjections, merged: &Merged) {
         let Self { daemon, key, .. } = self;
         let metrics = daemon.report.metrics.plugins();

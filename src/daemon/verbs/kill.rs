@@ -39,7 +39,7 @@ pub(crate) async fn kill(daemon: &Rc<Daemon>, call: &VerbRequest) {
 }
 
 /// Whether the signal will end the process. The first process of a PID namespace receives only
-/// SIGKILL and what it has a handler for.
+/// SIGKILL and signals that it handles.
 fn will_end(daemon: &Daemon, sandbox: &Container, signal: u8) -> bool {
     const KILL: u8 = 9;
     let Some(pid) = sandbox.init_pid else { return false };

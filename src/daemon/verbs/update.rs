@@ -3,8 +3,8 @@
 //! runtime gets the engine's values with all values that plugins own over them. kubelet's CPU manager
 //! repeats every cpuset every ten seconds; without this it would undo a plugin's within seconds.
 //! An engine that only repeats its values may do so because a person asked it to: plugins that own
-//! some are asked with the engine's, as an engine's own NRI asks them, and what they do not answer
-//! stays theirs.
+//! some are asked with the engine's, as an engine's own NRI asks them, and keep the values that
+//! they do not answer.
 //!
 //! A refusal changes nothing. No lock is held while plugins are asked; from their reply until the
 //! runtime has exited no other request writes this container's resources.
@@ -169,7 +169,7 @@ fn remember(daemon: &Daemon, pid: u32, record: &Container, proposed: &ProposedUp
     if *engine == record.engine_resources && *overlay == record.overlay {
         return;
     }
-    // Without it the next daemon goes by what the files say.
+    // Without it the next daemon relies on the files' values.
     let stamp = state_dir::state_stamp(&daemon.host, &record.key).or_absent().flatten();
     let updating = Updating {
         pid,

@@ -105,8 +105,8 @@ impl WatchedFolder {
         }
     }
 
-    /// Waits until a file appears, the kernel drops events, or the folder itself is gone: false then,
-    /// for what is at its path is not watched.
+    /// Waits until a file appears, the kernel drops events, or the folder itself is gone: false
+    /// then, for a new folder at its path is not watched.
     pub(crate) async fn next_arrival(&mut self) -> bool {
         loop {
             match self.next().await {

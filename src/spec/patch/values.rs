@@ -2,8 +2,7 @@
 //! Refuses values that no runtime may get: they would lead it out of the container, mean something
 //! else to it, or make the kernel fail with an error that names no plugin.
 //!
-//! Each function names the mistake in words for the operator. Nothing here is corrected, and
-//! nothing looks at the host.
+//! Each function names the mistake for the operator. Nothing here is corrected or looks at the host.
 //! Reference: OCI `config-linux.md`; kernel `cgroup-v2.rst`; cpuset(7), sysctl(8).
 
 /// The kernel keeps twelve bits of a major number and twenty of a minor one.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Faults that tests set at a [`Point`](super::Point): a failure, a stall, a panic, SIGKILL. Only builds
-//! with the feature `faults` have it, which the tests' own crate asks for.
+//! Faults that tests set at a [`Point`](super::Point): a failure, a stall, a panic, SIGKILL. Only
+//! builds with the feature `faults` have it, which the tests' own crate asks for.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

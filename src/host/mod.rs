@@ -103,9 +103,9 @@ impl Default for Host {
 }
 
 impl Host {
-    /// Doors with `root` in front of every host path and a fault such as `daemon.document:kill`
-    /// (or `:fail`, `:stall`, `:panic`); both empty in production. `@FILE` names a file: while it exists,
-    /// it names the next fault and the number of passings to let go before
+    /// Doors with `root` in front of every host path and a fault such as `daemon.document:kill` (or
+    /// `:fail`, `:stall`, `:panic`); both empty in production. `@FILE` names a file: while it
+    /// exists, it names the next fault and the number of passings to let go before
     /// (`daemon.pod:kill:1`), once; `trace` in it has each passing written to `FILE.trace`.
     #[cfg_attr(not(feature = "faults"), expect(unused_variables, reason = "no test"))]
     pub fn new(root: &str, fault: &str) -> Self {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writes the lines of the log. Nothing here blocks: a journal, a syslog or a terminal that does not
-//! read must never stop the daemon's loop (D53). Lines that cannot be written now wait in a bounded
-//! queue; beyond it they are counted and lost. A socket that its owner bound anew is connected again.
+//! Writes the lines of the log. Nothing here blocks: a journal, a syslog or a terminal that does
+//! not read must never stop the daemon's loop (D53). Lines that cannot be written now wait in a
+//! bounded queue; beyond it they are counted and lost. A socket that its owner bound anew is
+//! connected again.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};

@@ -234,8 +234,8 @@ fn missing(config: &Config) -> Option<(Vec<String>, Error)> {
     })
 }
 
-/// Finds the real runtime as [`resolve`] does, also where the engines look: one may have a folder of
-/// runtimes in its PATH that no other process has.
+/// Finds the real runtime as [`resolve`] does, also where the engines look: one may have a folder
+/// of runtimes in its PATH that no other process has.
 ///
 /// # Errors
 /// Fails when none is found, naming what was tried.

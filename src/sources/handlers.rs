@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime handlers that a running CRI engine has in effect: `runtime.v1.RuntimeService/Status` on its
-//! socket. Engines list their names since CRI v0.30; containerd shows its configuration too when it
-//! is asked for details, with the program of each handler and the default one. For `check` only:
-//! nothing on a container's path waits for it.
+//! The runtime handlers that a running CRI engine has in effect: `runtime.v1.RuntimeService/Status`
+//! on its socket. Engines list their names since CRI v0.30; containerd shows its configuration too
+//! when it is asked for details, with the program of each handler and the default one. For `check`
+//! only: nothing on a container's path waits for it.
 
 use std::collections::BTreeMap;
 use std::path::Path;

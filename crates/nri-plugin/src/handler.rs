@@ -35,7 +35,8 @@ macro_rules! handlers {
                 None
             }
 
-            /// The cache that follows the events. The plugin is subscribed to the events that the cache needs.
+            /// The cache that follows the events. The plugin is subscribed to the events that the
+            /// cache needs.
             fn cache(&self) -> Option<&Cache> {
                 None
             }
@@ -192,7 +193,8 @@ handlers! {
     /// A container was started.
     post_start_container(request: api::PostStartContainerRequest) -> ();
 
-    /// The engine changes the resources of a container; the answer may change them, and other containers' resources.
+    /// The engine changes the resources of a container; the answer may change them, and other
+    /// containers' resources.
     update_container(request: api::UpdateContainerRequest) -> api::UpdateContainerResponse;
 
     /// A container was updated.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plugin as a program: launched by its runtime, or started from a shell with options. SIGTERM and SIGINT end it
-//! after the answer in progress. The log goes to standard error.
+//! A plugin as a program: launched by its runtime, or started from a shell with options. SIGTERM
+//! and SIGINT end it after the answer in progress. The log goes to standard error.
 
 use std::process::ExitCode;
 

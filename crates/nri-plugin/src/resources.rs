@@ -117,7 +117,8 @@ setters! {
         resources.cpu.mut_or_insert_default().shares = Some(shares.into()).into();
     }
 
-    /// Limits CPU time to `quota` microseconds in each `period` of microseconds; a negative quota removes the limit.
+    /// Limits CPU time to `quota` microseconds in each `period` of microseconds; a negative quota
+    /// removes the limit.
     fn cpu_quota(resources, quota: i64, period: u64) {
         let cpu = resources.cpu.mut_or_insert_default();
         cpu.quota = Some(quota.into()).into();

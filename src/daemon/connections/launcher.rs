@@ -26,8 +26,8 @@ use crate::daemon::shared::Daemon;
 /// file that is being copied must not be executed.
 const FOLDER_CHECK: Duration = Duration::from_secs(1);
 
-/// Interval of the checks for an absent folder, beside the watch over its path: a link on the way may
-/// lead to a place that is not watched.
+/// Interval of the checks for an absent folder, beside the watch over its path: a link on the way
+/// may lead to a place that is not watched.
 const ABSENT_CHECK: Duration = Duration::from_secs(60);
 
 /// The pause before an exited plugin is started again: the first and the longest.

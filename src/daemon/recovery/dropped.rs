@@ -11,8 +11,8 @@ use crate::link::{BYPASSED_DIR, DROPPED_NOTES};
 const NO_NOTE: &str = "the daemon was away, and its note was removed, as there were too many";
 
 /// Reports that wrappers removed notes, because there were too many, and starts a search for their
-/// containers (`enabled.rs`); returns whether there were any. The search finds containers that exist,
-/// as far as the runtimes' state shows them; it does not find an update of resources.
+/// containers (`enabled.rs`); returns whether there were any. The search finds containers that
+/// exist, as far as the runtimes' state shows them; it does not find an update of resources.
 pub(crate) fn note(daemon: &Daemon) -> bool {
     let file = daemon.config().run_dir.join(BYPASSED_DIR).join(DROPPED_NOTES);
     let Some(count) = files::read_count(&file) else { return false };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Identities that belong to files in `plugin_path` (D55): as long as `NN-name` lies there, only the
-//! process that the daemon launched from it is that plugin, and wherever the bare name is required,
-//! only launched processes count. `[plugin.NAME] displace = "any"` gives an identity away.
+//! Identities that belong to files in `plugin_path` (D55): as long as `NN-name` lies there, only
+//! the process that the daemon launched from it is that plugin, and wherever the bare name is
+//! required, only launched processes count. `[plugin.NAME] displace = "any"` gives an identity
+//! away.
 //!
 //! "No such file" and "it cannot be known" are different answers: known identities stay known, and
 //! until the folder could be read each identity may be a file's.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The values that a failed `update` left in force: runc and crun write file by file, and undo nothing.
-//! The files decide, as far as they show written values. It only reads.
+//! The values that a failed `update` left in force: runc and crun write file by file, and undo
+//! nothing. The files decide, as far as they show written values. It only reads.
 
 use crate::cgroup;
 use crate::limits;

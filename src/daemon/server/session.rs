@@ -103,8 +103,8 @@ async fn dispatch(
     }
 }
 
-/// Reads the request; `None` where the daemon lacks something for it. The wrapper is notified: it would
-/// take the daemon for dead.
+/// Reads the request; `None` where the daemon lacks something for it. The wrapper is notified: it
+/// would take the daemon for dead.
 async fn read(stream: &mut UnixStream) -> Result<Option<ReceivedQuestion>> {
     match frames::read(stream).await {
         Ok(asked) => Ok(Some(asked)),

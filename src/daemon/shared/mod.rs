@@ -110,8 +110,8 @@ impl Daemon {
         shown_more
     }
 
-    /// Adds to each container's mark what `exec` needs, while the configuration in force needs to know
-    /// of each `exec`; else removes it (D51).
+    /// Adds to each container's mark what `exec` needs, while the configuration in force needs to
+    /// know of each `exec`; else removes it (D51).
     pub(crate) fn mark_execs(&self) {
         let is_wanted = self.config().wants_execs();
         self.records.mark_execs(is_wanted);

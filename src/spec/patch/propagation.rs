@@ -37,7 +37,8 @@ enum Propagation {
     Slave,
 }
 
-/// The sources whose host mounts decide about an adjustment, its CDI devices included; only these need facts.
+/// The sources whose host mounts decide about an adjustment, its CDI devices included; only these
+/// need facts.
 pub fn propagating_sources<'a>(
     adjustment: &'a api::ContainerAdjustment,
     names: &'a Resolved,

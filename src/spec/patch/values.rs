@@ -2,8 +2,8 @@
 //! Refuses values that no runtime may get: they would lead it out of the container, mean something
 //! else to it, or make the kernel fail with an error that names no plugin.
 //!
-//! Each function names the mistake for the operator. Nothing here is corrected or looks at the host.
-//! Reference: OCI `config-linux.md`; kernel `cgroup-v2.rst`; cpuset(7), sysctl(8).
+//! Each function names the mistake for the operator. Nothing here is corrected or looks at the
+//! host. Reference: OCI `config-linux.md`; kernel `cgroup-v2.rst`; cpuset(7), sysctl(8).
 
 /// The kernel keeps twelve bits of a major number and twenty of a minor one.
 const LAST_MAJOR: i64 = 0xfff;

@@ -350,7 +350,8 @@ impl Runtime {
     /// Updates the resources of a container as an engine does: UpdateContainer, PostUpdateContainer.
     ///
     /// # Errors
-    /// Fails when the container does not exist, a plugin refuses or does not answer, or two plugins set the same field.
+    /// Fails when the container does not exist, a plugin refuses or does not answer, or two plugins
+    /// set the same field.
     pub async fn update(&mut self, id: &str, resources: api::LinuxResources) -> Result<Updated> {
         let (pod, container) = self.subject(id)?;
         let (pod, container) = (Some(pod), Some(container));

@@ -91,7 +91,7 @@ impl Error {
         Self::new(format!("{what} in line {}, column {}", error.line(), error.column()))
     }
 
-    /// Adds what to do about it; the innermost hint wins.
+    /// Adds the next step; the innermost hint wins.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         if self.hint.is_none() {
@@ -276,7 +276,7 @@ fn without_reserved_phrases(mut line: String) -> String {
     line
 }
 
-/// A whole line of ours. Texts of the crates that it may contain are not quoted by [`quoted`].
+/// Makes one line of a message. Texts of the crates in it did not pass [`quoted`].
 fn one_line(text: &str) -> String {
     without_reserved_phrases(nri_api::text::one_line(text, limits::LINE))
 }

@@ -188,12 +188,12 @@ fn fill(fd: OwnedFd, bytes: &[u8], like: &Original) -> Result<u64> {
     Ok(stat.st_ino)
 }
 
-/// Removes `name` from `dir`, as far as that can be.
+/// Removes `name` from `dir`, if possible.
 pub(crate) fn remove_at(dir: impl AsFd, name: &str) {
     let _or_it_stays = try_remove_at(dir, name);
 }
 
-/// Removes `name` from `dir`; that it is gone already is fine.
+/// Removes `name` from `dir`; a missing file is fine.
 ///
 /// # Errors
 /// Fails when it stays.

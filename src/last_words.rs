@@ -49,8 +49,8 @@ pub(crate) fn read(run_dir: &Path) -> Option<String> {
     words_in(&run_dir.join(FILE))
 }
 
-/// Takes the words of the daemon before. `is_launched`: this daemon's own standard error is the
-/// file, and the words before are set aside.
+/// Takes the last words of the previous daemon. `is_launched`: this daemon's own standard error is
+/// the file, and the previous words are set aside.
 pub(crate) fn take(run_dir: &Path, is_launched: bool) -> Option<String> {
     let before = |name: &str| -> Option<String> {
         let path: PathBuf = run_dir.join(name);

@@ -9,7 +9,7 @@ mod accept;
 pub(crate) mod admin;
 /// runc's command line, read by a table.
 pub(crate) mod argv;
-/// The audit log: who changed what, as lines.
+/// The audit log: each change and its author, as lines.
 pub(crate) mod audit;
 /// Resources to cgroup files, as the runtimes would write them.
 pub(crate) mod cgroup;
@@ -62,7 +62,7 @@ pub(crate) mod metrics;
 mod musl;
 /// One plugin: bytes, handshake, calls with deadlines, starting it.
 pub mod plugin;
-/// Whether there is something, or whether that cannot be known.
+/// Whether something exists, or that cannot be known.
 pub(crate) mod presence;
 /// Facts of the kernel about a process.
 mod procfs;
@@ -78,7 +78,7 @@ pub(crate) mod sources;
 pub(crate) mod spec;
 /// Known pods and containers, and their form on disk.
 pub(crate) mod state;
-/// Tagged fields: what frames and marks consist of.
+/// Tagged fields, the parts of frames and marks.
 mod tagged;
 /// Items for tests, benches and fuzz targets.
 #[doc(hidden)]

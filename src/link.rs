@@ -22,10 +22,10 @@ pub const PROTOCOL: u32 = 1;
 /// engine that was not restarted, or of another copy of nri-runc, speak older ones.
 const UNDERSTOOD: u32 = 2;
 
-/// Whether a daemon that speaks `own` understands a wrapper that speaks `theirs`. What a newer
-/// wrapper says may mean more than the daemon knows, so it is refused: the wrapper has the daemon
-/// become the newer program, and asks that one. Admin verbs, and the answer to a refused version,
-/// have the same form in every version.
+/// Whether a daemon that speaks `own` understands a wrapper that speaks `theirs`. A newer wrapper's
+/// request may mean more than the daemon knows, so it is refused: the wrapper has the daemon become
+/// the newer program, and asks that one. Admin verbs, and the answer to a refused version, have the
+/// same form in every version.
 pub(crate) fn is_understood(own: u32, theirs: u32) -> bool {
     theirs <= own && own - theirs <= UNDERSTOOD
 }
@@ -125,7 +125,7 @@ pub struct Hook {
 /// The hooks that run on the host's side, by their names in config.json.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// The container is being made; what runtimes before `createRuntime` knew.
+    /// The container is being made; for runtimes older than `createRuntime`.
     Prestart = 1,
     /// The container is being made.
     CreateRuntime = 2,
@@ -136,7 +136,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// All of them.
+    /// Every stage.
     pub const ALL: [Self; 4] =
         [Self::Prestart, Self::CreateRuntime, Self::Poststart, Self::Poststop];
 
@@ -218,7 +218,7 @@ const KIND_EXEC: u8 = 2;
 const KIND_EXEC_FAILED: u8 = 3;
 /// A question of another kind: a daemon that knows no hooks must not take it for a wrapper's.
 const KIND_HOOK: u8 = 4;
-/// Likewise: a daemon that knows no later processes must not take it for a verb that it settles.
+/// Likewise: a daemon that knows no later processes must not take it for a verb to settle.
 const KIND_LATER: u8 = 5;
 const KIND_HEARTBEAT: u8 = 16;
 const KIND_PROCEED: u8 = 17;

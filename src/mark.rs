@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container's mark: the little that `exec` and `kill` need to know about it without asking the
-//! daemon (decisions D36 and D37).
+//! A container's mark: the few facts about it that `exec` and `kill` need without asking the daemon
+//! (decisions D36 and D37).
 //!
 //! The daemon writes one file for each container that needs one, below its records, with the
-//! verdict on the container's creation; it goes with the container. A wrapper finds it by a hash of
-//! runtime root and ID, so that a container without a mark costs one failing `openat`. Nothing in it
-//! comes from the bundle: the container's author cannot write one.
+//! verdict on the container's creation; the file is removed with the container. A wrapper finds it
+//! by a hash of runtime root and ID, so that a container without a mark costs one failing `openat`.
+//! Nothing in it comes from the bundle: the container's author cannot write one.
 //!
-//! The file is a line with the format's version, then fields (`tagged.rs`). Unknown tags are skipped;
-//! another version, a damaged file and the file of another container are no mark. Values are JSON texts, which are decoded only when a document is edited.
+//! The file is a line with the format's version, then fields (`tagged.rs`). Unknown tags are
+//! skipped; a file of another version or container, or a damaged one, is ignored. Values are JSON
+//! texts, which are decoded only when a document is edited.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
@@ -78,22 +79,22 @@ pub struct ProcessValue {
 pub(crate) const PROCESS_MEMBERS: [&str; 3] = ["oomScoreAdj", "scheduler", "ioPriority"];
 
 impl ProcessValue {
-    /// The variable that it is.
+    /// The variable, if the value is one.
     pub(crate) fn variable(&self) -> Option<&str> {
         self.field.strip_prefix("process.env[")?.strip_suffix(']')
     }
 
-    /// The resource limit that it is.
+    /// The resource limit, if the value is one.
     pub(crate) fn rlimit(&self) -> Option<&str> {
         self.field.strip_prefix("process.rlimits[")?.strip_suffix(']')
     }
 
-    /// The groups that it is: the user of the engine, and the groups for it.
+    /// The groups, if the value is these: the user of the engine, and the groups for it.
     pub(crate) fn groups(&self) -> Option<(&Value, &Value)> {
         (self.field == GROUPS).then_some((&self.engine, &self.plugin))
     }
 
-    /// The member of the process that it is.
+    /// The member of the process, if the value is one.
     pub(crate) fn member(&self) -> Option<&'static str> {
         let name = self.field.strip_prefix("process.")?;
         PROCESS_MEMBERS.into_iter().find(|member| *member == name)

@@ -80,8 +80,8 @@ pub(crate) fn exists(path: &Path) -> io::Result<bool> {
     Ok(std::fs::metadata(path).if_there()?.is_some())
 }
 
-/// Whether nothing has this path, not even a link, by the kernel's word: what cannot be looked up may
-/// exist.
+/// Whether the kernel reports that nothing has this path, not even a link: a path that cannot be
+/// looked up may exist.
 pub(crate) fn is_absent(path: &Path) -> bool {
     matches!(std::fs::symlink_metadata(path).if_there(), Ok(None))
 }

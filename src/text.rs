@@ -83,7 +83,7 @@ pub(crate) fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{ending}")
 }
 
-/// As many names as fit one line, and how many there are besides.
+/// As many names as fit one line, and the number of others.
 pub(crate) fn first_of<T: AsRef<str>>(names: &[T]) -> String {
     const MOST: usize = 8;
     let first: Vec<&str> = names.iter().take(MOST).map(AsRef::as_ref).collect();

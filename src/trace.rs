@@ -17,7 +17,7 @@ pub(crate) fn current() -> Option<TraceContext> {
     CURRENT.try_with(Clone::clone).ok()
 }
 
-/// Does `work` as part of the caller's span, if it has one.
+/// Does `work` within the caller's span, if it has one.
 pub(crate) async fn within<T>(caller: Option<TraceContext>, work: impl Future<Output = T>) -> T {
     match caller {
         Some(caller) => CURRENT.scope(caller, work).await,

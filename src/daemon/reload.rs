@@ -49,8 +49,8 @@ struct Reloaded {
 }
 
 impl Reloads<'_> {
-    /// Reloads at each hangup and at each request, one after the other. Returns when creates were
-    /// refused for an error in the files which is fixed, and only another daemon can apply them.
+    /// Reloads at each hangup and at each request, one after the other. Returns when an error in
+    /// the files that refused creates is fixed, and only another daemon can apply them.
     pub(crate) async fn serve(&self, mut hangups: Signal) {
         let Some(mut requests) = self.daemon.process.reloads.receive() else { return };
         let mut is_reported = false;
@@ -73,7 +73,7 @@ impl Reloads<'_> {
     }
 
     /// Reloads once the error that refuses creates is fixed. True if another daemon has to be
-    /// started for it, and something starts it.
+    /// started for it, and a supervisor will start it.
     async fn needs_successor(&self, is_reported: &mut bool) -> bool {
         let (loaded, now) = (self.started_with.read(), self.daemon.config());
         if loaded.refusal().is_some() {

@@ -211,7 +211,7 @@ impl RunDir {
         })
     }
 
-    /// Whether nothing of it is missing.
+    /// Whether it is complete.
     fn is_whole(&self) -> Result<bool> {
         let config = self.daemon.config();
         let run = &config.run_dir;
@@ -222,7 +222,7 @@ impl RunDir {
             && presence::is_dir(&run.join(REFUSED_DIR))?)
     }
 
-    /// Whether a wrapper found no daemon and has started another one before this one noticed.
+    /// Whether a wrapper has started another daemon before this one noticed the loss.
     fn has_another(&self) -> bool {
         matches!(self.has_lock(), Ok(false)) && sockets::is_locked(&self.daemon.config())
     }
@@ -230,7 +230,7 @@ impl RunDir {
     fn restore(&self) -> Result<()> {
         let config = &self.daemon.config();
         if !self.has_lock()? {
-            // It may be the lock of a folder that is about to vanish: then it is taken once more.
+            // It may lock a folder that is about to vanish: then it is taken once more.
             self.lock.replace(sockets::try_lock(config)?);
         }
         if !self.has_socket()? {

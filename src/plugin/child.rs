@@ -74,7 +74,7 @@ impl PluginProcess {
         Ok(Self { process: pid, log: Arc::clone(log) })
     }
 
-    /// Goes on with a process that another program of this process started.
+    /// Takes over a process that another program of this process started.
     pub(super) fn resume(pid: i32, log: &Arc<ProcessLog>) -> Self {
         Self { process: Some(Pid::from_raw(pid)), log: Arc::clone(log) }
     }

@@ -56,7 +56,7 @@ pub(crate) struct Unusable {
 pub(crate) enum UnusableKind {
     /// The plugins' folder: each of them may still be there.
     Folder,
-    /// A plugin whose configuration cannot be read; or that cannot be known now.
+    /// A plugin whose configuration cannot be read, or perhaps not now.
     Plugin,
     /// A plugin by its name.
     NotExecutable,

@@ -67,7 +67,7 @@ impl SavedPlugin {
         self.pid
     }
 
-    /// Its connection once more, for as long as one asks who is at its other end.
+    /// Duplicates its connection, to identify the process at its other end.
     ///
     /// # Errors
     /// Fails when it is not open.
@@ -82,7 +82,7 @@ impl SavedPlugin {
 }
 
 impl Plugin {
-    /// Whether it is between two calls: nothing was asked of it, and nothing by it.
+    /// Whether it is between two calls: none is open in either direction.
     pub(crate) fn is_idle(&self) -> bool {
         self.turns.is_idle() && self.caller.is_idle()
     }
@@ -154,6 +154,6 @@ fn own(number: RawFd) -> std::io::Result<OwnedFd> {
     // SAFETY: a plain system call on a number; it fails where no such descriptor is open.
     let result = unsafe { nix::libc::fcntl(number, nix::libc::F_SETFD, nix::libc::FD_CLOEXEC) };
     nix::errno::Errno::result(result)?;
-    // SAFETY: it is open, and the state of the program before gives it to this plugin alone.
+    // SAFETY: it is open, and the previous program's state gives it to this plugin alone.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

@@ -108,14 +108,14 @@ impl ProcessLog {
         self.changed.notify_waiters();
     }
 
-    /// The pipe from which is read, and the beginning of a line.
+    /// The pipe that is read, and the beginning of a line.
     pub(super) fn save(&self) -> (Option<RawFd>, Vec<u8>) {
         let pipe = self.pipe.lock().ok().and_then(|pipe| *pipe);
         let line = self.lines.lock().map(|lines| lines.line.clone());
         (pipe, line.unwrap_or_default())
     }
 
-    /// Goes on with the output of a process that another program of this process started.
+    /// Takes over the output of a process that another program of this process started.
     pub(super) fn resume(
         self: &Arc<Self>,
         tail: Vec<(i64, String)>,
@@ -131,7 +131,7 @@ impl ProcessLog {
         pipe.into_iter().for_each(|pipe| self.read_from(pipe));
     }
 
-    /// Logs what comes out of the pipe, until its last writer has gone.
+    /// Logs the output of the pipe, until its last writer has gone.
     pub(super) fn read_from(self: &Arc<Self>, pipe: OwnedFd) {
         let number = pipe.as_raw_fd();
         let Ok(pipe) = Receiver::from_owned_fd(pipe) else { return };
@@ -157,7 +157,7 @@ impl ProcessLog {
             for line in lines.unwrap_or_default() {
                 self.log(&line, &mut budget);
             }
-            // One that prints without a pause must not keep the loop from anything else.
+            // A plugin that prints without a pause must not block the loop.
             tokio::task::yield_now().await;
         }
         if let Ok(mut slot) = self.pipe.lock() {
@@ -258,7 +258,7 @@ impl Budget {
         Self { begun: Instant::now(), used: 0, left_out: 0 }
     }
 
-    /// Whether the next line may be logged, and how many were left out in the period before.
+    /// Whether the next line may be logged, and how many were left out in the last period.
     fn take(&mut self, now: Instant) -> (bool, u64) {
         let mut left_out = 0;
         if now.saturating_duration_since(self.begun) >= PERIOD {

@@ -327,7 +327,7 @@ impl Plugin {
     }
 
     /// Applies the operator's settings for this plugin: its own time-out, else `default` or the
-    /// one that it has, and how many requests it may be asked at once (D29).
+    /// present one, and the number of its concurrent requests (D29).
     pub fn apply(&self, settings: &PluginSettings, default: Option<Duration>) {
         if let Some(timeout) = settings.request_timeout.or(default) {
             self.timeout.store(nanos(timeout), Ordering::Relaxed);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The socket that plugins connect to (decisions D11, D12).
 //!
-//! It never unlinks a socket that another process listens on, neither when it comes nor when it
-//! goes: containerd and CRI-O use the same default path for plugins, and would lose theirs
-//! without a word.
+//! It never unlinks a socket that another process listens on, neither at its start nor at its end:
+//! containerd and CRI-O use the same default path for plugins, and would silently lose theirs.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
@@ -149,7 +148,7 @@ pub(crate) fn listener_at(path: &Path, host: &Host) -> Option<SocketListener> {
 }
 
 /// Whether the kernel lists a listening socket of this path in the network namespace of a process.
-/// Asked of an engine's socket in place of connecting, which would fill the engine's log.
+/// For an engine's socket, since connecting would fill the engine's log.
 pub(crate) fn is_listed(path: &Path, pid: i32, host: &Host) -> bool {
     let table = files::read(&host.path(format!("/proc/{pid}/net/unix")), limits::KERNEL_FILE)
         .unwrap_or_default();

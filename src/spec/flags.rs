@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The resource flags of `update` as an OCI `LinuxResources` object.
 //!
-//! Only operators type these; engines send a document. They have to become one all the same, or what
-//! plugins own could not be kept. It reads values as runc does and never corrects one.
-//! The RDT flags are not resources of the specification: they stay flags, and are passed over.
+//! Only operators type these; engines send a document. The flags become a document too, or plugins'
+//! values could not be kept. It reads values as runc does and never corrects one. The RDT flags are
+//! not resources of the specification: they stay flags.
 //! Reference: runc `update.go`; docker go-units `RAMInBytes`.
 
 use serde_json::{Map, Value};

@@ -11,5 +11,5 @@ pub(crate) mod flags;
 pub(crate) mod overlay;
 /// The owners of an overlay's members.
 pub(crate) mod owned;
-/// An adjustment becomes edits of the document.
+/// Turns an adjustment into edits of the document.
 pub(crate) mod patch;

@@ -231,7 +231,7 @@ pub struct Container {
 }
 
 impl Container {
-    /// Keeps why it was refused, and when; the latest of many reasons.
+    /// Records the reason and time of a refusal; only the latest reasons are kept.
     pub fn refuse(&mut self, why: String, at: i64) {
         limits::keep_latest(&mut self.refused, why, limits::REFUSALS);
         self.refused_at = at;
@@ -274,9 +274,8 @@ impl Container {
         folder.filter(|folder| !folder.is_empty()).unwrap_or(&self.bundle)
     }
 
-    /// Whether `there` is the document that was put in place for this container: its content
-    /// decides, for a file is edited in place as easily as it is replaced, and inodes are used
-    /// again.
+    /// Whether `there` is the document that was put in place for this container. Its content
+    /// decides: a file may be edited in place, and inodes are reused.
     pub fn is_patched_document(&self, there: &Original) -> bool {
         let Some(patched) = &self.patched else { return false };
         if patched.fingerprint.is_empty() {
@@ -318,7 +317,7 @@ pub struct Pod {
     /// Whether an untrusted party may have written the namespace.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_unproven_namespace: bool,
-    /// Whether a tenant may have written what rules go by: the namespace, or the engine.
+    /// Whether a tenant may have written facts that rules use: the namespace, or the engine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_doubtful: bool,
     /// Whether it is in an exempt namespace, by a trusted source.

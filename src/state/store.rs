@@ -212,7 +212,7 @@ impl Store {
             });
         }
         if written.is_err() {
-            // The mark is that of what stays on record.
+            // The mark goes back to the recorded state.
             match self.containers.get(&container.key).map(|known| self.folders.write_mark(known)) {
                 Some(_as_before) => {}
                 None => self.folders.remove_mark(&container.key),
@@ -275,7 +275,7 @@ impl Store {
     /// Writes the records that the disk refused before.
     ///
     /// # Errors
-    /// Fails when it still does.
+    /// Fails when it still refuses.
     pub fn write_what_is_not(&mut self) -> Result<()> {
         let (folders, containers, pods) = (&self.folders, &self.containers, &self.pods);
         let mut refusals = Vec::new();
@@ -302,7 +302,7 @@ impl Store {
     /// Tries whether the disk takes a record, and leaves nothing there.
     ///
     /// # Errors
-    /// Fails when it does not.
+    /// Fails when it refuses.
     pub fn try_disk(&self) -> Result<()> {
         files::try_write(&self.dir)
     }

@@ -62,7 +62,7 @@ impl<'de> Deserialize<'de> for Wire {
         let pairs = text.as_bytes().chunks_exact(2);
         let bytes: Option<Vec<u8>> =
             pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect();
-        // A record that was tampered with gives an empty message, not a dead daemon.
+        // A record that was tampered with gives an empty message, not a failing daemon.
         Ok(Self(bytes.unwrap_or_default().into()))
     }
 }

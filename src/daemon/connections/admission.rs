@@ -51,8 +51,8 @@ pub(crate) async fn serve_all(daemon: Rc<Daemon>, listener: UnixListener) {
             refusals::report(&daemon, ConnectionLine::Unaccepted, "", (&line, &line));
         };
         let (first, _) = accept::next(async || listener.accept().await, failed).await;
-        // While the kernel's queue is full, other plugins cannot connect at all: it is emptied before any
-        // of these connections is looked at.
+        // While the kernel's queue is full, other plugins cannot connect at all: it is emptied
+        // before any of these connections is handled.
         let mut cgroups = BTreeMap::new();
         assign_slot(&daemon, &slots, &mut cgroups, first);
         for _at_once in 1..ACCEPTED_AT_ONCE {
@@ -92,7 +92,7 @@ async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
     if slot.is_lost() {
         return report_crowded(&daemon, slot.pid());
     }
-    // Before the first word of it: later the process may be another.
+    // Before its first message: later the process may be another.
     let peer = origin::peer_of(&daemon, &stream);
     let pid = peer.pid;
     let settings = settings(&daemon);
@@ -116,7 +116,7 @@ async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
                 plugin.disconnect(&why);
             }
         },
-        // `check` and `install` connect to find out who listens.
+        // `check` and `install` connect to identify the listener.
         Some(Err(error)) if registered.is_none() && error.to_string() == nri_transport::CLOSED => {
             debug!("process {pid} connected to the plugin socket and left");
         }
@@ -204,7 +204,7 @@ pub(super) async fn admit(
     let counted_connections = daemon.report.metrics.plugins();
     let config = daemon.config();
     if launched || config.names_plugin(&id) {
-        // Others that choose a name take no label from it.
+        // A later plugin that chooses its name takes no label from it.
         counted_connections.reserve(&id);
     }
     plugin.count_calls(daemon.report.metrics.call_meter());

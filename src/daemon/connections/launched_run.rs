@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One run of a pre-installed plugin, from the start of its process to its end. When to start one is
-//! the launcher's.
+//! One run of a pre-installed plugin, from the start of its process to its end. The launcher
+//! decides when to start one.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;

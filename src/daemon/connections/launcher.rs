@@ -232,8 +232,8 @@ async fn which_stays(
     Some(before).filter(|run| !run.has_ended())
 }
 
-/// Waits while a process that the daemon did not start has the place of a plugin whose name is given
-/// away (`displace = "any"`): started again, the two would fight for it. Returns whether there was one.
+/// Waits while a process that the daemon did not start has the place of a plugin whose name is
+/// given away (`displace = "any"`): two would fight for it. Returns whether there was one.
 async fn gives_way(
     daemon: &Daemon,
     file: &PluginFile,

@@ -2,10 +2,10 @@
 //! Decides which processes may connect under a plugin's name (`[plugin.NAME] from`, decision D44),
 //! by the kernel's facts about the process that connected, and by our own records of pods.
 //!
-//! Nothing that a process says of itself counts. A PID is only a number, so the process is held by
-//! a descriptor: the one that the kernel made when it connected (SO_PEERPIDFD, from Linux 6.5 on),
-//! else one that is opened now, while the connection stands. What was read of a process that has
-//! ended meanwhile does not count. It admits and refuses nothing.
+//! Nothing that a process claims counts. A PID is only a number, so the process is held by a
+//! descriptor: the one that the kernel made when it connected (SO_PEERPIDFD, from Linux 6.5 on),
+//! else one that is opened now, while the connection stands. Facts read about a process that has
+//! ended meanwhile do not count. It admits and refuses nothing.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;

@@ -33,7 +33,7 @@ pub(crate) fn remember(daemon: &Daemon) {
     log_failure("recording the plugins", files::replace(&file(daemon), bytes.as_bytes()));
 }
 
-/// A connected plugin as it is recorded.
+/// The recorded form of a connected plugin.
 fn row(daemon: &Daemon, plugin: &ConnectedPlugin) -> Value {
     let pid = plugin.chained.plugin.pid().and_then(|pid| u32::try_from(pid).ok());
     let pid = pid.filter(|pid| *pid > 0);

@@ -34,8 +34,8 @@ use crate::presence::IfThere;
 /// Interval of the checks of the path without an event.
 const PATH_CHECK: Duration = Duration::from_secs(10);
 
-/// How seldom the daemon connects to a process that the kernel does not list with the path: an
-/// engine logs each connection that registers no plugin.
+/// Interval of connecting to a process that the kernel does not list with the path: an engine logs
+/// each connection that registers no plugin.
 const CONNECT: Duration = Duration::from_secs(60);
 
 /// An engine unlinks the old socket and then binds its own: between the two the path is not free.
@@ -152,8 +152,8 @@ pub(crate) fn abandon(change: SocketChange, next: &Config) {
     }
 }
 
-/// Changes over to the prepared socket, once the configuration is in force; `before` is the path
-/// until now. Connected plugins stay.
+/// Switches to the prepared socket, once the configuration is in force; `before` is the path until
+/// now. Connected plugins stay.
 pub(crate) fn change(daemon: &Rc<Daemon>, change: SocketChange, before: &Path) {
     let slot = &daemon.registry.socket;
     match change {
@@ -193,7 +193,7 @@ pub(crate) fn change(daemon: &Rc<Daemon>, change: SocketChange, before: &Path) {
     }
 }
 
-/// Accepts no more plugins at the path that was used until now.
+/// Stops accepting plugins at the former path.
 fn leave_path(daemon: &Daemon, path: &Path) {
     let slot = &daemon.registry.socket;
     if let Some(task) = slot.accepting.borrow_mut().take() {
@@ -285,7 +285,7 @@ async fn ends(process: Option<&OwnedFd>) {
 }
 
 fn is_ours(daemon: &Daemon, path: &Path) -> bool {
-    // It is looked at again; what cannot be known now is not lost.
+    // A path that cannot be looked at now does not count as lost.
     daemon.registry.socket.file.get().is_some_and(|file| file.is_at(path).unwrap_or(true))
 }
 
@@ -352,9 +352,9 @@ fn take_path(daemon: &Rc<Daemon>, bound: Bound) {
     end_standing_by(daemon);
 }
 
-/// Plugins connect to the daemon from now on, and no longer to an engine.
+/// Ends the time as a bystander: plugins connect to the daemon from now on, not to an engine.
 fn end_standing_by(daemon: &Rc<Daemon>) {
-    // Creates wait for plugins that change over from the engine, as after a daemon start.
+    // Creates wait for plugins that switch over from the engine, as after a daemon start.
     returning::expect(daemon);
     launch(daemon);
     daemon.tell_crio_watch(PodNews::LookOut);

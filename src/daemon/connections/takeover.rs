@@ -113,7 +113,7 @@ impl Takeover {
     }
 }
 
-/// Passes a point of a takeover; nothing else has such points.
+/// Passes a fault point of a takeover; other connections have none.
 pub(super) fn pass(
     daemon: &Daemon,
     takeover: Option<&Takeover>,

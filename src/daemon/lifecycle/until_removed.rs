@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers that the runtime has deleted and their engine still keeps: containerd's
-//! CRI plugin keeps a folder of each container and sandbox until it is removed there. With that
-//! folder their removal is true, and plugins are notified then.
+//! Containers that the runtime has deleted and their engine still keeps: containerd's CRI plugin
+//! keeps a folder of each container and sandbox until it is removed there. The removal of that
+//! folder is their removal, and plugins are notified then.
 //!
-//! One watch serves all containers of an engine. Where it cannot be had, the removal counts with
-//! the runtime's `delete`, as it does for every other engine. It never writes to these folders.
+//! One watch serves all containers of an engine. Without a watch, the removal counts with the
+//! runtime's `delete`, as it does for every other engine. It never writes to these folders.
 
 use std::ffi::OsStr;
 use std::io;
@@ -58,7 +58,7 @@ pub(crate) fn look_again(daemon: &Rc<Daemon>, record: &Rc<Container>) {
     });
 }
 
-/// Watches the folder of all folders; false if that cannot be.
+/// Watches the engine's container directory; false if that fails.
 fn watch(daemon: &Rc<Daemon>, home: &Path) -> bool {
     if daemon.watches.kept_homes.borrow().contains(home) {
         return true;

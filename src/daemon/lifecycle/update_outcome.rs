@@ -25,12 +25,11 @@ use crate::runtime::RuntimeKind;
 use crate::spec::{overlay, owned};
 use crate::state::{Container, ContainerKey, RepeatedValue};
 
-/// How long PostUpdateContainer waits for the runtime that writes the plugins' values again.
+/// The time that PostUpdateContainer waits for the runtime that writes the plugins' values again.
 const RESTORE_WAIT: Duration = Duration::from_secs(5);
 
-/// The runtime of an `update` has exited: if it took the update, its values hold from now on.
-/// A replaced state file proves it. crun keeps none; there the cgroup files decide. A second call
-/// does nothing.
+/// Puts an update's values in force if the runtime, which has exited, took it. A replaced state
+/// file proves that. crun keeps none; there the cgroup files decide. A second call does nothing.
 ///
 /// # Errors
 /// Fails when that cannot be known; another call asks again.

@@ -5,9 +5,8 @@
 //! A required plugin must have answered RunPodSandbox as well. One that was asked and did not
 //! answer has missed the pod, and so has one that was required and not connected: being
 //! synchronized with the pod later does not make up for it. A plugin that connects after the pod
-//! began, and that nothing required then, knows it by Synchronize. A plugin from which a rule hides
-//! the pod counts as absent. It only refuses; whether a pod
-//! is exempt was decided before.
+//! began, and was not required then, knows it by Synchronize. A plugin from which a rule hides the
+//! pod counts as absent. It only refuses; whether a pod is exempt was decided before.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -188,7 +187,7 @@ impl<'n> Requirement<'n> {
     }
 
     /// Refuses a container of a pod that a required plugin has missed, although the plugin is back
-    /// (D40). One that is still missing is another rule's.
+    /// (D40). Another rule covers one that is still missing.
     pub(crate) fn require_pod_answered(&self) -> Result<()> {
         let mut missed = match self.daemon.records.read().pod(&self.pod.id) {
             Some(pod) => pod.skipped.clone(),
@@ -214,7 +213,7 @@ impl<'n> Requirement<'n> {
         absent.map(|name| skipped(name, WAS_ABSENT)).collect()
     }
 
-    /// The entry of a plugin that is meant where `name` (or `NN-name`) is required.
+    /// The entry of a plugin that `name` (or `NN-name`) means in a requirement.
     fn entry<'s>(&self, silent: &'s [Skipped], name: &str) -> Option<&'s Skipped> {
         let pre_installed = &self.daemon.registry.pre_installed;
         silent.iter().find(|skipped| pre_installed.is_meant(name, &skipped.plugin))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! StopPodSandbox of a pod with an infrastructure container: as soon as that one is about to end, or
-//! has (D37), so that plugins find the pod's network namespace. A member that still runs delays it:
-//! its StopContainer comes first.
+//! StopPodSandbox of a pod with an infrastructure container: as soon as that one is about to end,
+//! or has ended (D37), so that plugins find the pod's network namespace. A member that still runs
+//! delays it: its StopContainer comes first.
 
 use std::rc::Rc;
 

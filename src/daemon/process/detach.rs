@@ -32,9 +32,9 @@ pub(crate) fn shake_off(host: &Host) {
     leave_cgroup(host);
 }
 
-/// Limits that would sooner or later end the daemon or impair its work, and the least value needed.
+/// Limits that would sooner or later end or impair the daemon, and the least value needed.
 const LIMITS: [(Resource, &str, u64); 6] = [
-    // A descriptor for each container, and some.
+    // A descriptor for each container, and some more.
     (Resource::RLIMIT_NOFILE, "RLIMIT_NOFILE", 1024),
     // A truncated log or record is lost.
     (Resource::RLIMIT_FSIZE, "RLIMIT_FSIZE", 64 << 20),
@@ -125,7 +125,7 @@ pub(crate) fn reset_priorities() -> Result<()> {
     }
 }
 
-/// A process can never lose this flag, and neither could the plugins that the daemon starts.
+/// Refuses no_new_privs: neither this process nor the plugins that it starts could lose it.
 ///
 /// # Errors
 /// Fails where it is set.

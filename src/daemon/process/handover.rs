@@ -23,7 +23,7 @@ pub(crate) const STATE_VERSION: u32 = 1;
 /// The forms that this program can continue with.
 pub(crate) const STATE_VERSIONS: [u32; 1] = [STATE_VERSION];
 
-/// Stands at the beginning.
+/// Marks the beginning of a state.
 const MAGIC: &[u8; 16] = b"nri-runc reexec\n";
 
 /// Largest state that is read, in bytes: 100,000 containers need less.
@@ -48,7 +48,7 @@ pub(crate) fn write_state(version: u32, document: &[u8]) -> Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Reads the state that the program before has left in the descriptor of this number, which is
+/// Reads the state that the previous program left in the descriptor of this number, which is
 /// closed. Other descriptors are not touched.
 ///
 /// # Errors
@@ -88,11 +88,11 @@ fn document(bytes: &[u8]) -> std::result::Result<Vec<u8>, String> {
 #[expect(unsafe_code, reason = "a descriptor passed by number")]
 pub(crate) fn own(number: RawFd) -> Result<OwnedFd> {
     set_passed_on(number, false).doing(|| format!("taking over descriptor {number}"))?;
-    // SAFETY: it is open, and the program before gave it to the one caller that names it.
+    // SAFETY: it is open, and the previous program gave it to the one caller that names it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Descriptors that the next program gets; taken back when this is dropped, for then it was not
+/// Descriptors that the next program gets; dropping this takes them back, for then it was not
 /// executed.
 #[derive(Debug)]
 pub(crate) struct PassedOn(Vec<RawFd>);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Another daemon of this installation whose run directory is not the one of the configuration any
-//! more: `run_dir` was changed, or another file system was mounted over it. Plugins are connected to
-//! that one, so a second daemon would serve containers without them and is not started beside it.
+//! Another daemon of this installation whose run directory is no longer the configured one:
+//! `run_dir` was changed, or another file system was mounted over it. Plugins are connected to that
+//! one, so a second daemon would serve containers without them and is not started beside it.
 //!
 //! A process is known as a daemon by the lock that it holds, and only where the host's root runs it: a
 //! process of a container may have any name, file and lock. Nothing here signals it.
@@ -64,7 +64,7 @@ pub(crate) fn refuse_beside(loaded: &Loaded) -> Result<()> {
     let (config, deadline) = (&loaded.config, Instant::now() + RESTORE_WAIT);
     loop {
         let Some(other) = find(config, loaded.only.as_deref()) else { return Ok(()) };
-        // One that restores the very directory serves there in a moment: then its lock decides.
+        // If it restores this very directory, it serves there soon: then its lock decides.
         if other.run_dir != config.run_dir || Instant::now() > deadline {
             let carried = match other.is_ours {
                 true => carry_protecting_plugins(&other, config),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's own process: its configuration at the start, what operators ask of it, and whether
+//! The daemon's own process: its configuration at the start, operators' requests to it, and whether
 //! it is ending.
 
 use std::cell::{Cell, OnceCell, RefCell};

@@ -114,8 +114,8 @@ pub(crate) fn asynchronous(listener: UnixListener) -> Result<tokio::net::UnixLis
     Ok(tokio::net::UnixListener::from_std(listener)?)
 }
 
-/// The number of the socket's descriptor, if the service manager has handed one over. It stays the
-/// same when the daemon executes another program.
+/// The number of the socket's descriptor, if the service manager handed one over. It stays the same
+/// when the daemon executes another program.
 pub(crate) fn number_from_service_manager() -> Option<RawFd> {
     let pid = std::env::var("LISTEN_PID").ok()?;
     let count = std::env::var("LISTEN_FDS").ok()?;

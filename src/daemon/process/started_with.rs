@@ -16,8 +16,8 @@ use crate::daemon::process::handover::STATE_VERSION;
 use crate::presence::IfThere;
 use crate::runtime;
 
-/// A file that was changed less than this before it was read may change again without another time of
-/// change: clocks of file systems are coarse.
+/// A file that was changed less than this before it was read may change again with the same time
+/// stamp: clocks of file systems are coarse.
 const SETTLED: Duration = Duration::from_secs(2);
 
 /// The files and the program with which this daemon runs.
@@ -26,7 +26,7 @@ pub(crate) struct StartedWith {
     /// The files of the last reload.
     in_force: RefCell<Files>,
     only: Option<PathBuf>,
-    /// The files as they were read last, and their state then.
+    /// The files as last read, and their state then.
     known: RefCell<Option<KnownFiles>>,
     program: Value,
     state_version: u32,
@@ -57,7 +57,7 @@ impl StartedWith {
         self.state_version
     }
 
-    /// The file that was named to be read alone.
+    /// The only file to read, if one was named.
     pub(crate) fn only(&self) -> Option<&Path> {
         self.only.as_deref()
     }
@@ -93,7 +93,7 @@ impl StartedWith {
         changed
     }
 
-    /// These files are in force now, but for what needs a restart.
+    /// Puts these files in force, but for values that need a restart.
     pub(crate) fn put_in_force(&self, loaded: &Loaded) {
         self.in_force.borrow_mut().clone_from(&loaded.files);
     }

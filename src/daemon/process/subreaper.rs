@@ -35,7 +35,7 @@ pub(crate) struct StandIn {
 }
 
 impl StandIn {
-    /// Goes on with the stand-in of the program before.
+    /// Resumes the stand-in of the previous program.
     pub(crate) fn resume(wake: OwnedFd) -> Self {
         Self { wake }
     }
@@ -73,7 +73,7 @@ pub(crate) fn stand_aside() -> Option<StandIn> {
     }
 }
 
-/// Closes all other descriptors: their readers wait for the daemon, and must not wait for this one.
+/// Closes all other descriptors: their readers wait for the daemon's end, not for this process's.
 #[expect(unsafe_code, reason = "closing descriptors by number")]
 fn keep_only(descriptor: &OwnedFd) {
     let number = descriptor.as_raw_fd().unsigned_abs();
@@ -114,7 +114,7 @@ fn stand_in(elder: Pid, daemon: Pid, ends: &OwnedFd) {
     }
 }
 
-/// Makes an orphan and checks which process adopts it; if that cannot be found out, the elder.
+/// Makes an orphan and checks which process adopts it; if that fails, the elder counts.
 #[expect(unsafe_code, reason = "fork")]
 fn takes_orphans(elder: Pid) -> bool {
     let Ok((answer, report)) = pipe2(OFlag::O_CLOEXEC) else { return true };

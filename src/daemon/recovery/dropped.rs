@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Notes of commands that bypassed the daemon, and that wrappers removed because there were too many:
-//! the wrapper counts them. What these commands made is searched for in the runtimes' state.
+//! Notes of commands that bypassed the daemon, and that wrappers removed because there were too
+//! many: the wrapper counts them. The daemon searches the runtimes' state for their containers.
 
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::files;
 use crate::limits;
 use crate::link::{BYPASSED_DIR, DROPPED_NOTES};
 
-/// Why a container is on record as it was found, if its note was removed.
+/// The reason shown for a container that was found, if its note was removed.
 const NO_NOTE: &str = "the daemon was away, and its note was removed, as there were too many";
 
 /// Reports that wrappers removed notes, because there were too many, and starts a search for their

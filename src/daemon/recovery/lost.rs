@@ -91,7 +91,7 @@ fn pods_without_containers(daemon: &Daemon) -> Vec<String> {
     pods.map(|pod| pod.id.clone()).collect()
 }
 
-/// Removes a container that is gone, unless its ID means another one by now.
+/// Removes a container that is gone, unless another one has its ID by now.
 async fn remove(daemon: &Rc<Daemon>, record: &Container) {
     let key = &record.key;
     let lane = daemon.lane(key);
@@ -109,11 +109,11 @@ async fn remove(daemon: &Rc<Daemon>, record: &Container) {
     daemon.lanes.release(key, lane);
 }
 
-/// Drops the record of a container, or of a pod with its containers, for an operator: with the events
-/// that are still due. `is_forced`: although the runtime still has it.
+/// Drops the record of a container, or of a pod with its containers, for an operator: with the
+/// events that are still due. `is_forced`: although the runtime still has it.
 ///
 /// # Errors
-/// Fails when none or several are meant, or while it exists.
+/// Fails when no record or several match, or while the container exists.
 pub(crate) async fn forget(daemon: &Rc<Daemon>, wanted: &str, is_forced: bool) -> Result<Value> {
     let (pod, members) = find(daemon, wanted)?;
     if let Some(path) =
@@ -171,7 +171,7 @@ fn find(daemon: &Daemon, wanted: &str) -> Result<(Option<String>, Vec<Rc<Contain
     meant.retain(|(id, _)| !wanted.is_empty() && id.starts_with(wanted));
     let has_exact = meant.iter().any(|(id, _)| id == wanted);
     meant.retain(|(id, _)| !has_exact || id == wanted);
-    // A container without a pod has its own, of the same ID: they go together.
+    // A container without a pod has a pod for itself, of the same ID: they go together.
     meant.sort_by_key(|(_, container)| container.is_some());
     if let [(pod, None), rest @ ..] = meant.as_slice() {
         let is_member = |(_, known): &(_, Option<Rc<Container>>)| {

@@ -166,25 +166,25 @@ impl Reexec<'_> {
         Ok(())
     }
 
-    /// Waits for a moment at which nothing is under way, and no caller is connected.
+    /// Waits for a moment when the daemon is idle and no caller is connected.
     async fn until_quiet(&self) {
         loop {
             if quiet::is_quiet(self.daemon, self.drain) {
-                // They come back, and wait in the socket's queue.
+                // The callers come back, and wait in the socket's queue.
                 self.drain.send_back().await;
                 // Its thread ends with this program.
                 self.daemon.report.audit.flush(AUDIT_WAIT).await;
                 if quiet::is_quiet(self.daemon, self.drain) {
                     return;
                 }
-                // They would not wait in silence for as long as something is under way.
+                // They would wait without a heartbeat as long as the daemon is busy.
                 self.drain.accept_again();
             }
             tokio::time::sleep(QUIET_CHECK).await;
         }
     }
 
-    /// Leaves the state and executes the program: returns only if that fails.
+    /// Writes the state and executes the program: returns only if that fails.
     fn execute(&self, program: &Program, callers: Vec<RawFd>, held_at: u64) -> Result<()> {
         self.daemon.host.point(Point::DaemonReexecHeld)?;
         let waited = Duration::from_nanos(clock::monotonic().saturating_sub(held_at));

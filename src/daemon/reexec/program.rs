@@ -54,7 +54,7 @@ impl Program {
     /// Asks the program whether it can continue with the state that this daemon leaves.
     ///
     /// # Errors
-    /// Fails when it does not answer so in time.
+    /// Fails when it does not confirm that in time.
     pub(super) async fn probe(&self) -> Result<()> {
         let path = self.path.display();
         let answer = tokio::time::timeout(PROBE_WAIT, self.ask()).await;

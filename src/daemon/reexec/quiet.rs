@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether anything is under way in the daemon. All work that is not finished is either a request,
-//! holds a lane, waits for a plugin, or is a child of this process: at a moment without any of
-//! these the records and the plugins' connections are everything that there is.
+//! Whether the daemon is idle. All unfinished work is a request, holds a lane, waits for a plugin,
+//! or is a child of this process: at a moment without any of these the records and the plugins'
+//! connections are the whole state.
 
 use std::io;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::files;
 use crate::presence::{self, IfThere};
 use crate::state::Lifecycle;
 
-/// Whether nothing is under way.
+/// Whether the daemon is idle.
 pub(super) fn is_quiet(daemon: &Daemon, drain: &Drain) -> bool {
     drain.is_idle()
         && daemon.process.activity.is_none()
@@ -27,8 +27,8 @@ pub(super) fn is_quiet(daemon: &Daemon, drain: &Drain) -> bool {
         && !has_other_children(daemon)
 }
 
-/// Whether a plugin is still connecting or being synchronized, or its connection is gone and that
-/// was not noted.
+/// Whether a plugin is still connecting or being synchronized, or has lost its connection
+/// unnoticed.
 pub(super) fn has_unsettled_plugins(daemon: &Daemon) -> bool {
     let is_unsettled = |state: &str| state != "synchronized";
     daemon.registry.roster.has_unregistered()

@@ -60,7 +60,7 @@ pub(super) struct SavedConnection {
     pub(super) counts: SavedCounts,
     /// The subjects that it knows, by their places in the list.
     pub(super) known: Vec<u32>,
-    /// The file of a launched plugin, and how often it was started.
+    /// The file of a launched plugin, and its number of starts.
     #[serde(default)]
     pub(super) launched: Option<(PluginFile, u64)>,
 }

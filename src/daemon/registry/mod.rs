@@ -201,13 +201,13 @@ impl Registry {
     }
 
     /// Waits for the plugins that are expected back, bounded (D14), and for successors of plugins
-    /// that are gone (D41); returns at once if there are none, and the missing ones else.
+    /// that are gone (D41); returns the missing ones, at once if none is expected.
     pub(crate) async fn wait_for_returning(&self) -> Vec<String> {
         self.expect_successors();
         self.returning.wait(|name| self.is_present(name)).await
     }
 
-    /// Plugins that took part before this daemon, or that the operator names, and did not come.
+    /// Plugins that took part before this daemon, or that the operator names, and are missing.
     pub(crate) fn absent(&self) -> Vec<String> {
         self.returning.absent(|name| self.is_present(name))
     }
@@ -239,8 +239,8 @@ impl Registry {
         connected.iter().any(is_it) || self.roster.is_configuring(id, is_a_files)
     }
 
-    /// A connection of `id` came to nothing: creates wait for it no longer, unless there is
-    /// another one.
+    /// A connection of `id` failed: creates no longer wait for it, unless another one of `id` is
+    /// under way.
     pub(crate) fn note_failed(&self, id: &str) {
         if !self.has_successor(id) {
             self.returning.drop_successor(id);
@@ -348,8 +348,8 @@ impl Registry {
         }
     }
 
-    /// The plugins to be notified now; for plugins still being synchronized the event is queued.
-    /// That it makes its subject known or forgotten is noted in the same step.
+    /// Records that the event makes its subject known or forgotten, and returns the plugins to be
+    /// notified now; for plugins still being synchronized the event is queued.
     pub(crate) fn subscribers(&self, notification: &Notification) -> Subscribers {
         self.recorders.notification(notification);
         let subject = Subject::about(notification);
@@ -370,7 +370,7 @@ impl Registry {
             .collect()
     }
 
-    /// Whether the plugins were chosen that are notified of its removal, and it is still on record.
+    /// Whether the plugins to be notified of its removal were chosen, and it is still on record.
     pub(crate) fn is_ending(&self, subject: &Subject) -> bool {
         self.ending.borrow().contains(subject)
     }
@@ -385,8 +385,8 @@ impl Registry {
         self.connected.borrow().iter().filter(|plugin| plugin.is_synchronized()).collect()
     }
 
-    /// These plugins were not asked about a beginning that failed: they must not receive its
-    /// rollback.
+    /// Makes plugins forget a beginning that failed before they were asked: they must not receive
+    /// its rollback.
     pub(crate) fn forget_unasked(
         &self,
         plugins: &[Rc<ChainedPlugin>],
@@ -400,7 +400,7 @@ impl Registry {
         }
     }
 
-    /// Plugins that were too busy to be asked about this beginning receive no later events of it.
+    /// Makes plugins that were too busy for this beginning forget it, with its later events.
     pub(crate) fn forget_busy(
         &self,
         subscribers: &[Rc<ChainedPlugin>],
@@ -437,7 +437,7 @@ impl Registry {
         chain::notify_all(&self.subscribers(notification), notification).await
     }
 
-    /// Notifies plugins that do not know a beginning which happened without the daemon.
+    /// Notifies plugins that do not know a subject which began without the daemon.
     pub(crate) async fn notify_late(&self, notification: &Notification) {
         let subject = Subject::about(notification);
         let connected = self.connected();

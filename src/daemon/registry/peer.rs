@@ -48,7 +48,7 @@ pub(crate) enum NotAdmitted {
 }
 
 impl PluginPeer {
-    /// Whether it may be the plugin `index-name`; else which setting forbids it, and the line.
+    /// Whether it may be the plugin `index-name`; else the setting that forbids it, and the line.
     ///
     /// # Errors
     /// Fails with these two.
@@ -72,7 +72,7 @@ impl PluginPeer {
         Ok(())
     }
 
-    /// Whether it is one of these; else the reason, in one clause.
+    /// Whether it has one of these origins; else the reason, in one clause.
     fn fits_any(&self, origins: &[PluginOrigin]) -> Result<(), String> {
         if origins.is_empty() {
             return Ok(());

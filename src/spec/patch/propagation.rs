@@ -2,8 +2,8 @@
 //! Propagation: a bind mount that is to propagate needs a host mount that does, and a root file
 //! system that lets it through.
 //!
-//! Each mount is judged by its own options; one says nothing about another. What the host is like
-//! comes in as text; without it the runtime has the last word. It never changes a host mount.
+//! Each mount is judged by its own options. The facts about the host come in as text; without them
+//! the runtime decides. It never changes a host mount.
 //! Reference: NRI `AdjustMounts`, but for BUG-G7; mount_namespaces(7), proc(5).
 
 use std::collections::{BTreeSet, HashMap};

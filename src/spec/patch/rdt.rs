@@ -18,10 +18,10 @@ const CLOS_ID: &str = "RdtClosID";
 const SCHEMATA: &str = "RdtSchemata";
 const MONITORING: &str = "RdtEnableMonitoring";
 
-/// Directories of resctrl that are no classes.
+/// Directories of resctrl that are not classes.
 const NOT_CLASSES: [&str; 5] = [".", "..", "info", "mon_groups", "mon_data"];
 
-/// One member of the section; without a value it is to be absent.
+/// One member of the section; without a value it is removed.
 struct RdtSetting {
     key: &'static str,
     nri_field: &'static str,

@@ -2,15 +2,15 @@
 //! Refuses values that no runtime may get: they would lead it out of the container, mean something
 //! else to it, or make the kernel fail with an error that names no plugin.
 //!
-//! Each function names the mistake for the operator. Nothing here is corrected or looks at the
-//! host. Reference: OCI `config-linux.md`; kernel `cgroup-v2.rst`; cpuset(7), sysctl(8).
+//! Each function names the mistake for the operator. Nothing here is corrected.
+//! Reference: OCI `config-linux.md`; kernel `cgroup-v2.rst`; cpuset(7), sysctl(8).
 
 /// The kernel keeps twelve bits of a major number and twenty of a minor one.
 const LAST_MAJOR: i64 = 0xfff;
 const LAST_MINOR: i64 = 0xf_ffff;
 
-/// The permissions in a mode. A type beside them is not passed on: some runtimes merge it with
-/// that of the device, and another device would come out.
+/// The permissions in a mode. A type beside them is not passed on: some runtimes would merge it
+/// with the device's type into another device.
 pub(super) const PERMISSIONS: u32 = 0o7777;
 
 /// System V message queues, semaphores and shared memory belong to an IPC namespace.
@@ -117,8 +117,8 @@ pub(super) fn namespace_of_sysctl(key: &str) -> Result<&'static str, &'static st
     }
 }
 
-/// Whether a kernel could find something of the host's under this name. Where it finds nothing, a
-/// runtime fails and no harm is done.
+/// Whether a kernel could find a setting of the host under this name. If it finds none, the runtime
+/// fails and no harm is done.
 pub(super) fn may_be_a_sysctl_of_the_host(key: &str) -> bool {
     const TREES: [&str; 12] = [
         "abi", "bus", "crypto", "debug", "dev", "fs", "kernel", "net", "sunrpc", "user", "vm",

@@ -38,9 +38,9 @@ pub(crate) struct LaunchRecord {
     name: String,
     /// The file of its present run.
     file: RefCell<Option<PluginFile>>,
-    /// Whether the present run is of an earlier file or configuration than those on disk.
+    /// Whether the present run is of an older file or configuration than the one on disk.
     is_outdated: Cell<bool>,
-    /// Why the start that was tried last failed; none once one succeeded.
+    /// The reason why the last start failed; none if it succeeded.
     start_failure: RefCell<Option<String>>,
     starts: Cell<u64>,
     again_at: Cell<Option<Instant>>,
@@ -60,14 +60,14 @@ impl LaunchRecord {
         format!("{}-{}", self.index, self.name)
     }
 
-    /// Notes from which file it runs: one that was started since may have failed. `is_outdated`:
-    /// another file or configuration is on disk.
+    /// Notes the file from which it runs: one that was started later may have failed.
+    /// `is_outdated`: another file or configuration is on disk.
     pub(crate) fn runs(&self, file: &PluginFile, is_outdated: bool) {
         self.file.replace(Some(file.clone()));
         self.is_outdated.set(is_outdated);
     }
 
-    /// Notes the outcome of a start: why it failed, if it did.
+    /// Notes the outcome of a start: the reason if it failed.
     pub(crate) fn note_start(&self, failure: Option<String>) {
         self.start_failure.replace(failure);
     }
@@ -124,7 +124,7 @@ impl LaunchRecord {
     }
 }
 
-/// A launched plugin that the program before has started.
+/// A launched plugin that the previous program started.
 pub(crate) struct LaunchedBefore {
     pub(crate) file: PluginFile,
     pub(crate) starts: u64,
@@ -230,7 +230,7 @@ impl Roster {
     }
 
     /// Notes a connection that was refused under this name; false if the same refusal is shown
-    /// already, for a plugin that is refused connects again and again.
+    /// already, for a refused plugin connects again and again.
     pub(crate) fn note_refused(&self, plugin: &Plugin, reason: &str) -> bool {
         let mut row = empty_row(plugin.index(), plugin.name(), "gone", false);
         let at = now();
@@ -239,7 +239,7 @@ impl Roster {
         row["gone_time"] = rfc3339_nanos(at).into();
         row["reason"] = reason.into();
         row["refused"] = true.into();
-        // The number of the process is another each time.
+        // The process number differs each time.
         let kind = |reason: &str| reason.replace(|c: char| c.is_ascii_digit(), "");
         let is_known = self.gone(Instant::now()).iter().any(|other| {
             is_same(other, &row) && other["reason"].as_str().map(kind) == Some(kind(reason))
@@ -249,8 +249,8 @@ impl Roster {
         !is_known
     }
 
-    /// Makes room for one more refused connection: however many there are, they push no plugin out that
-    /// took part.
+    /// Makes room for one more refused connection: no number of them displaces a plugin that took
+    /// part.
     fn drop_refused(&self) {
         let mut departed = self.departed.borrow_mut();
         let is_refused = |(_, row): &(Instant, Value)| row["refused"] == true;
@@ -283,19 +283,19 @@ impl Roster {
         gone
     }
 
-    /// The program before has started this plugin.
+    /// Notes that the previous program started this plugin.
     pub(crate) fn note_launched_before(&self, plugin: LaunchedBefore) {
         self.launched_before.borrow_mut().push(plugin);
     }
 
-    /// The plugin `NN-name`, if the program before has started it; once.
+    /// The plugin `NN-name`, if the previous program started it; once.
     pub(crate) fn take_launched_before(&self, id: &str) -> Option<LaunchedBefore> {
         let mut all = self.launched_before.borrow_mut();
         let at = all.iter().position(|plugin| plugin.file.id() == id)?;
         Some(all.swap_remove(at))
     }
 
-    /// All of them that are left.
+    /// All plugins of the previous program that are left.
     pub(crate) fn take_all_launched_before(&self) -> Vec<LaunchedBefore> {
         self.launched_before.take()
     }
@@ -305,7 +305,7 @@ impl Roster {
         self.unregistered.borrow().iter().any(|plugin| plugin.strong_count() > 0)
     }
 
-    /// The file of a plugin that is kept running, and how often it was started.
+    /// The file of a plugin that is kept running, and its number of starts.
     pub(crate) fn launched_file(&self, id: &str) -> Option<(PluginFile, u64)> {
         let launches = self.launches.borrow();
         let mut launches = launches.iter().filter_map(Weak::upgrade);
@@ -314,7 +314,7 @@ impl Roster {
         Some((file, record.starts.get()))
     }
 
-    /// Launched plugins that run an earlier file or configuration than those on disk, and why.
+    /// Launched plugins that run an older file or configuration than on disk, with the reasons.
     pub(crate) fn outdated(&self) -> Vec<(String, String)> {
         let launches = self.launches.borrow();
         let launched = launches.iter().filter_map(Weak::upgrade);

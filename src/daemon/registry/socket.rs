@@ -56,7 +56,7 @@ impl PluginSocket {
         !self.was_open.get() && matches!(*self.problem.borrow(), Some(NoPlugins::Taken(_)))
     }
 
-    /// `open`, or why plugins cannot connect, in one line.
+    /// `open`, or the reason why plugins cannot connect, in one line.
     pub(crate) fn line(&self) -> String {
         self.problem.borrow().as_ref().map_or_else(|| "open".to_owned(), ToString::to_string)
     }
@@ -81,7 +81,7 @@ impl PluginSocket {
         })
     }
 
-    /// Removes the file, if it is still there: the daemon ends.
+    /// Removes the file, if it is still there, at the daemon's end.
     pub(crate) fn remove(&self, path: &Path) {
         if let Some(file) = self.file.get() {
             file.remove(path);

@@ -59,7 +59,7 @@ impl Takeovers {
         history.at.len() >= MOST
     }
 
-    /// Notes a refused newcomer; whether it is to be logged: one that reconnects at once is refused
+    /// Notes a refused newcomer; returns whether to log it: one that reconnects at once is refused
     /// many times a second.
     pub(crate) fn note_refusal(&self, id: &str, now: Instant) -> bool {
         let mut places = self.0.borrow_mut();
@@ -78,14 +78,14 @@ impl Takeovers {
         places.get(id).is_some_and(|history| history.displaced.iter().any(|lost| lost == pod))
     }
 
-    /// A process of this pod has the place of `id` again.
+    /// Notes that a process of this pod has the place of `id` again.
     pub(crate) fn forget_displaced(&self, id: &str, pod: &str) {
         if let Some(history) = self.0.borrow_mut().get_mut(id) {
             history.displaced.retain(|lost| lost != pod);
         }
     }
 
-    /// The place of `id` was empty.
+    /// Notes that the place of `id` was empty.
     pub(crate) fn forget_all_displaced(&self, id: &str, now: Instant) {
         let mut places = self.0.borrow_mut();
         let Some(history) = places.get_mut(id) else { return };
@@ -120,7 +120,7 @@ impl History {
     }
 }
 
-/// Why a connection ends whose place `plugin` took.
+/// The reason for the end of a connection whose place `plugin` took.
 pub(crate) fn taken_over_by(plugin: &ConnectedPlugin) -> String {
     format!("{} took over from it", process_name(plugin.chained.plugin.pid()))
 }

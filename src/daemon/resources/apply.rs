@@ -72,7 +72,7 @@ pub(crate) fn check(
     Ok(CheckedUpdate { incarnation: record.incarnation, route })
 }
 
-/// Applies an update, or changes nothing. `found`: the result of [`check`], if it was asked.
+/// Applies an update, or changes nothing. `found`: the result of an earlier [`check`].
 pub(crate) async fn apply(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -95,7 +95,7 @@ pub(crate) async fn apply(
     done
 }
 
-/// The turn to write a container's resources, and the lane, which lasts as long.
+/// The turn to write a container's resources, and the lane, held until then.
 async fn turn_to_write(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -150,8 +150,8 @@ async fn set_directly(
     }
 }
 
-/// Sets resources of a container that its runtime is creating: in its cgroups, else first of all
-/// once it is created.
+/// Sets resources of a container that its runtime is creating: in its cgroups, else right after its
+/// creation.
 pub(crate) async fn at_birth(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -193,7 +193,7 @@ pub(super) fn plan(
     cgroup::plan(cgroups.layout(), part, around, cgroups)
 }
 
-/// Writes all of it or nothing, and gives the changes for `explain`.
+/// Writes all values or none, and returns the changes for `explain`.
 async fn write_files(
     daemon: &Daemon,
     requested: &PendingUpdate,
@@ -227,7 +227,7 @@ async fn write_files(
     Ok(changes.collect())
 }
 
-/// Writes them, on another thread where the kernel may take its time with the tenant's memory (D53).
+/// Writes them, on another thread if the kernel may be slow with the tenant's memory (D53).
 async fn carry_out(
     cgroups: &Cgroups,
     writes: Vec<cgroup::Write>,
@@ -280,7 +280,7 @@ async fn through_runtime(
     Ok(())
 }
 
-/// The part of an update that the runtime applies; undone if it fails on its way.
+/// Has the runtime apply its part of an update; undone if it fails on its way.
 async fn run_checked_update(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -410,7 +410,7 @@ pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<(
     if restore_directly(daemon, &record, None).await.is_ok() {
         return Ok(());
     }
-    // Without the engine's own values: the recorded ones are from before the bypassing update.
+    // Without the engine's own values: the recorded ones are older than the bypassing update.
     run_update(daemon, &record, record.overlay.clone(), false).await?;
     match route(daemon, &record)? {
         Route::Runtime(scope) => rewrite_beside(daemon, &record, scope.as_ref()),
@@ -418,8 +418,8 @@ pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<(
     }
 }
 
-/// After an update that failed on its way: has the plugins' values written again; the task ends when
-/// they are.
+/// Writes the plugins' values again, after an update that failed on its way; the task ends when
+/// they are written.
 pub(crate) fn restore(
     daemon: &Rc<Daemon>,
     record: &Container,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Why a container was not updated.
+//! The reasons why a container was not updated.
 
 use std::fmt;
 
 use crate::cgroup::{Unfit, WriteError};
 
-/// Why a container was not updated.
+/// The reason why a container was not updated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum UpdateError {
     /// No container has this ID.

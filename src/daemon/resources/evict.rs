@@ -101,7 +101,7 @@ async fn evict_one(
     let by = change.plugin.clone();
     daemon.change(key, |record| record.changes.push(change));
     if let Err(error) = daemon.host.point(Point::DaemonEvict) {
-        // Nothing was done: a later request must not count as the second one.
+        // Nothing was done: a later request must not count as a second one.
         daemon.change(key, |record| record.changes.retain(|change| change.event != EVICTION));
         return Err(error.to_string());
     }

@@ -74,7 +74,7 @@ pub(crate) fn own_cgroups(
     })
 }
 
-/// It cannot be known where the container's cgroups are.
+/// The error for cgroups whose place cannot be known.
 fn not_known(error: Error) -> UpdateError {
     UpdateError::refused(error.doing("finding its cgroups"))
 }

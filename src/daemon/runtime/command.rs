@@ -24,7 +24,7 @@ const RUNTIME_WAIT: Duration = Duration::from_secs(30);
 /// Interval of checks of a process without a descriptor to wait for.
 const REAP_CHECK: Duration = Duration::from_millis(10);
 
-/// The most that is read of its stderr, in bytes.
+/// Bytes of its stderr that are read.
 const WORDS: u64 = 64 << 10;
 
 /// Runs `VERB ARGUMENTS` of the runtime that made the container, with its global flags.

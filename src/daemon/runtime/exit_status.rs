@@ -88,8 +88,8 @@ impl ExitCodes {
         }
     }
 
-    /// An exited container is being deleted. Its monitor has long reaped it: a code that is not
-    /// written now never will be, nor for the next containers of this engine.
+    /// Notes at the deletion of an exited container whether its monitor writes exit codes: it has
+    /// long reaped the process, so a missing code never comes, nor for the next containers.
     pub(crate) fn note_monitor(&self, host: &Host, record: &Container) {
         if place(record).is_none() {
             return;
@@ -103,8 +103,8 @@ impl ExitCodes {
     }
 }
 
-/// Whether the init process of a container is known to have exited; false as well while that cannot
-/// be known.
+/// Whether the init process of a container is known to have exited; false while that cannot be
+/// known.
 pub(crate) fn has_exited(host: &Host, record: &Container) -> bool {
     let Some(pid) = record.init_pid else { return false };
     match pidfd::open_same(host, pid, record.init_start) {

@@ -25,7 +25,7 @@ use crate::link::DaemonResponse;
 use crate::state::{Container, Lifecycle, Skipped, Store};
 use crate::text::rfc3339_nanos;
 
-/// How many unadjusted containers `status` names.
+/// Unadjusted containers that `status` names.
 const UNADJUSTED: usize = 100;
 
 /// Pods that are listed before other tasks get a turn.
@@ -72,7 +72,7 @@ async fn send_pods(
             frames::send(stream, &DaemonResponse::Heartbeat).await?;
             sent = Instant::now();
         }
-        // One may be gone by now.
+        // It may be gone by now.
         let Some(row) = pod_row(daemon, id) else { continue };
         text += separator;
         text += &row.to_string();
@@ -128,7 +128,7 @@ pub(crate) fn is_reexec(question: &str) -> bool {
     question["verb"] == "reexec"
 }
 
-/// Drops the record that the request names; `None`: it is another request. Plugins may be slow.
+/// Drops the record that the request names; `None` for another request. Plugins may be slow.
 pub(crate) async fn forget(daemon: &Rc<Daemon>, question: &str) -> Option<DaemonResponse> {
     let question: Value = serde_json::from_str(question).unwrap_or_default();
     let id = question["id"].as_str().filter(|_| question["verb"] == "forget")?;

@@ -51,11 +51,11 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Value, String> {
     let found = newest_of_each(found.map(|(_, container)| container).collect());
     let living: Vec<&&Container> =
         found.iter().filter(|container| container.state != Lifecycle::Removed).collect();
-    // A name is used again: the living container is meant.
+    // The living container of a reused name is meant.
     let meant = match (found.as_slice(), living.as_slice()) {
         ([one], _) => one,
         (_, [one]) if best != Match::Prefix => *one,
-        // One that was refused or has ended is tried again under its name: the last attempt is meant.
+        // A refused or ended one is tried again under its name: the last attempt is meant.
         ([newest, ..], []) if best != Match::Prefix && have_one_name(daemon, &found) => *newest,
         _ => return Ok(ambiguous(daemon, wanted, &found)),
     };
@@ -106,7 +106,7 @@ fn ambiguous(daemon: &Daemon, wanted: &str, found: &[&Container]) -> Value {
         let parts = [namespace, pod, container.name.clone()];
         let mut parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         parts.retain(|part| !part.is_empty());
-        // A container without a pod is its own.
+        // A container without a pod has a pod of the same name.
         parts.dedup();
         format!("{} ({})", parts.join("/"), short_id(&container.key.id))
     };
@@ -233,8 +233,8 @@ fn repeated(container: &Container) -> Value {
     rows.collect()
 }
 
-/// In order of time, and within one event in the order of the chain. A plugin that set the value
-/// that was there has changed nothing.
+/// In order of time, and within one event in the order of the chain. A plugin that set the present
+/// value has changed nothing.
 fn changes(daemon: &Daemon, container: &Container) -> Value {
     let changes = container.changes.iter().filter(|change| change.before != change.after);
     let mut changes: Vec<_> = changes.collect();

@@ -20,7 +20,7 @@ const NAMED: usize = 20;
 /// The containers with the socket whose pod has no connected plugin.
 pub(super) fn socket_mounts(daemon: &Daemon) -> Value {
     let (config, store) = (daemon.config(), daemon.records.read());
-    // Only named processes are plugins then.
+    // Only named processes can be plugins then.
     if config.disable_connections || !config.plugin("", "").from.is_empty() {
         return json!({"count": 0, "containers": []});
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Metrics and health over HTTP, for Prometheus and for probes: `/metrics`, `/healthz`, `/readyz`.
 //!
-//! Whoever can reach the listener may read and change nothing, and costs no container anything: `src/http.rs`
+//! A client of the listener may read and change nothing, and costs no container anything: `src/http.rs`
 //! limits connections.
 
 use std::cell::RefCell;
@@ -31,7 +31,7 @@ use crate::plugin::socket::{self, SocketFile};
 /// Mode of the socket: only root may read its metrics.
 const SOCKET_MODE: u32 = 0o600;
 
-/// How old a page of metrics may be: however often it is asked for, the loop makes few.
+/// Age up to which a page of metrics is reused, so that many requests cost the loop little.
 const PAGE_AGE: Duration = Duration::from_millis(100);
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -80,7 +80,7 @@ impl MetricsServer {
         Some(SavedMetrics { descriptor: *descriptor, at: format!("{at:?}") })
     }
 
-    /// Goes on with the listener of the program before, if the configuration still has it there.
+    /// Resumes the listener of the previous program, if the configuration still has it there.
     pub(crate) async fn resume(daemon: &Rc<Daemon>, saved: Option<SavedMetrics>) -> Self {
         let wanted = daemon.config().metrics_listen.clone();
         let saved = saved.and_then(|saved| Some((saved.at, handover::own(saved.descriptor).ok()?)));
@@ -95,7 +95,7 @@ impl MetricsServer {
         server
     }
 
-    /// Serves metrics at another place than before, or nowhere.
+    /// Serves metrics at another address than before, or not at all.
     pub(crate) fn serve(&mut self, daemon: &Rc<Daemon>, listener: Option<OpenListener>) {
         if let Some(task) = self.task.take() {
             task.abort();
@@ -194,7 +194,7 @@ async fn bind(path: &Path) -> Result<UnixListener> {
     asynchronous(socket::bind(path, SOCKET_MODE, None)?.listener)
 }
 
-/// The page of metrics that was made last, and when.
+/// The last page of metrics, and its time.
 type MetricsPage = RefCell<Option<(Instant, Bytes)>>;
 
 fn metrics_page(daemon: &Daemon, last: &MetricsPage) -> Bytes {

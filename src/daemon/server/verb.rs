@@ -168,7 +168,7 @@ async fn bundle_turn(daemon: &Daemon, call: &VerbRequest) -> Result<Option<Bundl
     daemon.lanes.bundles.turn(dir, &call.key.id).await.map(Some)
 }
 
-/// The call's PID file and log as they are before the runtime runs. Engines keep them in the bundle.
+/// The call's PID file and log before the runtime runs. Engines keep them in the bundle.
 pub(super) async fn files_before(
     daemon: &Daemon,
     call: &VerbRequest,

@@ -50,7 +50,7 @@ pub(crate) struct Moment {
     /// The pods as they are sent.
     pub(crate) pods: Vec<Encoded>,
     pub(crate) containers: Vec<Rc<Container>>,
-    /// All of them.
+    /// The pods and containers of the snapshot.
     pub(crate) about: HashSet<Subject>,
     /// The pods and containers that rules hide from the plugin, each with the rule.
     pub(crate) hidden: Vec<(Subject, String)>,
@@ -61,7 +61,7 @@ pub(crate) fn ruled_pod(pod: &Pod) -> RuledPod {
     RuledPod::of(&messages::pod(pod), &pod.engine, pod.is_doubtful)
 }
 
-/// The pod of a container as rules see it; of a pod without a record, its container's.
+/// The pod of a container as rules see it; from the container if the pod has no record.
 pub(crate) fn ruled_pod_of(store: &Store, container: &Container) -> RuledPod {
     store.pod(&container.pod).map_or_else(
         || RuledPod {
@@ -139,7 +139,7 @@ fn pods_shown(store: &Store) -> impl Iterator<Item = &Pod> {
 }
 
 fn is_shown(container: &Container) -> bool {
-    // A container that was refused during its creation will not exist.
+    // A container that was refused during its creation will never exist.
     let comes = container.state != Lifecycle::Creating || container.refused.is_empty();
     !container.is_sandbox && comes && container.state != Lifecycle::Removed
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon's shared state: the records of pods and containers, one lane for each of them, the
-//! registered plugins, and what `status` reports.
+//! registered plugins, and the counts and failures for `status`.
 //!
 //! It never decides about an event; the verbs do. It imports `process`, `registry`, `runtime`
 //! and `watch`, whose types it holds.
@@ -46,11 +46,10 @@ use records::Records;
 use report::Report;
 use snapshot_room::SnapshotRoom;
 
-/// The share of a caller's time-out after which the daemon answers: the answer takes time to
-/// arrive.
+/// The part of a caller's time-out after which the daemon answers: the answer takes time to arrive.
 const ANSWER_SHARE: f32 = 0.95;
 
-/// The daemon: what all of its rooms share.
+/// The daemon's state, which all its modules share.
 pub(crate) struct Daemon {
     /// The configuration in force; a reload replaces it as a whole.
     config: RefCell<Rc<Config>>,
@@ -63,7 +62,7 @@ pub(crate) struct Daemon {
     pub(crate) report: Report,
     pub(crate) process: OwnProcess,
     pub(crate) evictions: EvictionRate,
-    /// Snapshots on their way to plugins.
+    /// Room for snapshots on their way to plugins.
     pub(crate) snapshots: SnapshotRoom,
     /// File systems that do not answer.
     unanswered: Unanswered,
@@ -158,7 +157,7 @@ impl Daemon {
         self.lanes.drop_idle(&self.records.read(), key, pod);
     }
 
-    /// A moment before the caller of a creation that begins now gives up.
+    /// The moment shortly before the caller of a creation that begins now gives up.
     pub(crate) fn caller_waits_until(&self) -> tokio::time::Instant {
         tokio::time::Instant::now() + self.config().debug_create_cap.mul_f32(ANSWER_SHARE)
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a container is paused. `pause` and `resume` go straight to the runtime, so the daemon
-//! looks at the freezer whenever it describes a container: when a plugin is synchronized, with an
-//! update, and for an operator. Nothing is frozen or thawed here.
+//! Whether a container is paused. `pause` and `resume` bypass the daemon, so it looks at the
+//! freezer whenever it describes a container: when a plugin is synchronized, with an update, and
+//! for an operator. Nothing is frozen or thawed here.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ impl Daemon {
     /// An event about a container in its present state.
     pub(crate) fn notification(&self, event: Event, key: &ContainerKey) -> Option<Notification> {
         let mut notification = events::of_container(&self.records.read(), event, key)?;
-        // Any other event is about a container that starts, or has ended.
+        // Other events are about containers that start, or have ended.
         let may_be_paused = matches!(event, Event::UpdateContainer | Event::PostUpdateContainer);
         if may_be_paused
             && let Some(message) = &mut notification.container

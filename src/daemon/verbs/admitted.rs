@@ -93,8 +93,8 @@ async fn describe_and_record(
             life::end_if_empty(daemon, &description.pod.id).await;
             return Err(missed);
         }
-        // Again: a plugin may be gone by now whose successor is not synchronized yet (D41). Not once
-        // the container is on record: the successor would know it, and be asked to create it.
+        // Again: a plugin may be gone by now before its successor is synchronized (D41). Not after
+        // the container's record: the successor would know it, and be asked to create it.
         late.extend(daemon.registry.wait_for_returning().await);
         note_late(daemon, record, late);
     }
@@ -284,8 +284,8 @@ struct RecordNotes<'a> {
 }
 
 impl ChainObserver for RecordNotes<'_> {
-    /// A plugin that registers now sees the container as the plugins before it made it (D15). A
-    /// crash loses the request anyway, so this is not written to disk.
+    /// A plugin that registers now sees the container with the changes so far (D15). A crash loses
+    /// the request anyway, so this is not written to disk.
     fn container_changed(&self, container: &api::Container) {
         let view = messages::so_far(container);
         self.daemon.records.change_in_memory(self.key, |record| record.message = view);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `create`, `run` and `restore`: describe the container, ask the plugins in order, merge and check
-//! their replies, then write. Nothing in the bundle changes before every plugin has agreed; after a
-//! refusal it is as the engine wrote it.
+//! their replies, then write. Nothing in the bundle changes before every plugin has agreed; a
+//! refusal leaves it unchanged.
 
 use std::rc::Rc;
 

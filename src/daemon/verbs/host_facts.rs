@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Facts about the host that an adjustment needs before the pure patch: what its names stand for,
-//! whether the runtime honours it, which mounts propagate. Each is read only if the adjustment
-//! needs it, and slow reads run on another thread. It changes nothing.
+//! Facts about the host that an adjustment needs before the pure patch: its resolved names, the
+//! runtime's support, the mounts that propagate. Each is read only if the adjustment needs it, and
+//! slow reads run on another thread. It changes nothing.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -27,11 +27,11 @@ use crate::daemon::shared::Daemon;
 /// Bytes of a document above which it is edited on another thread.
 const LARGE: usize = 256 << 10;
 
-/// With more CDI devices than this the document is edited on another thread.
+/// CDI devices above which the document is edited on another thread.
 const FEW: usize = 16;
 
-/// Resolves the adjustment's names, and checks that the runtime honours them. The second value is
-/// what this node lacks for them: the container is refused for it once it is described.
+/// Resolves the adjustment's names, and checks that the runtime honours them. The second value
+/// lists what this node lacks for them: the container is refused for it once it is described.
 pub(crate) async fn resolve_for_runtime(
     daemon: &Daemon,
     id: &str,
@@ -80,7 +80,7 @@ async fn resolve_names(
 /// An edited document, and the container as that document describes it.
 pub(crate) struct Written {
     pub(crate) patched: PatchedSpec,
-    /// `None`: no plugin asked for anything, and the engine's description holds.
+    /// `None`: no plugin asked for a change, and the engine's description holds.
     pub(crate) container: Option<api::Container>,
 }
 
@@ -104,7 +104,7 @@ pub(crate) async fn patch(
     })
 }
 
-/// Plugins receive what was written, not what was asked for: names stand for more than they say,
+/// Plugins receive the written values, not the requested ones: names stand for more than they say,
 /// some values follow others, and lists are sorted in their own way.
 fn write(
     document: &[u8],

@@ -33,7 +33,7 @@ impl Admitted {
     /// Chooses the injections for this container.
     ///
     /// # Errors
-    /// Fails with the first one that cannot be done and that refuses containers then.
+    /// Fails with the first injection that is impossible and refuses containers then.
     pub(super) async fn choose_injections(
         &self,
         pod: &api::PodSandbox,
@@ -59,7 +59,7 @@ impl Admitted {
         Ok(chosen)
     }
 
-    /// An injection that cannot be done refuses the container, or is left out.
+    /// Refuses the container for an impossible injection, or leaves the injection out.
     fn note_failed(&self, injection: &Injection, why: &str) -> Result<()> {
         let Self { daemon, key, .. } = self;
         let (id, why) = (&injection.id, quoted(why));

@@ -21,7 +21,7 @@ pub(crate) const KILL_WAIT: Duration = Duration::from_millis(900);
 const EXITS_WAIT: Duration = Duration::from_millis(300);
 const EXITS_CHECK: Duration = Duration::from_millis(5);
 
-/// Reacts to a `kill`; there is nothing to decide.
+/// Reacts to a `kill`, which is never refused.
 pub(crate) async fn kill(daemon: &Rc<Daemon>, call: &VerbRequest) {
     let signal = argv::ending_signal(&call.command_line);
     let sandbox = daemon.container(&call.key).filter(|record| record.is_sandbox);
@@ -54,7 +54,7 @@ fn will_end(daemon: &Daemon, sandbox: &Container, signal: u8) -> bool {
         })
 }
 
-/// The engine has ended the members before: their exits are reported first, once each is settled.
+/// Waits until the exits of members, which the engine ended before, are settled and reported.
 async fn wait_for_exits(daemon: &Daemon, pod: &str) {
     let deadline = tokio::time::Instant::now() + EXITS_WAIT;
     while has_unreported_exit(daemon, pod) && tokio::time::Instant::now() < deadline {

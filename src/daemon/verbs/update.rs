@@ -130,8 +130,8 @@ impl EnginesQuestion {
     }
 }
 
-/// The values of a request that do not come into force, because a plugin owns the field and none
-/// has answered this time.
+/// The values of a request that do not come into force, because a plugin owns the field and no
+/// plugin has answered this time.
 fn repeated(
     request: &Block,
     overlay: &Block,
@@ -237,7 +237,7 @@ fn own(
         EnginesQuestion::Changed(_) => {
             own.and_then(|update| update.linux.as_ref()?.resources.as_ref())
         }
-        // Alone: beside the engine's old values, a plugin's limit would not take the swap along.
+        // Alone: beside the engine's old values, a plugin's limit would leave the swap unchanged.
         EnginesQuestion::Repeated(_) => updated.answered.as_ref(),
     };
     let Some(resources) = resources else { return Ok(AnsweredUpdate::default()) };
@@ -277,8 +277,8 @@ fn merge(record: &Container, request: &Block, answer: &AnsweredUpdate) -> Result
     let strips_devices = is_crun && !answer.part.contains_key("devices");
     let engine = &record.engine_resources;
     let mut merged = overlay::merge_update(engine, &record.overlay, request, strips_devices);
-    // The engine cannot take back what its runtime's update does not apply: the plugin's value stays
-    // in force.
+    // The engine cannot take back values that its runtime's update does not apply: the plugin's
+    // stay in force.
     let unheeded = ignored(record, &record.overlay);
     overlay::put_over(&mut merged.overlay, &unheeded);
     overlay::put_over(&mut merged.to_runtime, &unheeded);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Watching folders: one inotify descriptor for all of them, for a host has few of those and many
+//! Watches folders: one inotify descriptor for all of them, since a host has few folders and many
 //! pods. A watcher receives the names that appear and vanish, and a note when the kernel dropped
 //! events. It reads no file. Reference: inotify(7).
 
@@ -20,7 +20,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::daemon::watch::pidfd;
 use crate::presence::IfThere;
 
-/// The events of every watch: a second watch of one folder replaces the first one's set.
+/// The events of every watch: a second watch of one folder would replace the first one's.
 const WANTED: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVED_TO)
     .union(WatchFlags::CLOSE_WRITE)

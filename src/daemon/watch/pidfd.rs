@@ -59,7 +59,7 @@ struct PidfdInfo {
 /// `PIDFD_INFO_EXIT`.
 const EXIT: u64 = 1 << 3;
 
-/// How a process exited, by a descriptor that was opened while it existed.
+/// Returns how a process exited, by a descriptor that was opened while it existed.
 #[expect(unsafe_code, reason = "PIDFD_GET_INFO")]
 pub(crate) fn ending(process: &OwnedFd) -> ProcessExit {
     let mut info = PidfdInfo { mask: EXIT, ..PidfdInfo::default() };

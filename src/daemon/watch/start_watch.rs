@@ -28,7 +28,7 @@ const FIFO: &str = "exec.fifo";
 /// than ten milliseconds.
 const FOLDER_CHECK: Duration = Duration::from_millis(2);
 
-/// The interval for changes without an event, once the folder is watched.
+/// Interval of checks without an event, once the folder is watched.
 const FALLBACK_CHECK: Duration = Duration::from_millis(50);
 
 /// A container's folder and the events seen in it.
@@ -131,7 +131,7 @@ impl Drop for StartWatch {
     }
 }
 
-/// `None` if the folder does not exist yet, or the kernel has no watch left: it is looked for again.
+/// `None` if the folder does not exist yet, or the kernel has no watch left: another look follows.
 fn watch_folder(folder: &Path) -> Option<OwnedFd> {
     presence::is_dir(folder).or_absent().filter(|is_dir| *is_dir)?;
     let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Block I/O, on both layouts.
 //!
-//! A list of limits, as it stands, is what its file is to hold afterwards: devices that the file
-//! has and the list has not are lifted. A list that is absent leaves its limits alone, and a
-//! weight of zero is the kernel's default.
+//! A list of limits is the file's full content afterwards: limits of devices that only the file has
+//! are lifted. An absent list leaves its limits unchanged, and a weight of zero is the kernel's
+//! default.
 //! Reference: kernel `cgroup-v1/blkio-controller.rst`, `cgroup-v2.rst` (io), `block/bfq-iosched`;
 //! runc's `cgroups/fs/blkio.go` and `fs2/io.go` for which file is chosen.
 
@@ -129,7 +129,7 @@ pub(super) fn plan_v2(
     Ok(())
 }
 
-/// The weight of the whole; zero brings back the default where there is something to bring back.
+/// The weight of the whole; zero restores the default where it was changed.
 fn plan_weight(
     weight: Option<u64>,
     (controller, file): (&'static str, &str),
@@ -149,7 +149,7 @@ fn plan_weight(
     writes.push(Write { undo, ..write(controller, file, value, WEIGHT) });
 }
 
-/// A file of one line for each device.
+/// Plans a file with one line for each device.
 fn plan_list(
     limits: Option<&Vec<Limit>>,
     (controller, file): (&'static str, &str),

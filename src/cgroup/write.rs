@@ -29,7 +29,7 @@ pub(crate) struct AppliedWrite {
     pub after: String,
 }
 
-/// A write that the kernel did not take; nothing is written then.
+/// A write that the kernel refused; nothing is written then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WriteError {
     /// Path of the resource.
@@ -41,7 +41,7 @@ pub(crate) struct WriteError {
 /// Writes everything, or nothing.
 ///
 /// # Errors
-/// Says which value was not taken.
+/// Names the value that was refused.
 pub(crate) fn carry_out(
     cgroups: &Cgroups,
     writes: &[Write],
@@ -89,13 +89,13 @@ fn read(cgroups: &Cgroups, write: &Write) -> Option<String> {
     cgroups.text(write.controller, &write.file).or_absent().flatten()
 }
 
-/// Whether the file may be the outcome of the write; false only where it surely says otherwise.
-/// Kernels write lists of CPUs and bytes in their own way, and a weight has two formulas.
+/// Whether the file may be the outcome of the write; false only if it surely is not. Kernels write
+/// lists of CPUs and bytes in their own way, and a weight has two formulas.
 pub(crate) fn may_read_as(cgroups: &Cgroups, write: &Write) -> bool {
     let Some(text) = read(cgroups, write) else { return true };
     match write.file.as_str() {
         "pids.max" => text == write.value,
-        // crun leaves the file alone where a quota goes.
+        // crun leaves the file unchanged where a quota is removed.
         "cpu.max" => text == write.value || write.value.starts_with("max"),
         "memory.max" | "memory.low" => text == write.value || is_rounded(&text, &write.value),
         "cpuset.cpus" | "cpuset.mems" => match (members(&text), members(&write.value)) {
@@ -134,7 +134,7 @@ fn is_rounded(now: &str, wanted: &str) -> bool {
     }
 }
 
-/// The numbers of a list such as `0-3,7`; none where it is odd.
+/// The numbers of a list such as `0-3,7`; `None` for any other form.
 pub(crate) fn members(list: &str) -> Option<BTreeSet<u16>> {
     let mut found = BTreeSet::new();
     for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {

@@ -27,7 +27,7 @@ const HANGING_STRIKES: u32 = 3;
 /// frame unasked.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// Unknown fields of one plugin that are logged, so that numbers made up at random end.
+/// Unknown fields of one plugin that are logged, so that random numbers cannot flood the log.
 const REPORTED_UNKNOWN: usize = 1000;
 
 /// Why a request failed, as `replay` names it.
@@ -66,7 +66,7 @@ pub struct PluginFailure {
     pub text: String,
     /// The field that it may not set, or that another plugin has set; NRI's name of it.
     pub field: Option<NriField>,
-    /// The rule that it went against.
+    /// The rule that refused it.
     pub against: Option<Box<RuleNote>>,
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for PluginFailure {
 }
 
 impl PluginFailure {
-    /// A failure that is about no field.
+    /// A failure without a field.
     pub fn new(plugin: impl Into<String>, cause: Cause, text: impl Into<String>) -> Self {
         Self { plugin: plugin.into(), cause, text: text.into(), field: None, against: None }
     }
@@ -95,7 +95,7 @@ impl PluginFailure {
         }
     }
 
-    /// An answer that does not go together with the others.
+    /// The failure of an answer that conflicts with others.
     pub fn from_merge_error(plugin: &str, error: &MergeError) -> Self {
         let (cause, field, against) = match error {
             MergeError::NotAllowed { field, .. } => (Cause::Refused, Some(*field), None),
@@ -136,7 +136,7 @@ impl Terms {
         let rights = Rights::from_names(allow, &settings.deny);
         Self {
             policy: plugin.policy(settings),
-            // A field name that does not exist must not let everything pass: it refuses.
+            // A field name that does not exist must not permit everything: it refuses.
             rights: rights.map(Rc::new).map_err(|error| {
                 format!("{error} (names are those of NRI, like Env, Mounts or OciHooks)")
             }),
@@ -169,7 +169,7 @@ pub struct ChainedPlugin {
     requests: Cell<u64>,
     timeouts: Cell<u64>,
     failures: Cell<u64>,
-    /// When (Unix time in nanoseconds) and what.
+    /// Unix time in nanoseconds, and the failure.
     last_failure: RefCell<Option<(i64, String)>>,
     /// Unix time in nanoseconds, 0 if it is not known.
     connected_at: Cell<i64>,
@@ -245,7 +245,7 @@ impl ChainedPlugin {
         }
     }
 
-    /// Goes on counting.
+    /// Continues with saved counters.
     pub fn resume_counts(&self, saved: SavedCounts) {
         self.requests.set(saved.requests);
         self.timeouts.set(saved.timeouts);
@@ -277,7 +277,7 @@ impl ChainedPlugin {
         self.failures.get()
     }
 
-    /// The last of them: when (Unix time in nanoseconds) and what.
+    /// The last failure: its Unix time in nanoseconds and text.
     pub fn last_failure(&self) -> Option<(i64, String)> {
         self.last_failure.borrow().clone()
     }

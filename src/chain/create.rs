@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CreateContainer through the chain: every plugin sees what those before it did, then the
-//! validators see it all.
+//! CreateContainer through the chain: every plugin sees the changes of the earlier ones, then the
+//! validators see the result.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Participants<'_> {
 pub trait ChainObserver {
     /// The container as the plugins so far have left it (decision D15).
     fn container_changed(&self, _container: &api::Container) {}
-    /// A plugin was left out; why.
+    /// A plugin was left out, for this reason.
     fn skipped(&self, _plugin: &str, _why: &str) {}
 }
 
@@ -51,7 +51,7 @@ impl ChainObserver for () {}
 /// A request that failed in the chain.
 #[derive(Debug)]
 pub struct ChainError {
-    /// Why.
+    /// The reason.
     pub failure: PluginFailure,
     /// The number of subscribers asked by then.
     pub asked: usize,
@@ -86,7 +86,7 @@ struct Injecting<'a> {
     scope: &'a RuleScope<'a>,
     /// The injections that are not merged yet, in order.
     left: &'a [Injected],
-    /// The others, with what each may set.
+    /// The merged ones, with their rights.
     done: Vec<(String, Rights)>,
 }
 
@@ -188,7 +188,7 @@ pub async fn create(
     check_owned(&creation, owners).map_err(|failure| ChainError { failure, asked })?;
     if !validators.is_empty() || participants.builtin.enable {
         // NRI: the reference also lists plugins that did not reply, so that a required plugin
-        // counts as present although it had no say (BUG-24).
+        // counts as present although it was not consulted (BUG-24).
         let consulted = participants
             .registered
             .iter()

@@ -23,7 +23,7 @@ pub struct Notification {
     pub root: String,
     /// UpdatePodSandbox: the overhead, and the resources asked for.
     pub resources: Option<(Option<api::LinuxResources>, Option<api::LinuxResources>)>,
-    /// The pod's engine, and whether a tenant may have written who it is, as rules go by it.
+    /// The pod's engine, and whether a tenant may have written it; rules use both.
     pub origin: (String, bool),
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operator's rules in one request: what each plugin may set, and what each validator may see.
-//! Rules are applied in `adaptation`; none is chosen here.
+//! The operator's rules in one request: the fields that each plugin may set, and the parts that
+//! each validator may see. Rules are applied in `adaptation`; none is chosen here.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -31,7 +31,7 @@ impl std::fmt::Debug for RuleScope<'_> {
 }
 
 impl<'a> RuleScope<'a> {
-    /// No rule at all.
+    /// An empty set of rules.
     pub fn none() -> Self {
         static NONE: Rules = Rules::none();
         Self { rules: &NONE, subject: None, pods: &() }

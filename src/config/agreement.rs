@@ -194,7 +194,7 @@ proptest! {
         let is_refused = worst >= Some(Consequence::KeepsLast);
         let refuses_creates = worst >= Some(Consequence::RefusesCreates);
 
-        // A daemon lives: a reload, `check` and the wrapper use what `load` gives.
+        // With a living daemon, a reload, `check` and the wrapper use the result of `load`.
         let loaded = place.load(&lines);
         prop_assert_eq!(&loaded.problems, &problems);
         prop_assert_eq!(loaded.refusal().is_some(), is_refused);
@@ -203,7 +203,7 @@ proptest! {
         prop_assert_eq!(&without_error(&loaded.config), in_force);
         prop_assert_eq!(loaded.for_next_program().config, in_force.clone());
 
-        // None has ever read a valid one: its start finds the same errors, and decides as they say.
+        // No daemon has ever read a valid one: its start finds the same errors and decides by them.
         let started = fresh.load(&lines);
         let consequences = |problems: &[Problem]| -> Vec<Consequence> {
             problems.iter().map(|problem| problem.consequence).collect()

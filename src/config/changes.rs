@@ -58,7 +58,7 @@ fn known(dotted: &str) -> Option<&'static Key> {
     })
 }
 
-/// The default, written as [`settings`] writes values. A key of one plugin may have another one, by
+/// The default, in the form of [`settings`]. A key of one plugin may have another default, by
 /// `[plugin."*"]`.
 fn default(key: &Key) -> Option<String> {
     if key.default.is_empty() || key.path.contains('*') {

@@ -12,15 +12,15 @@ use crate::presence::{self, IfThere};
 
 use super::settings::{Config, OnFailure};
 
-/// The longest list of plugins that is read.
+/// Plugins of the list that are read at most.
 const LISTED_PLUGINS_LIMIT: usize = 1000;
 
-/// One thing that protects containers.
+/// A setting or plugin that protects containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Protection {
     /// Its description as a clause: "plugin policy is required".
     pub what: String,
-    /// The plugin that only has to be there. A pod that is excused from it needs no daemon.
+    /// The plugin that is only required to be there. A pod that is exempt from it needs no daemon.
     pub required: Option<String>,
 }
 
@@ -82,8 +82,8 @@ impl Config {
         found
     }
 
-    /// The daemon's list of connected plugins that protect containers on their own account: a
-    /// line such as `10-judge validates adjustments` for each.
+    /// The daemon's list of connected plugins that protect containers by themselves: a line such as
+    /// `10-judge validates adjustments` for each.
     pub fn protecting_plugins(&self) -> PathBuf {
         self.run_dir.join("protecting-plugins")
     }

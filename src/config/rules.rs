@@ -15,7 +15,7 @@ use super::tables::{ListKey, ListedSection, list_keys};
 
 /// Every field, in `allow` and `deny` of a rule.
 pub(crate) const EVERY_FIELD: &str = "*";
-/// Begins the name of an injection where a rule lists plugins: `inject:NAME`.
+/// The prefix of an injection where a rule lists plugins: `inject:NAME`.
 pub(crate) const INJECTIONS: &str = "inject:";
 /// The right to have a container evicted, beside the fields.
 pub(crate) const EVICTION: &str = "Eviction";
@@ -45,7 +45,7 @@ pub struct RuleSection {
     pub deny: Vec<String>,
     /// Whether it is enforced.
     pub mode: RuleMode,
-    /// The plugins receive nothing about these pods.
+    /// Whether the plugins receive nothing about these pods.
     pub hide: bool,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The form of nested values: which members a table has, and what each may be. A value that has the
+//! The form of nested values: the members of a table, and the form of each. A value that has the
 //! form becomes JSON; each mistake has its place. Nothing here reads a file.
 
 use serde_json::{Map, Value as Json};

@@ -13,7 +13,7 @@ use crate::presence::IfThere;
 use super::settings::Config;
 use super::{Files, SNAPSHOT, reader};
 
-/// Stands before each file but the first, followed by its path; a TOML comment.
+/// Separates the files; followed by the path of the next one. A TOML comment.
 const SEPARATOR: &str = "#---- next file ----#";
 
 /// The last valid configuration.

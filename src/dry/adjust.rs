@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `adjust`: what plugins, or adjustments in a file, would make of a bundle.
+//! `adjust`: the changes that plugins, or adjustments in a file, would make to a bundle.
 //!
 //! Plugins get the events of the container's creation and of its end, so that plugins with state
-//! are as they were before. Nothing is written unless that was asked for, and then in one step.
+//! return to it. Nothing is written unless that was asked for, and then in one step.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -191,7 +191,7 @@ fn adjustment(
     Ok((plugin, read(&document)?))
 }
 
-/// Merges them as if plugins had answered so, in the order of the file.
+/// Merges them like the answers of plugins, in the order of the file.
 fn merge(
     documents: &[(String, api::ContainerAdjustment)],
     mut creation: Creation,

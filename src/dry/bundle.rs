@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A bundle without an engine: its document, and the pod and container that plugins get to see
-//! for it. Writing, where it is wanted, puts the new document in place in one step.
+//! A bundle without an engine: its document, and the pod and container that plugins receive for it.
+//! If asked to, it puts the new document in place in one step.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub(super) struct DescribedBundle {
     pub(super) role: Role,
     pub(super) pod: api::PodSandbox,
     pub(super) container: api::Container,
-    /// The engine that its files speak for, and whether a tenant may have written who it is.
+    /// The engine that its files indicate, and whether a tenant may have written that.
     pub(super) origin: (String, bool),
 }
 

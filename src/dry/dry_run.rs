@@ -112,8 +112,8 @@ impl DryRun {
         })
     }
 
-    /// Opens the plugin socket, launches the pre-installed plugins, and returns once each of
-    /// these takes part or is given up.
+    /// Opens the plugin socket, launches the pre-installed plugins, and returns once each of these
+    /// takes part or has failed.
     ///
     /// # Errors
     /// Fails when plugins cannot connect.
@@ -178,7 +178,7 @@ impl DryRun {
     /// The injections for a container of this pod.
     ///
     /// # Errors
-    /// Fails with one that refuses containers and cannot be done.
+    /// Fails with an impossible injection that refuses containers.
     pub(super) fn injections(
         &self,
         pod: &RuledPod,
@@ -262,7 +262,7 @@ impl DryRun {
         }
     }
 
-    /// Waits until nothing is [missing](Self::missing); false when it still is after `timeout`.
+    /// Waits until none is [missing](Self::missing); false if one still is after `timeout`.
     pub(super) async fn wait_until_present(&self, names: &[String], timeout: Duration) -> bool {
         self.wait_until(timeout, || self.missing(names).is_empty()).await
     }
@@ -359,7 +359,7 @@ impl DryRun {
         }
     }
 
-    /// Removes a plugin, reports its end, then wakes what waits for it.
+    /// Removes a plugin, reports its end, then wakes the waiting tasks.
     fn remove(&self, member: &Rc<ChainedPlugin>, reason: &str) {
         self.members.borrow_mut().retain(|(other, _)| !Rc::ptr_eq(other, member));
         self.observer.gone(&member.id(), reason);
@@ -401,7 +401,7 @@ async fn launch(dry_run: Rc<DryRun>, file: PluginFile) {
     }
 }
 
-/// A registered plugin becomes one that takes part, or goes.
+/// Lets a registered plugin take part, or removes it.
 async fn join(dry_run: &Rc<DryRun>, plugin: Plugin, launched: bool) -> Option<Rc<ChainedPlugin>> {
     let member = dry_run.add_member(plugin, launched)?;
     dry_run.observer.registered(&member.id());

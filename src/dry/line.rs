@@ -23,11 +23,11 @@ pub(super) struct ScriptLine {
 pub(super) enum Command {
     State {
         snapshot: ScriptState,
-        /// It adds to the state before, in place of replacing it: a recorded state has several lines
-        /// where one would be long.
+        /// It adds to the earlier state, instead of replacing it: a recorded state has several
+        /// lines instead of a long one.
         adds: bool,
-        /// The plugins that were connected where this was recorded; none for a line written by
-        /// hand.
+        /// The plugins that were connected where this was recorded; none for a line without
+        /// recorder.
         recorded_with: Option<Vec<String>>,
     },
     Call(Box<ScriptCall>),

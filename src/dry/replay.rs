@@ -77,8 +77,8 @@ async fn play(
     let observing = Rc::clone(&observer) as Rc<dyn DryRunObserver>;
     let dry_run = DryRun::new(config, settings, unknown_engine, observing);
     let mut lines = script::read(script)?;
-    // A recorded script begins with the state that the first plugin is synchronized with. A script
-    // on standard input is not waited for: a person may still have to type it.
+    // A recorded script begins with the state that the first plugin is synchronized with. The start
+    // does not wait for standard input: a person may still have to type it.
     let is_at_hand = file
         .is_some_and(|path| std::fs::metadata(path).or_absent().is_some_and(|meta| meta.is_file()));
     let (mut first, mut states) = (VecDeque::new(), 0);
@@ -154,7 +154,7 @@ fn answer_result(id: Option<&Value>, result: std::result::Result<(), String>) {
     );
 }
 
-/// A line in its turn, also one that means nothing: none is answered before plugins can connect.
+/// A line in its turn, also a malformed one: none is answered before plugins can connect.
 type Read = std::result::Result<ScriptLine, Malformed>;
 
 struct ReplaySession {

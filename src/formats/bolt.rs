@@ -6,10 +6,10 @@
 
 use crate::fnv::fnv64;
 
-/// The most pages and keys that one look takes: a forged page may have ten thousands of either.
+/// Pages and keys that one look visits at most: a forged page may have ten thousands of either.
 const STEPS: usize = 500_000;
 
-/// Deeper no tree of pages can be.
+/// The depth that no tree of pages exceeds.
 const DEPTH: usize = 20;
 
 const MAGIC: u64 = 0xED0C_DAED;
@@ -22,7 +22,7 @@ const LEAF: u64 = 2;
 const HEADER: usize = 16;
 const ELEMENT: usize = 16;
 
-/// A database, as of its last finished change.
+/// A database, as of its last committed change.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BoltDatabase<'b> {
     bytes: &'b [u8],
@@ -50,7 +50,7 @@ impl<'b> BoltDatabase<'b> {
     /// Reads the newer one of the two descriptions that is whole.
     pub(crate) fn open(bytes: &'b [u8]) -> Option<Self> {
         let first = description(bytes, 0);
-        // The second lies one page further, and only they say how large a page is.
+        // The second lies one page further, and only they contain the page size.
         let second = (9..=16).find_map(|bits| description(bytes, 1 << bits));
         let (_, page_size, root) = first.into_iter().chain(second).max_by_key(|found| found.0)?;
         Some(Self { bytes, page_size, root })

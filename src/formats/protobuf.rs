@@ -56,7 +56,7 @@ pub(crate) fn map_entry(entry: &[u8]) -> Result<(String, &[u8])> {
     Ok((text(member(entry, 1)?), member(entry, 2)?))
 }
 
-/// The number in a field; `None` if it holds something else.
+/// The number in a field; `None` for another wire type.
 pub(crate) fn number(field: &WireField<'_>) -> Option<u64> {
     let mut input = CodedInputStream::from_bytes(field.whole);
     let (_, kind) = read_tag(&mut input)?;

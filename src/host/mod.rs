@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The two doors to the world that tests can move or break (decision D18).
+//! The two doors to the host that tests can move or break (decision D18).
 //!
 //! * Host paths: everything we read below `/proc`, `/sys/fs/cgroup`, an engine's state and so on
 //!   goes through [`Host::path`], so that a test can lay a tree of files elsewhere.
@@ -19,7 +19,7 @@ use crate::error::Result;
 /// The side effects, in one table: variant, name in `[debug] fault`, the act that follows.
 macro_rules! points {
     ($($variant:ident $name:literal $about:literal)*) => {
-        /// A side effect, named so that a fault can be put right before it.
+        /// A side effect, named so that a fault can be inserted right before it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Point {
             $(#[doc = $about] $variant,)*

@@ -21,7 +21,7 @@ use crate::presence::IfThere;
 /// A log file is set aside at this size; at most two are kept.
 pub(super) const FILE_LIMIT: u64 = 4 << 20;
 
-/// The most lines that wait for a reader, and bytes of them.
+/// Lines that wait for a reader at most, and bytes of them.
 const QUEUED: usize = 1024;
 const QUEUED_BYTES: usize = 1 << 20;
 
@@ -53,7 +53,7 @@ pub(super) enum LogTarget {
 }
 
 impl LogTarget {
-    /// Standard error. Its flags belong to every process that has it, so it is opened once more.
+    /// Standard error, opened once more: its flags belong to every process that has it.
     pub(super) fn stderr() -> Self {
         let path = Path::new("/proc/self/fd/2");
         let kind = path.metadata().or_absent().map(|meta| meta.file_type());
@@ -72,7 +72,7 @@ impl LogTarget {
         Some(Self::Socket { path, socket, is_journal })
     }
 
-    /// How a person reads it.
+    /// Where a person reads it.
     pub(super) fn shown_by(&self) -> String {
         match self {
             Self::Stderr(_) | Self::Blocking => "the standard error of the daemon".to_owned(),
@@ -82,7 +82,7 @@ impl LogTarget {
         }
     }
 
-    /// Writes as much of `line` as its reader takes now: how many bytes.
+    /// Writes as much of `line` as its reader takes now; returns the number of bytes.
     fn try_write(&mut self, line: &[u8]) -> io::Result<usize> {
         match self {
             Self::Stderr(Some(reopened)) => reopened.write(line),
@@ -148,7 +148,7 @@ pub(super) struct Output {
     pub(super) target: LogTarget,
     queue: VecDeque<Vec<u8>>,
     queued_bytes: usize,
-    /// Why the last line could not be written.
+    /// The reason why the last line could not be written.
     unwritable: Option<String>,
 }
 
@@ -157,7 +157,7 @@ impl Output {
         Self { target, queue: VecDeque::new(), queued_bytes: 0, unwritable: None }
     }
 
-    /// Why no line is written now, if none is.
+    /// The reason why no line can be written now.
     pub(super) fn failure(&self) -> Option<String> {
         match self.queue.len() {
             0 => self.unwritable.clone(),
@@ -183,7 +183,7 @@ impl Output {
             let length = line.len();
             match self.target.try_write(line) {
                 Ok(written) if written < length => {
-                    // A pipe took a part: the rest of the line comes first.
+                    // The pipe took a part: the rest of the line comes first.
                     line.drain(..written);
                     self.queued_bytes -= written;
                     return true;

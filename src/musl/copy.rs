@@ -2,9 +2,9 @@
 //! `memcpy` and `memmove` of the static build (decision D30, `docs/decisions/0004-the-static-build.md`).
 //!
 //! musl's begin with `rep movsq`, whose start costs more than copying a short text. A protobuf
-//! message is hundreds of short texts, and with musl's a chain of plugins takes a third longer.
-//! Nothing else is in here, and no other build gets it. In assembly, because a compiler that sees
-//! a loop that copies may turn it into a call of `memcpy`.
+//! message is hundreds of short texts, and with musl's a chain of plugins takes a third longer. In
+//! assembly, because a compiler that sees a loop that copies may turn it into a call of `memcpy`.
+//! No other build gets it.
 
 #![expect(unsafe_code, reason = "assembly, and calls of it in the tests")]
 

@@ -70,19 +70,19 @@ pub(super) fn class(
     Ok(Class::Set(Value::Object(block_io.0)))
 }
 
-/// The other readers match keys without regard to case, since theirs go through JSON.
+/// Keys are matched without regard to case, as the other readers do, whose keys go through JSON.
 pub(super) fn member<'y>(mapping: &'y Yaml<'y>, name: &str) -> Option<&'y Yaml<'y>> {
     let mapping = mapping.as_mapping()?;
     let is_it = |key: &Yaml<'_>| key.as_str().is_some_and(|key| gojson::is_field(key, name));
     mapping.iter().find(|(key, _)| is_it(key)).map(|(_, value)| value)
 }
 
-/// `linux.resources.blockIO` as it grows.
+/// `linux.resources.blockIO` while it is collected.
 #[derive(Debug, Default)]
 struct BlockIoSection(Map<String, Value>);
 
 impl BlockIoSection {
-    /// Adds one item of a class; a later item wins where both speak of one device.
+    /// Adds one item of a class; a later item wins where both name one device.
     fn add(&mut self, item: &Yaml<'_>, host: &Host, notes: &mut Vec<String>) -> Result<(), String> {
         let keys = item.as_mapping().ok_or("an item is not a mapping")?;
         for key in keys.keys() {

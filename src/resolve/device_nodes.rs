@@ -30,7 +30,7 @@ struct HostNode {
 }
 
 impl HostNode {
-    /// Links are followed, so that a link cannot open what its target closes.
+    /// Follows links, so that a link cannot open a node that its target's rules close.
     fn at(host: &Host, path: &str) -> Result<Self, String> {
         let found = std::fs::metadata(host.path(path))
             .map_err(|error| format!("it cannot be looked at ({:?})", error.kind()))?;

@@ -2,9 +2,9 @@
 //! Whether the real runtime honours what plugins ask for.
 //!
 //! Runtimes skip members of config.json that they do not know, and the plugin would believe in a
-//! change that never happened. So a field is refused that runc or crun is known to lack, by its own
-//! word (`features`) or by its version where it has no word, and one that any other runtime does not
-//! name in its `features`. A runtime that does not answer is refused nothing.
+//! change that never happened. So a field is refused that runc or crun is known to lack, by its
+//! `features` or, where these cannot name it, by its version, and one that any other runtime does
+//! not name in its `features`. For a runtime that does not answer, no field is refused.
 //! Reference: OCI runtime-spec `features-linux.md`; change logs of runc (1.2.0-rc.1: time
 //! namespaces, scheduler, I/O priority, id-mapped mounts; 1.4.0-rc.1: network devices; 1.4.0-rc.2:
 //! memory policy, RDT schemata and monitoring) and crun (1.8.4: time namespaces; 1.8.5: scheduler;
@@ -112,7 +112,7 @@ struct Need {
 #[derive(Debug)]
 enum What {
     MountOption(String),
-    /// An option of a bind mount that is not known to be one.
+    /// An option that is not a known option of bind mounts.
     BindOption(String),
     Namespace(String),
     Seccomp(Filter),
@@ -130,7 +130,7 @@ enum What {
     IgnoredByRunc(String),
 }
 
-/// The words of a seccomp policy.
+/// The elements of a seccomp policy.
 #[derive(Debug, Default)]
 struct Filter {
     actions: Vec<String>,
@@ -139,7 +139,7 @@ struct Filter {
     flags: Vec<String>,
 }
 
-/// Whether a runtime has to be asked at all.
+/// Whether the runtime's features matter at all.
 pub fn needs_runtime(adjustment: &api::ContainerAdjustment, resolved: &Resolved) -> bool {
     !needs(adjustment, resolved).is_empty()
 }
@@ -346,7 +346,7 @@ impl What {
                     .map_or(must_name(runtime) || is_young, |known| !known.contains(kind))
                     .then(|| format!("{kind} namespaces"))
             }
-            // runc refuses them all, and has no word for it.
+            // runc refuses all of them, and cannot name that.
             Self::Seccomp(filter)
                 if !filter.flags.is_empty() && runtime.is_before(RuntimeKind::Runc, (1, 2, 0)) =>
             {
@@ -354,7 +354,7 @@ impl What {
             }
             Self::Seccomp(filter) => match linux.map(|linux| linux.seccomp.as_ref()) {
                 Some(Some(seccomp)) => filter.lacking(seccomp, must_name(runtime)),
-                // runc is built without seccomp, and then says nothing about it.
+                // This runc is built without seccomp: its `features` omit it.
                 Some(None) if runtime.kind() == RuntimeKind::Runc => Some("seccomp".to_owned()),
                 _ => must_name(runtime).then(|| "seccomp".to_owned()),
             },
@@ -390,7 +390,7 @@ fn must_name(runtime: &Features) -> bool {
     !runtime.name.is_empty() && matches!(runtime.kind(), RuntimeKind::Youki | RuntimeKind::Other)
 }
 
-/// Whether the runtime lacks something that `features` has no word for: runc and crun by the first
+/// Whether the runtime lacks something that `features` cannot name: runc and crun by the first
 /// version that has it.
 fn before(runtime: &Features, runc: (u32, u32, u32), crun: (u32, u32, u32)) -> bool {
     let is_old = |kind, version| runtime.is_before(kind, version);

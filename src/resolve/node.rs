@@ -2,8 +2,8 @@
 //! Refuses fields that no runtime can set on this node, before the runtime runs.
 //!
 //! Runtimes fail late and without the plugin's name (unified on cgroup v1), or drop the value and
-//! start the container (runc 1.1 and `closID` without resctrl). What is not known passes. It reads
-//! a few files below /sys and /proc, and only for fields that an adjustment has.
+//! start the container (runc 1.1 and `closID` without resctrl). Unknown features pass. It reads a
+//! few files below /sys and /proc, and only for fields that an adjustment has.
 
 use std::path::Path;
 
@@ -58,7 +58,7 @@ pub(crate) fn check_node(
     if !root.is_dir() {
         return Ok(());
     }
-    // Without an answer neither version of cgroups is meant.
+    // Without an answer the version of cgroups is unknown.
     let v2 = files::read_kernel(&root.join("cgroup.controllers")).if_there().map_err(|error| {
         lacks("cgroup", &format!("cgroup.controllers cannot be read: {}", in_our_words(&error)))
     })?;
@@ -84,7 +84,7 @@ fn check_namespace(kind: &str, host: &Host) -> Result<(), PatchError> {
         "network" => "net",
         "mount" => "mnt",
         "cgroup" | "ipc" | "pid" | "time" | "user" | "uts" => kind,
-        // The runtime knows what to say about it.
+        // The runtime reports this.
         _ => return Ok(()),
     };
     let folder = host.path("/proc/self/ns");

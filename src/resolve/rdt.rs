@@ -3,8 +3,8 @@
 //! a file of classes (`[rdt] config_file`, in the format of goresctrl). Where that file is set, a
 //! class has to be in it: other folders are not the engine's.
 //!
-//! It makes and changes no class. The runtime puts the container into the folder by its name,
-//! so a name is looked up, and one that leads elsewhere is refused.
+//! It makes and changes no class. The runtime puts the container into the folder by its name, so
+//! the name is looked up, and one that leads out of resctrl is refused.
 //! Reference: Linux `filesystems/resctrl`; OCI `config-linux.md`, Intel RDT; goresctrl `doc/rdt.md`.
 
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::limits;
 use crate::presence::{self, IfThere};
 use crate::spec::patch::Class;
 
-/// The class whose group is resctrl itself, in which every process is that has no other.
+/// The class whose group is resctrl itself: all processes without another class are in it.
 const ROOT: &str = "system/default";
 
 /// Folders that resctrl makes itself, and that are not classes.

@@ -109,7 +109,7 @@ fn yes_if(is_so: bool) -> Fit {
     if is_so { Fit::Yes } else { Fit::No }
 }
 
-/// Whether a list has what `is_it` recognises: no exclusion does, and an entry that chooses does, or
+/// Whether a list selects a value: no exclusion matches it, and an entry that selects does, or
 /// there are only exclusions.
 fn has(list: &[String], is_it: impl Fn(&str) -> bool) -> bool {
     if list.iter().filter_map(|entry| excluded(entry)).any(&is_it) {

@@ -57,7 +57,7 @@ pub trait PodsOfContainers {
     fn pod_of(&self, container: &str) -> Option<RuledPod>;
 }
 
-/// No container but the request's own is known.
+/// Only the request's own container is known.
 impl PodsOfContainers for () {
     fn pod_of(&self, _container: &str) -> Option<RuledPod> {
         None
@@ -197,7 +197,7 @@ fn set(names: &[String]) -> FieldSet {
     names.iter().map(|name| one(name)).fold(FieldSet::NONE, FieldSet::or)
 }
 
-/// The configuration has refused every other name.
+/// The configuration has refused any other name.
 fn one(name: &str) -> FieldSet {
     match name {
         EVERY_FIELD => FieldSet::ALL,

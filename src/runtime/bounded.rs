@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 
 use crate::error::{Context, Error, Result};
 
-/// More than any such program has to say, in bytes.
+/// Bytes of output, more than any such program prints.
 const ANSWER_LIMIT: u64 = 1 << 20;
 
 /// The output of a program, and how it ended.
@@ -47,7 +47,7 @@ pub(crate) fn run(program: impl AsRef<OsStr>, words: &[&str], wait: Duration) ->
     };
     let (stdout, stderr) = (text(stdout), text(stderr));
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
-    // Its pipes are closed, so it is about to end. It is not reaped: its number stays its own.
+    // Its pipes are closed, so it is about to end. It is not reaped: its number stays reserved.
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     let is_running = || matches!(waitid(Id::Pid(pid), flags), Ok(WaitStatus::StillAlive));
     while stdout.is_some() && is_running() && Instant::now() < deadline {

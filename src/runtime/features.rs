@@ -21,7 +21,7 @@ const ANSWERS_WAIT: Duration = Duration::from_secs(2);
 /// The known facts about a runtime.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Features {
-    /// `runc`, `crun`, …; empty when it did not say.
+    /// `runc`, `crun`, …; empty when it named none.
     pub name: String,
     /// Major, minor and patch.
     pub version: Option<(u32, u32, u32)>,
@@ -29,7 +29,7 @@ pub struct Features {
     pub said: Option<FeaturesDocument>,
 }
 
-/// The answer of `features`; a member that is absent says nothing.
+/// The answer of `features`; an absent member leaves the feature open.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FeaturesDocument {
@@ -83,7 +83,7 @@ pub struct MountExtensions {
     pub idmap: Option<Enabled>,
 }
 
-/// Whether something is there.
+/// Whether a feature is enabled.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Enabled {
     pub enabled: Option<bool>,
@@ -117,7 +117,7 @@ impl Features {
     }
 }
 
-/// The runtime's name and version, as people know it.
+/// The runtime's name and version for messages.
 impl std::fmt::Display for Features {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = if self.name.is_empty() { "the runtime" } else { &self.name };
@@ -153,7 +153,7 @@ impl KnownRuntimes {
         {
             return Arc::clone(features);
         }
-        // One that did not answer in time may do so later.
+        // A runtime that did not answer in time may do so later.
         let Some(features) = ask(path) else { return Arc::default() };
         let features = Arc::new(features);
         if let Ok(mut known) = self.0.lock() {

@@ -5,7 +5,7 @@
 //! Callers decide what to do about them. Reference: runc's `update.go`, which reads only some
 //! members, and its change log (1.0.0-rc94: kernel memory).
 
-/// When runc ignores a member.
+/// The occasions at which runc ignores a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IgnoredAt {
     /// In a running container only.
@@ -18,7 +18,7 @@ pub(crate) enum IgnoredAt {
 #[derive(Debug)]
 pub(crate) struct IgnoredMember {
     section: &'static str,
-    /// Empty for all of the section.
+    /// Empty for the whole section.
     key: &'static str,
     at: IgnoredAt,
 }

@@ -37,7 +37,7 @@ const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/
 /// was found keeps that one.
 const CRIO_PATH: &str = "/usr/libexec/crio";
 
-/// How the names of the processes begin that look for a runtime in their PATH.
+/// Prefixes of the names of processes that look for a runtime in their PATH.
 const ENGINES: [&str; 7] = ["containerd", "k3s", "rke2", "k0s", "dockerd", "crio", "conmon"];
 
 /// The runtimes whose differences matter here.
@@ -54,14 +54,14 @@ pub enum RuntimeKind {
 }
 
 impl RuntimeKind {
-    /// By the name of the program, in which a version may stand too, and not by that of its folder.
+    /// By the program's name, which may contain a version, and not by its folder's.
     pub fn of_program(runtime: impl AsRef<Path>) -> Self {
         let name = runtime.as_ref().file_name().unwrap_or_default().to_string_lossy();
         let known = [Self::Crun, Self::Youki, Self::Runc];
         known.into_iter().find(|kind| name.contains(kind.name())).unwrap_or(Self::Other)
     }
 
-    /// By the name that a runtime gives itself, or by exactly this name of a program.
+    /// By the name that a runtime reports, or by exactly this program name.
     pub fn named(name: &str) -> Self {
         let known = [Self::Runc, Self::Crun, Self::Youki];
         known.into_iter().find(|kind| kind.name() == name).unwrap_or(Self::Other)
@@ -123,7 +123,7 @@ pub(crate) fn resolve_and_try(config: &Config, called_as: Option<&OsString>) -> 
     execute(&path).map(|()| path)
 }
 
-/// Has a runtime print its version. What it prints, and its exit code, are its own affair.
+/// Has a runtime print its version. Its output and its exit code do not matter.
 ///
 /// # Errors
 /// Fails when it cannot be executed, is killed by a signal, or does not end.
@@ -195,7 +195,7 @@ pub(crate) fn resolve_loaded(
 ) -> Result<(Config, PathBuf)> {
     match resolve(&loaded.config, called_as) {
         Ok(runtime) if loaded.config.instances.is_empty() => return Ok((loaded.config, runtime)),
-        // It may be there: no other configuration, and no other runtime, takes its place.
+        // It may exist: no other configuration or runtime replaces it.
         Err(error) if error.may_pass() => return Err(error),
         Ok(_) | Err(_) => {}
     }
@@ -267,10 +267,10 @@ fn paths_of_engines(config: &Config) -> OsString {
     paths.join(OsStr::new(":"))
 }
 
-/// Why a candidate is not the runtime.
+/// The reason why a candidate is not the runtime.
 enum Unfit {
     Known(&'static str),
-    /// It may be the one.
+    /// It may be the runtime.
     Unknown(std::io::Error),
 }
 
@@ -314,7 +314,7 @@ pub(crate) fn is_usable(path: &str) -> bool {
     path.starts_with('/') && usable(Path::new(path), &Ourselves::open()).is_ok()
 }
 
-/// Whether an engine that calls `program`, by path or by name, calls us.
+/// Whether an engine that calls `program`, by path or by name, calls nri-runc.
 pub(crate) fn is_ourselves(program: &str) -> bool {
     let ourselves = Ourselves::open();
     let is = |path: &Path| {
@@ -336,7 +336,7 @@ struct Ourselves(Option<Metadata>);
 
 impl Ourselves {
     fn open() -> Self {
-        // Without it a copy of this program passes for the runtime, and looks again.
+        // Without it a copy of this program would count as the runtime, and search again.
         Self(std::fs::metadata("/proc/self/exe").or_absent())
     }
 

@@ -33,15 +33,15 @@ const ADDRESSES_WAIT: Duration = Duration::from_millis(250);
 /// The time that the kernel has for one answer.
 const ANSWER_WAIT: TimeVal = TimeVal::new(0, 200_000);
 
-/// Threads that may be in other namespaces at once; without a place the addresses stay unknown.
+/// Threads that may be in other namespaces at once; beyond that the addresses stay unknown.
 const MOST_AT_ONCE: usize = 8;
 
-/// The most answers that are read, of up to `ANSWER` bytes: a container may give itself millions
-/// of addresses.
+/// Answers that are read at most, of up to `ANSWER` bytes: a container may give itself millions of
+/// addresses.
 const MOST_ANSWERS: usize = 8;
 const ANSWER: usize = 32 << 10;
 
-/// The most addresses that plugins see.
+/// Addresses that plugins see at most.
 const MOST_ADDRESSES: usize = 16;
 
 /// The threads that are in other namespaces.

@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 
 use super::LoadedHandlers;
 
-/// Docker counts its containers before it answers.
+/// The time that Docker has: it counts its containers before it answers.
 const API_WAIT: Duration = Duration::from_secs(2);
 
 /// The largest answer that is read; the usual one has 5 KB.

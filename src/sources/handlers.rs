@@ -18,9 +18,9 @@ const PATH: &str = "/runtime.v1.RuntimeService/Status";
 /// The handlers that a running engine has loaded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LoadedHandlers {
-    /// Each name, with the program that it stands for where the engine says that.
+    /// Each name, with its program where the engine shows that.
     pub programs: BTreeMap<String, Option<String>>,
-    /// The name that containers get which name none, where the engine says that.
+    /// The handler of containers that name none, where the engine shows that.
     pub default: Option<String>,
 }
 
@@ -63,7 +63,7 @@ fn loaded(answer: &[u8]) -> Result<LoadedHandlers> {
 }
 
 impl LoadedHandlers {
-    /// Takes what containerd's configuration says.
+    /// Takes the handlers from containerd's configuration.
     fn read(&mut self, containerd: &Value) {
         let text =
             |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Annotations of a pod: which value counts for a container, and how it is read.
 //!
-//! A value is a truth value or a list of names, both written by the pod's author. What cannot
-//! be read is an error and never a guess. Lists are the part of YAML that holds names: `[a, "b"]`
-//! (so JSON too) or one `- a` a line; no comments, anchors, tags, nested or folded texts, and in
-//! double quotes only the escapes of JSON. What is not quoted is a text of letters, digits and
-//! `_.+-`, which are the characters of plugin names. Reference: annotations of NRI's plugins.
+//! A value is a truth value or a list of names, both written by the pod's author. An unreadable
+//! value is an error and never a guess. Lists are the part of YAML that holds names: `[a, "b"]` (so
+//! JSON too) or one `- a` a line; no comments, anchors, tags, nested or folded texts, and in double
+//! quotes only the escapes of JSON. An unquoted text has letters, digits and `_.+-`, which are the
+//! characters of plugin names. Reference: annotations of NRI's plugins.
 
 use nri_api as api;
 
 use crate::validator::MOST_REQUIRED_PLUGINS;
 use nri_api::identity::PLUGIN_NAME;
 
-/// Between the parts of a list.
+/// Blanks between the parts of a list.
 const BLANKS: [char; 4] = [' ', '\t', '\r', '\n'];
 /// YAML's words for nothing.
 const NOTHING: [&str; 4] = ["~", "null", "Null", "NULL"];
@@ -39,7 +39,7 @@ pub(crate) fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// A list of texts; nothing at all is an empty one.
+/// A list of texts; an empty text is an empty list.
 pub(crate) fn list(text: &str) -> Result<Vec<String>, &'static str> {
     let whole = text.trim_matches(BLANKS);
     if whole.is_empty() || NOTHING.contains(&whole) {

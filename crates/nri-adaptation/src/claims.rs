@@ -60,10 +60,10 @@ pub enum MergeError {
     /// A rule of the operator's forbids it.
     #[error("{0}")]
     AgainstRule(RuleNote),
-    /// An answer that holds more than any plugin has reason to ask for.
+    /// An answer with more entries than any plugin needs.
     #[error("plugin \"{}\" answered with {what}", quoted(plugin))]
     TooMany {
-        /// The plugin that answered so.
+        /// The plugin that answered.
         plugin: String,
         /// The list or map that is too long.
         what: TooMany,

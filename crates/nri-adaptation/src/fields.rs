@@ -109,12 +109,12 @@ impl FieldSet {
         Self(self.0 | other.0)
     }
 
-    /// Takes out what `other` has.
+    /// Removes the fields of `other`.
     pub const fn remove(&mut self, other: Self) {
         self.0 &= !other.0;
     }
 
-    /// Whether everything in `other` is in it.
+    /// Whether it contains all of `other`.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }

@@ -16,9 +16,9 @@ use nri_api as api;
 
 /// An entry of a list in which a name can occur once.
 pub(crate) trait Listed: Clone {
-    /// Under which field it is owned.
+    /// The field under which it is owned.
     const FIELD: NriField;
-    /// Whether removing an entry that no plugin set is an act that others may not undo.
+    /// Whether other plugins may not undo the removal of an entry that no plugin set.
     const REMOVAL_IS_OWNED: bool = false;
     /// Whether the marker of an earlier plugin stays when a later one sets the entry again.
     const MARKER_STAYS: bool = false;

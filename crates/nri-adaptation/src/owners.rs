@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Owners of fields: the table by which a conflict between two plugins is found.
+//! Owners of fields: the table that reveals conflicts between two plugins.
 //!
 //! A field, or a key of a compound field, is free until a plugin claims it; a second claim is a
 //! conflict, even by the same plugin. Clearing takes a field away from its owner, and only
@@ -14,7 +14,7 @@ use crate::fields::NriField;
 use crate::quoted;
 use nri_api as api;
 
-/// The owners of everything that was set in a container, or in several by updates.
+/// The owners of all fields set in a container, or in several by updates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Owners {
     containers: BTreeMap<String, ContainerOwners>,
@@ -52,7 +52,7 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// The plugin (or plugins, for hooks), however it came to own the field.
+    /// The plugin (or plugins, for hooks) that owns the field.
     pub fn plugin(&self) -> &str {
         match self {
             Self::Set(plugin) | Self::Cleared(plugin) | Self::Removed(plugin) => plugin,
@@ -145,7 +145,7 @@ impl Owners {
         self.of_mut(container).slots.insert(slot, Owner::Cleared(plugin.to_owned()));
     }
 
-    /// Notes that `plugin` removed what no plugin had set or taken.
+    /// Notes that `plugin` removed a field that no plugin had set or taken.
     pub(crate) fn note_removal(
         &mut self,
         container: &str,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The fields that the operator lets a plugin set.
 //!
-//! `[plugin.NAME] allow` and `deny` name fields; without either a plugin may set everything, as
-//! in the reference. `deny` wins over `allow`. Rules add a say about single containers (D44): a
-//! field needs every permission. Nothing here reads a configuration or chooses a rule.
+//! `[plugin.NAME] allow` and `deny` name fields; without either a plugin may set everything, as in
+//! the reference. `deny` wins over `allow`. Rules decide about single containers too (D44): a field
+//! needs every permission. Nothing here reads a configuration or chooses a rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -46,7 +46,7 @@ pub struct RuleDecision {
 }
 
 impl RuleDecision {
-    /// The rule that keeps the plugin from hearing of it.
+    /// The rule that hides it from the plugin.
     pub fn hidden_by(&self) -> Option<&Ruling> {
         self.rulings.first().filter(|_| self.is_hidden).map(Arc::as_ref)
     }
@@ -115,7 +115,7 @@ impl Rights {
         Ok(Self { allow, deny, ruled: BTreeMap::new() })
     }
 
-    /// The rule that keeps the plugin from knowing of this container.
+    /// The rule that hides this container from the plugin.
     pub fn hidden_by(&self, container: &str) -> Option<&Ruling> {
         self.ruled.get(container)?.hidden_by()
     }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Fields of a plugin's reply that this version's schema does not know.
 //!
-//! A plugin built on a newer NRI may set fields that have no name here. They never fail a
-//! container (D23), but they must not vanish without a word either: every reply is searched
-//! for them. The walk uses the schema's own reflection, so it covers each message there will
-//! ever be. Nothing is logged here.
+//! A plugin built on a newer NRI may set fields that have no name here. They never fail a container
+//! (D23), but they must not be dropped silently either: every reply is searched for them. The walk
+//! uses the schema's own reflection, so it covers future messages too. Nothing is logged here.
 
 use std::collections::HashSet;
 

@@ -30,7 +30,7 @@ const LONGEST_REFUSAL: usize = 1000;
 /// The changes to refuse; by default none. The fields are the keys of `[nri.default_validator]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DefaultValidator {
-    /// Whether anything is judged at all.
+    /// Whether adjustments are judged at all.
     pub enable: bool,
     /// Refuse OCI hooks.
     pub reject_oci_hook_adjustment: bool,
@@ -54,7 +54,7 @@ impl DefaultValidator {
     /// Judges an adjustment.
     ///
     /// # Errors
-    /// The reason of the refusal, in one line: the first thing that is not allowed.
+    /// The reason of the refusal, in one line: the first change that is not allowed.
     pub fn validate(
         &self,
         request: &api::ValidateContainerAdjustmentRequest,
@@ -145,8 +145,8 @@ impl DefaultValidator {
         }
     }
 
-    /// The plugins that must be there for this container (without one: for the pod itself), and
-    /// are not; none while nothing is judged.
+    /// The missing plugins that this container requires (without one: the pod itself); none while
+    /// nothing is judged.
     ///
     /// # Errors
     /// Fails when an annotation that counts cannot be read.
@@ -208,7 +208,7 @@ impl DefaultValidator {
 /// Exemptions from the operator's required plugins (`[plugin.NAME] required`).
 #[derive(Debug, Clone, Copy)]
 pub struct ValidatorExemptions<'a> {
-    /// The pod is in an exempt namespace, by a word that no tenant can write.
+    /// Whether the pod is in an exempt namespace, by a source that no tenant can write.
     pub is_exempt: bool,
     /// Pods where this annotation is true; empty = none.
     pub tolerate_missing_plugins_annotation: &'a str,
@@ -219,7 +219,7 @@ pub struct ValidatorExemptions<'a> {
 /// container, they are the names that the pod itself needs.
 ///
 /// # Errors
-/// Fails when something is missing and the annotation that may excuse it cannot be read.
+/// Fails when one is missing and the annotation that may excuse it cannot be read.
 pub fn missing_required<'a>(
     pod: &api::PodSandbox,
     container: Option<&str>,

@@ -79,7 +79,7 @@ impl<'t> Array<'t> {
         Ok(Self { text, source: Some((source, places)), items })
     }
 
-    /// Its elements, to be read, moved, taken out and added to.
+    /// Its elements, to be read, moved, removed and added to.
     pub fn items(&mut self) -> &mut Vec<Item<'t>> {
         &mut self.items
     }
@@ -89,7 +89,7 @@ impl<'t> Array<'t> {
         (!self.is_absent()).then(|| self.items.iter().map(Item::value).collect())
     }
 
-    /// It was not there and nothing was put into it.
+    /// Whether it was absent and nothing was put into it.
     pub(crate) fn is_absent(&self) -> bool {
         self.source.is_none() && self.items.is_empty()
     }

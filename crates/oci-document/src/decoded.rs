@@ -17,7 +17,7 @@ use crate::document::DocumentError;
 use crate::gojson::fold;
 use crate::scan;
 
-/// Members of the specification, as far as anything of the program reads them.
+/// Members of the specification that any part of the program reads.
 const NAMES: &str = "process terminal user uid gid username additionalGids args env cwd rlimits \
     type hard soft oomScoreAdj ioPriority class priority scheduler policy nice flags runtime deadline period \
     mounts destination source options hooks path timeout prestart createRuntime createContainer \
@@ -44,7 +44,7 @@ const STRING_MAPS: [&str; 3] = ["annotations", "sysctl", "unified"];
 const STRING_LISTS: [&str; 7] =
     ["args", "env", "options", "flags", "architectures", "names", "schemata"];
 
-/// No member of the specification lies deeper; what does is skipped.
+/// Members of the specification lie no deeper; deeper ones are skipped.
 const DEEPEST: usize = 64;
 
 /// Decodes a document as Go does; `None` where a strict reader reads the same.

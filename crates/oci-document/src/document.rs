@@ -18,7 +18,7 @@ use crate::array::Array;
 use crate::gojson::{fold, is_field};
 use crate::scan::{self, MemberSpan};
 
-/// Larger documents are not looked at: no engine writes one, and reading it costs the node.
+/// The largest document in bytes: no engine writes a larger one, and reading it costs the node.
 pub const MAX_BYTES: usize = 16 << 20;
 
 /// Why a document cannot be edited.
@@ -76,8 +76,8 @@ pub struct SpecDocument<'t> {
 }
 
 impl<'t> SpecDocument<'t> {
-    /// Checks that `text` begins with a JSON object, and opens its top level only. What comes
-    /// behind is not read by Go's decoder, and stays.
+    /// Checks that `text` begins with a JSON object, and opens its top level only. Go's decoder
+    /// does not read text after it, which stays.
     pub fn parse(text: &'t [u8]) -> Result<Self, DocumentError> {
         if text.len() > MAX_BYTES {
             return Err(DocumentError::TooLarge { size: text.len() });
@@ -189,7 +189,7 @@ impl<'t> Object<'t> {
         Ok(())
     }
 
-    /// Takes member `key` out, if it is there.
+    /// Removes member `key`, if it is there.
     pub fn remove(&mut self, key: &str) -> Result<(), DocumentError> {
         if let Some(index) = self.find(key)? {
             self.members[index].now = Now::Removed;
@@ -197,8 +197,8 @@ impl<'t> Object<'t> {
         Ok(())
     }
 
-    /// Opens the object `key` whose keys are names of the specification. One that is not there
-    /// comes into being when something is put into it.
+    /// Opens the object `key` whose keys are names of the specification. A missing one is created
+    /// with its first member.
     pub fn object(&mut self, key: &str) -> Result<&mut Object<'t>, DocumentError> {
         self.open_object(key, false)
     }
@@ -244,7 +244,7 @@ impl<'t> Object<'t> {
         Ok(Object { text: self.text, path, source: None, exact, members, index: None }.indexed())
     }
 
-    /// Opens the array `key`. One that is not there comes into being with its first element.
+    /// Opens the array `key`. A missing one is created with its first element.
     pub fn array(&mut self, key: &str) -> Result<&mut Array<'t>, DocumentError> {
         let index = match self.find(key)? {
             Some(index) if matches!(self.members[index].now, Now::Array(_)) => index,
@@ -331,7 +331,7 @@ impl<'t> Object<'t> {
         Err(DocumentError::Ambiguous { path, spellings: spellings.join(", ") })
     }
 
-    /// It was not there and nothing was put into it.
+    /// Whether it was absent and nothing was put into it.
     fn is_absent(&self) -> bool {
         self.source.is_none() && self.members.iter().all(|member| member.written().is_none())
     }
@@ -434,7 +434,7 @@ impl<'t> Member<'t> {
         match &self.now {
             Now::Kept => origin(),
             Now::Text(text) => Some(MemberSource::Text(text)),
-            // Opened for nothing: it must not appear.
+            // Opened without an edit: it must not appear.
             Now::Object(object) if object.is_absent() => origin(),
             Now::Object(object) => Some(MemberSource::Object(object)),
             Now::Array(array) if array.is_absent() => origin(),

@@ -38,7 +38,7 @@ pub(super) struct TableList {
     pub(super) protects: bool,
     pub(super) read: ReadTables,
     pub(super) add_plain: AddPlain,
-    /// Sets the safest value while the files that have such tables cannot be read: their
+    /// Closes the list while the files that have such tables cannot be read, since their
     /// permissions are unknown.
     pub(super) close: fn(&mut Config),
     /// Its keys, for `docs/config.md`.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Metrics and health over HTTP, for Prometheus and for probes: `/metrics`, `/healthz`, `/readyz`.
 //!
-//! A client of the listener may read and change nothing, and costs no container anything: `src/http.rs`
-//! limits connections.
+//! A client of the listener may read and change nothing, and costs no container anything:
+//! `src/http.rs` limits connections.
 
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};

@@ -7,6 +7,8 @@
 mod book;
 #[path = "tidy/manual/mod.rs"]
 mod manual;
+#[path = "tidy/pace.rs"]
+mod pace;
 #[path = "tidy/sbom/mod.rs"]
 mod sbom;
 #[path = "tidy/skips.rs"]
@@ -515,7 +517,9 @@ fn no_shipped_program_has_the_faults_of_tests() {
     assert!(!has_faults("normal,build,features"));
     assert!(has_faults("normal,build,dev,features"), "tests have them");
     let page = nri_runc::testing::config::markdown();
-    assert!(!page.contains("debug.fault") && page.contains("debug.host_root"));
+    for of_tests in ["debug.fault", "debug.silence"] {
+        assert!(!page.contains(of_tests) && page.contains("debug.host_root"));
+    }
 }
 
 /// One alternative of a licence expression is enough, all parts of it are needed.

@@ -327,6 +327,8 @@ keys! {
     "debug.node_root" = "\"\"", Restart, "For tests: prefix of the host paths from which node capabilities are read.", |c, _, v| c.debug_node_root = read_string(v)?;
     #[cfg(feature = "faults")]
     "debug.fault" = "\"\"", Restart, "For tests: `POINT:kill`, `POINT:fail`, `POINT:stall`, `POINT:panic`, or `@FILE` that contains one of these.", |c, _, v| c.debug_fault = read_string(v)?;
+    #[cfg(feature = "faults")]
+    "debug.silence" = "\"3s\"", Call, "For tests: the time without a heartbeat after which the daemon counts as unresponsive.", |c, _, v| c.debug_silence = read_duration(v)?;
     "debug.state_version" = "", Restart, "For tests: the form of the state that a re-executed daemon leaves, as if another version had written it.", |c, _, v| c.debug_state_version = Some(read_number(v)?);
     "debug.protocol" = "", Call, "For tests: the version of the protocol between wrapper and daemon that this process speaks.", |c, _, v| c.debug_protocol = Some(read_number(v)?);
     "debug.create_cap" = "\"90s\"", Reload, "For tests: the longest that create, run and restore wait for the daemon.", |c, _, v| c.debug_create_cap = read_duration(v)?;
@@ -338,14 +340,14 @@ pub(super) fn nearest_key(dotted: &str) -> &'static str {
     nearest(dotted, KEYS.iter().map(|key| key.path))
 }
 
-/// The key that only builds for tests have.
-const OF_TESTS: &str = "debug.fault";
+/// The keys that only builds for tests have.
+const OF_TESTS: [&str; 2] = ["debug.fault", "debug.silence"];
 
 /// The table as `docs/config.md` shows it.
 pub fn markdown() -> String {
     let mut page = String::from(include_str!("about.md"));
     page.push_str("\n## Keys\n\n| key | default | applied by | meaning |\n|---|---|---|---|\n");
-    for key in KEYS.iter().filter(|key| key.path != OF_TESTS) {
+    for key in KEYS.iter().filter(|key| !OF_TESTS.contains(&key.path)) {
         let default =
             if key.default.is_empty() { String::new() } else { format!("`{}`", key.default) };
         let effect = key.effect.name();

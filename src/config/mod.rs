@@ -51,7 +51,7 @@ pub(crate) use selectors::{PodSelectors, excluded};
 pub use settings::OnFailure;
 pub(crate) use settings::{
     AuditTarget, Config, Consequence, DaemonPolicy, Displace, Evict, ExecArgs, MetricsListener,
-    PluginOrigin, Problem,
+    PluginOrigin, Problem, SILENCE,
 };
 pub(crate) use snapshot::text as snapshot_text;
 

@@ -16,6 +16,9 @@ use crate::engine::identity::Exemptions;
 use crate::host::Host;
 use crate::presence::{self, IfThere};
 
+/// The time without a heartbeat after which the daemon counts as unresponsive.
+pub(crate) const SILENCE: Duration = Duration::from_secs(3);
+
 /// The name of the section `[plugin."*"]`, which holds for every plugin.
 pub(super) const ANY_PLUGIN: &str = "*";
 
@@ -149,6 +152,8 @@ pub struct Config {
     pub debug_host_root: String,
     pub debug_node_root: String,
     pub debug_fault: String,
+    /// [`SILENCE`], unless a test says otherwise.
+    pub debug_silence: Duration,
     pub debug_state_version: Option<u32>,
     pub debug_protocol: Option<u32>,
     /// Why what protects in the configuration has an error: `FILE:LINE:COLUMN: mistake`.
@@ -226,6 +231,7 @@ impl Default for Config {
             debug_host_root: String::new(),
             debug_node_root: String::new(),
             debug_fault: String::new(),
+            debug_silence: SILENCE,
             debug_state_version: None,
             debug_protocol: None,
             protection_error: None,

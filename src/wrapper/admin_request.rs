@@ -126,7 +126,7 @@ fn ask_in(
         false => error.doing(format!("asking the daemon at {}", socket.display())),
     })?;
     let mut parts = String::new();
-    match receive_whole(&stream, config, wait, &mut parts)? {
+    match receive_whole(&stream, config, wait.max(config.debug_silence), &mut parts)? {
         DaemonResponse::Admin(rest) => Ok((Reply::Answer(parts + &rest), stream)),
         DaemonResponse::Refuse(line) if line.starts_with(UNKNOWN_VERB) => {
             Err(Error::new(line).hint("it is older than this program: nri-runc nri reexec"))

@@ -17,13 +17,10 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
-use crate::config::Config;
+use crate::config::{Config, SILENCE};
 use crate::error::{Context, DaemonSeen, Error, Result};
 use crate::link::{self, DaemonResponse, WrapperRequest};
 use crate::presence::IfThere;
-
-/// The time without a heartbeat after which the daemon counts as unresponsive.
-pub(super) const SILENCE: Duration = Duration::from_secs(3);
 
 /// How long the daemon may take from one program to the next: it reads its records meanwhile, on a
 /// machine that may have no processor to spare.
@@ -110,15 +107,16 @@ pub(super) fn receive(
     ahead: usize,
 ) -> Result<DaemonResponse> {
     let mut reader = BufReader::with_capacity(ahead, stream);
+    let silence = config.debug_silence;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(took_too_long());
         }
-        stream.set_read_timeout(Some(left.min(SILENCE)))?;
+        stream.set_read_timeout(Some(left.min(silence)))?;
         // If too little time was left for a heartbeat, the daemon was slow, not unresponsive.
         let frame = match read_answer(&mut reader) {
-            Err(error) if error.daemon() == DaemonSeen::Silent && left < SILENCE => {
+            Err(error) if error.daemon() == DaemonSeen::Silent && left < silence => {
                 return Err(took_too_long());
             }
             Err(error) if error.daemon() == DaemonSeen::Silent && is_becoming_another(config) => {

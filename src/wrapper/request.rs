@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::argv::Verb;
-use crate::config::Config;
+use crate::config::{Config, SILENCE};
 use crate::error::{Context, Error, Result};
 use crate::host::Point;
 use crate::link::{self, Attached, DaemonResponse, Notice, Proceed, WrapperRequest};
 use crate::presence;
 
 use super::connection::{
-    SILENCE, check_peer, connect, dial, dial_at_once, dial_within, receive, send_whole,
+    check_peer, connect, dial, dial_at_once, dial_within, receive, send_whole,
 };
 use super::invocation::Invocation;
 use super::{admin_request, launch};

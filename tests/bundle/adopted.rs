@@ -73,6 +73,7 @@ fn a_delete_that_is_under_way_when_the_daemon_comes_is_followed_to_its_end() {
     host.start_daemon();
     assert_eq!(host.admin(&["pods"])[0]["containers"][0]["state"], "running");
     let told = host.plugin("10", "env", sets("HELLO", "there"));
+    std::fs::remove_file(host.path("fake/slow-delete")).unwrap();
     assert!(delete.wait().unwrap().success());
     wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
     let wanted = [&["Synchronize c1".to_owned()], &life("c1")[5..]].concat();

@@ -158,7 +158,7 @@ fn a_value_that_the_runtime_refuses_is_a_refused_line_with_its_field_and_no_appl
 
 #[test]
 fn a_plugin_that_is_left_out_is_a_line() {
-    let host = host("[plugin.a]\nrequest_timeout = \"200ms\"\n");
+    let host = host("[plugin.a]\nrequest_timeout = \"3s\"\n");
     let _told = host.plugin("10", "a", Script { hangs: true, ..Script::default() });
     succeeds(&host.create("c1"));
     let skipped = with_action(&host, "skipped");
@@ -399,7 +399,7 @@ impl Follower {
     }
 
     fn line(&self) -> String {
-        self.lines.recv_timeout(Duration::from_secs(20)).expect("a line is printed")
+        self.lines.recv_timeout(Duration::from_secs(120)).expect("a line is printed")
     }
 
     /// How it ended, and what it said on standard error.

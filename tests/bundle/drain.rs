@@ -2,7 +2,7 @@
 //! A daemon that is told to end answers what it has begun; what comes then is answered by the
 //! next one.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -13,15 +13,12 @@ use test_support::{BUNDLE, TestHost, wait_until};
 use super::policies::seat;
 use super::{started, succeeds};
 
-const REQUIRED: &str = "---plugin_request_timeout = \"60s\"\n[plugin.policy]\nrequired = true\n";
+const REQUIRED: &str = "---[plugin.policy]\nrequired = true\n";
 
-/// A plugin that takes so long for a create, and is asked about `c1` now.
-fn asked(host: &TestHost, millis: u64, verb: &str) -> (SharedPlugin, std::process::Child) {
-    let sleeps = move |event, _: &str| {
-        let is_create = event == Event::CreateContainer;
-        if is_create { Response::SleepAndSet(millis, "KEY") } else { Response::Answer }
-    };
-    let policy = seat(host, "10-policy", RespondingPlugin::new(sleeps));
+/// A plugin that is asked about `c1` now, and answers when the test lets it.
+fn asked(host: &TestHost, verb: &str) -> (SharedPlugin, std::process::Child) {
+    let waits = RespondingPlugin::at(Event::CreateContainer, Response::WaitAndSet("KEY"));
+    let policy = seat(host, "10-policy", waits);
     let wrapper = host.spawn(&[verb, "--bundle", "BUNDLE", "c1"]);
     wait_until("the plugin is asked", || policy.told().contains(&"CreateContainer c1".to_owned()));
     (policy, wrapper)
@@ -34,29 +31,31 @@ fn tell(pid: i32, signal: Signal) {
 #[test]
 fn a_daemon_that_is_told_to_end_answers_what_it_has_begun() {
     let host = started(REQUIRED);
-    let (_policy, mut wrapper) = asked(&host, 4500, "create");
+    let (policy, mut wrapper) = asked(&host, "create");
     let pid = host.daemon_pid();
     tell(pid, Signal::SIGTERM);
+    host.logs(&["stopping: completing"], 1);
+    policy.may_answer.add_permits(1);
     assert!(wrapper.wait().unwrap().success());
     assert!(host.read("fake/seen.json").contains("KEY=1"), "it came up unadjusted");
     wait_until("the daemon has ended", || !host.path("run/daemon.sock").exists());
-    host.logs(&["stopping: completing"], 1);
 }
 
 #[test]
 fn what_comes_to_a_daemon_that_is_ending_waits_and_is_answered_by_the_next() {
-    let host =
-        started("---plugin_request_timeout = \"60s\"\nplugin_registration_timeout = \"1s\"\n");
-    let (_policy, mut wrapper) = asked(&host, 4500, "create");
+    let host = started("");
+    let (policy, mut wrapper) = asked(&host, "create");
     let old = host.daemon_pid();
     tell(old, Signal::SIGTERM);
     wait_until("it is ending", || host.logged(&["stopping: completing"]) == 1);
     std::fs::create_dir_all(host.path("other/rootfs")).unwrap();
     host.write("other/config.json", BUNDLE);
-    let begun = Instant::now();
-    succeeds(&host.create_from("other", "c2"));
-    assert!(begun.elapsed() > Duration::from_secs(1), "it did not wait");
-    assert!(wrapper.wait().unwrap().success());
+    let other = host.path("other").display().to_string();
+    let mut waits = host.spawn(&["create", "--bundle", &other, "c2"]);
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(waits.try_wait().unwrap().is_none(), "it did not wait");
+    policy.may_answer.add_permits(1);
+    assert!(wrapper.wait().unwrap().success() && waits.wait().unwrap().success());
     let status = host.admin(&["status"]);
     assert_ne!(status["pid"], old, "{status}");
     assert_eq!(status["requests"]["create"], 1, "the next one was asked: {status}");
@@ -66,7 +65,7 @@ fn what_comes_to_a_daemon_that_is_ending_waits_and_is_answered_by_the_next() {
 #[test]
 fn a_delete_does_not_wait_for_a_daemon_that_is_ending() {
     let host = started(REQUIRED);
-    let (_policy, mut wrapper) = asked(&host, 4500, "create");
+    let (policy, mut wrapper) = asked(&host, "create");
     tell(host.daemon_pid(), Signal::SIGTERM);
     wait_until("it is ending", || host.logged(&["stopping: completing"]) == 1);
     let output = host.verb(&["delete", "--force", "nothing"]);
@@ -74,13 +73,14 @@ fn a_delete_does_not_wait_for_a_daemon_that_is_ending() {
     assert!(output.stderr.is_empty(), "it gave the daemon up: {output:?}");
     let notes = std::fs::read_dir(host.path("run/bypassed")).into_iter().flatten().count();
     assert_eq!(notes, 0, "it gave the daemon up");
+    policy.may_answer.add_permits(1);
     assert!(wrapper.wait().unwrap().success());
 }
 
 #[test]
 fn a_second_signal_ends_the_daemon_at_once_and_lets_nothing_through() {
     let host = started(REQUIRED);
-    let (_policy, mut wrapper) = asked(&host, 30_000, "run");
+    let (_policy, mut wrapper) = asked(&host, "run");
     let pid = host.daemon_pid();
     tell(pid, Signal::SIGTERM);
     wait_until("it is ending", || host.logged(&["stopping: completing"]) == 1);

@@ -19,6 +19,9 @@ use test_support::{
 
 use super::rules::host::{Asker, pod_container};
 
+/// Registrations take long where the machine is busy.
+const PATIENT: &str = "---plugin_registration_timeout = \"10m\"\n";
+
 /// The most lines of one reason since then, however slow the machine is: ten in each minute.
 pub(super) fn ten_a_minute(since: Instant) -> usize {
     10 * minutes_begun(since)
@@ -30,7 +33,7 @@ fn minutes_begun(since: Instant) -> usize {
 
 #[test]
 fn a_plugin_registers_beside_a_flood_of_connections() {
-    let (host, since) = (started(""), Instant::now());
+    let (host, since) = (started(PATIENT), Instant::now());
     let is_over = Arc::new(AtomicBool::new(false));
     // Some keep all slots taken, others come and go. Not so many that the kernel's queue is always full:
     // no process can be told from another there.
@@ -86,7 +89,7 @@ fn a_flood_of_refused_plugins_has_few_lines_and_no_labels() {
     let mut host = TestHost::new("");
     let audit = host.path("audit.log").display().to_string();
     let more = format!(
-        "---[audit]\ntarget = \"file\"\npath = \"{audit}\"\n[plugin.\"*\"]\nfrom = [\"exe:{own}\"]\n"
+        "{PATIENT}[audit]\ntarget = \"file\"\npath = \"{audit}\"\n[plugin.\"*\"]\nfrom = [\"exe:{own}\"]\n"
     );
     host.configure(&host.path("fake/runc"), &more);
     host.start_daemon();
@@ -122,8 +125,7 @@ fn a_flood_of_refused_plugins_has_few_lines_and_no_labels() {
 #[test]
 fn a_refused_connection_takes_no_row_of_the_plugin() {
     let own = example("event_logger").display().to_string();
-    let more =
-        format!("---plugin_request_timeout = \"200ms\"\n[plugin.slow]\nfrom = [\"exe:{own}\"]\n");
+    let more = format!("---[plugin.slow]\nfrom = [\"exe:{own}\"]\n");
     let host = started(&more);
     let mut slow = Started::plugin(&host, "10-slow");
     wait_until("it takes part", || is_synchronized(&host.admin(&["plugins"]), "10-slow"));
@@ -138,8 +140,7 @@ fn a_refused_connection_takes_no_row_of_the_plugin() {
 #[test]
 fn beside_128_plugins_only_one_that_is_configured_may_take_part() {
     const MOST: usize = 128;
-    // Registrations take long where the machine is busy.
-    let host = started("---plugin_registration_timeout = \"60s\"\n[plugin.named]\nstrikes = 0\n");
+    let host = started(&format!("{PATIENT}[plugin.named]\nstrikes = 0\n"));
     let taking_part = || {
         let plugins = host.admin(&["plugins"]);
         let rows = plugins.as_array().into_iter().flatten();

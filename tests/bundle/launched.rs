@@ -180,8 +180,8 @@ fn a_plugin_that_never_registers_is_ended_with_all_it_started() {
     script(&host, "plugins/21-short", "exit 3");
     host.start_daemon();
     wait_until("they were given up", || {
-        host.logged(&["20-mute could not be started", "did not register in time"]) == 1
-            && host.logged(&["21-short could not be started"]) == 2
+        host.logged(&["20-mute could not be started", "did not register in time"]) >= 1
+            && host.logged(&["21-short could not be started"]) >= 2
     });
     let first = host.read("pids").lines().next().unwrap().to_owned();
     for pid in first.split(' ') {

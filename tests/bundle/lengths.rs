@@ -9,14 +9,14 @@ use std::os::unix::net::UnixStream;
 use nri_runc::plugin::{Event, api};
 use protobuf::Message as _;
 use serde_json::{Map, Value, json};
-use test_support::{BUNDLE, Script, TestHost, kilobytes, started, wait_until};
+use test_support::{BUNDLE, BUSY, Script, TestHost, kilobytes, started, wait_until};
 
 use super::{refused, succeeds};
 
 #[test]
 fn a_refusal_refuses_however_long_it_is() {
     for length in [400 << 10, 3 << 20] {
-        let host = started("");
+        let host = started(&format!("---{BUSY}"));
         let phrase = "is a directory ";
         let long: &'static str = Box::leak(phrase.repeat(length / phrase.len()).into_boxed_str());
         let _told = host.plugin("10", "guard", Script { refuses: Some(long), ..Script::default() });
@@ -33,7 +33,7 @@ fn a_refusal_refuses_however_long_it_is() {
 
 #[test]
 fn a_rejection_of_a_validator_refuses_however_long_it_is() {
-    let host = started("");
+    let host = started(&format!("---{BUSY}"));
     let rejects = Some("no such process ".repeat(200_000));
     let events = Some(Event::ValidateContainerAdjustment.bit());
     let script = Script { rejects, events, ..Script::default() };
@@ -63,7 +63,7 @@ fn registration(name: usize) -> Vec<u8> {
 
 #[test]
 fn names_of_many_megabytes_are_refused_and_cost_no_memory() {
-    let host = started("");
+    let host = started(&format!("---{BUSY}"));
     let before = kilobytes(host.daemon_pid(), "VmHWM");
     let long = registration(3_900_000);
     let connections = 160;
@@ -89,7 +89,7 @@ fn names_of_many_megabytes_are_refused_and_cost_no_memory() {
 
 #[test]
 fn a_name_that_is_short_enough_to_be_read_is_refused_shortly() {
-    let host = started("");
+    let host = started(&format!("---{BUSY}"));
     let mut stream = UnixStream::connect(host.path("nri.sock")).unwrap();
     stream.write_all(&registration(200)).unwrap();
     let (mut answer, mut piece) = (String::new(), [0; 4096]);
@@ -126,7 +126,7 @@ fn annotated(host: &TestHost, name: &str, annotations: Value) {
 
 #[test]
 fn an_operator_sees_all_pods_however_long_their_labels_are() {
-    let host = started("");
+    let host = started(&format!("---{BUSY}"));
     // More than a frame between daemon and command holds, by far.
     for number in 0..10 {
         let label = format!("é\"{number}").repeat(250_000);
@@ -151,8 +151,7 @@ fn an_operator_sees_all_pods_however_long_their_labels_are() {
 
 #[test]
 fn a_tenants_annotations_of_any_shape_cost_few_lines_and_little_room() {
-    let more = "---\n[nri.default_validator]\nenable = true\n";
-    let host = started(more);
+    let host = started(&format!("---{BUSY}[nri.default_validator]\nenable = true\n"));
     let length = 250_000;
     let shapes = ["a,", "\"", "[", "{\"a\":", "\\", "is a directory ", "é\n", "- a\n", "/../"];
     let long = |shape: &str| shape.repeat(length / shape.len());
@@ -183,7 +182,7 @@ fn a_tenants_annotations_of_any_shape_cost_few_lines_and_little_room() {
 
 #[test]
 fn a_container_of_too_many_annotations_is_refused() {
-    let host = started("");
+    let host = started(&format!("---{BUSY}"));
     let many = |count: usize| -> Value {
         let annotations = (0..count).map(|number| (format!("k{number}"), json!("")));
         annotations.collect::<Map<_, _>>().into()
@@ -200,7 +199,7 @@ fn a_container_of_too_many_annotations_is_refused() {
 
 #[test]
 fn a_pod_that_requires_too_many_plugins_is_refused() {
-    let host = started("---\n[nri.default_validator]\nenable = true\n");
+    let host = started(&format!("---{BUSY}[nri.default_validator]\nenable = true\n"));
     let names: Vec<String> = (0..60_000).map(|number| format!("p{number}")).collect();
     let annotations = json!({"required-plugins.noderesource.dev": json!(names).to_string()});
     annotated(&host, "long", annotations);

@@ -9,7 +9,7 @@ use nri_runc::testing::admin::{EXIT_CODES, EXIT_CODES_OF_VERBS};
 use saphyr::{LoadableYamlNode, Scalar, Yaml};
 use serde_json::{Value, json};
 use test_support::adjustments::sets;
-use test_support::{BUNDLE, Script, TestHost, started, succeeds, wait_until};
+use test_support::{BUNDLE, SILENT, Script, TestHost, started, succeeds, wait_until};
 
 use super::terminal::{ends, signal};
 
@@ -269,7 +269,7 @@ fn a_watch_lists_and_then_prints_what_changes_across_a_restart_of_the_daemon() {
 
 #[test]
 fn a_watch_in_json_is_a_document_on_each_line_and_plugins_come_and_go() {
-    let host = started("");
+    let host = started(&format!("---{SILENT}"));
     let mut watch = spawn(&host, &["plugins", "-w", "-o", "json"]);
     let states = || -> Vec<String> {
         let page = host.read("watched");

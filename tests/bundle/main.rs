@@ -67,7 +67,7 @@ use nri_runc::plugin::api;
 use nri_runc::testing::error::RESERVED_PHRASES;
 use serde_json::Value;
 use test_support::adjustments::{env, pins, sets};
-use test_support::{BUNDLE, Script, TestHost, heard, life, started, succeeds, wait_until};
+use test_support::{BUNDLE, SILENT, Script, TestHost, heard, life, started, succeeds, wait_until};
 
 /// One line on stderr, one entry in the log, exit code 1, no phrase that engines look for.
 #[track_caller]
@@ -223,7 +223,7 @@ fn a_field_that_cannot_be_applied_fails_the_container_and_is_named() {
 
 #[test]
 fn a_silent_plugin_is_skipped_by_default() {
-    let host = started("");
+    let host = started(&format!("---{SILENT}"));
     let _told = host.plugin("10", "slow", Script { hangs: true, ..Script::default() });
     succeeds(&host.create("c1"));
     let skipped = &host.admin(&["explain", "c1"])["skipped"][0];
@@ -233,7 +233,8 @@ fn a_silent_plugin_is_skipped_by_default() {
 
 #[test]
 fn a_silent_plugin_refuses_where_its_operator_says_so() {
-    let host = started("---[plugin.slow]\non_failure = \"refuse\"\nstrikes = 0\n");
+    let host =
+        started(&format!("---{SILENT}[plugin.slow]\non_failure = \"refuse\"\nstrikes = 0\n"));
     let _told = host.plugin("10", "slow", Script { hangs: true, ..Script::default() });
     refused(&host, &host.create("c1"), &["10-slow", "did not answer CreateContainer in time"]);
     assert_eq!(host.admin(&["plugins"])[0]["timeouts"], 1);

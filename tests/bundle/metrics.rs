@@ -108,7 +108,7 @@ fn each_request_of_a_life_is_counted_once_under_containerds_names() {
 
 #[test]
 fn silence_is_counted_as_deadline_exceeded_and_as_a_skip() {
-    let host = started("[plugin.a]\nrequest_timeout = \"200ms\"\n");
+    let host = started("[plugin.a]\nrequest_timeout = \"3s\"\n");
     let _told = host.plugin("10", "a", Script { hangs: true, ..Script::default() });
     succeeds(&host.create("c1"));
     let page = metrics(&host);

@@ -11,7 +11,7 @@ use test_support::{
 };
 
 const REQUIRED: &str =
-    "---plugin_registration_timeout = \"300ms\"\n[plugin.policy]\nrequired = true\n";
+    "---plugin_registration_timeout = \"2s\"\n[plugin.policy]\nrequired = true\n";
 
 /// A host with this file in the folder of plugins, and a daemon.
 fn host(more: &str, install: impl FnOnce(&TestHost)) -> TestHost {
@@ -121,7 +121,7 @@ fn a_file_that_cannot_be_started_keeps_its_name() {
 
 #[test]
 fn another_index_does_not_stand_in_for_a_pre_installed_plugin() {
-    let validated = "---plugin_registration_timeout = \"300ms\"\n\
+    let validated = "---plugin_registration_timeout = \"2s\"\n\
                      [nri.default_validator]\nenable = true\nrequired_plugins = [\"policy\"]\n";
     for more in [REQUIRED, validated] {
         let host = host(more, silent);
@@ -139,7 +139,7 @@ fn another_index_does_not_stand_in_for_a_pre_installed_plugin() {
 
 #[test]
 fn a_pods_own_list_means_the_pre_installed_plugin_too() {
-    let validated = "---plugin_registration_timeout = \"300ms\"\n\
+    let validated = "---plugin_registration_timeout = \"2s\"\n\
                      [nri.default_validator]\nenable = true\n";
     let host = host(validated, silent);
     let _outside = Started::plugin(&host, "11-policy");

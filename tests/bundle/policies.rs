@@ -9,7 +9,7 @@ use nri_plugin::{Context, Handler, Stub, async_trait};
 use nri_runc::plugin::{Event, api};
 use serde_json::Value;
 use test_support::responding_plugin::{RespondingPlugin, Response, SharedPlugin};
-use test_support::{BUNDLE, TestHost, wait_until};
+use test_support::{BUNDLE, SILENT, TestHost, wait_until};
 
 use super::{refused, started, succeeds};
 
@@ -52,7 +52,7 @@ fn hears(responder: &SharedPlugin, line: &str) {
 
 #[test]
 fn a_plugin_that_declares_fail_request_refuses_by_its_silence() {
-    let host = started("");
+    let host = started(&format!("---{SILENT}"));
     let odd = seat(
         &host,
         "10-slow",
@@ -70,7 +70,7 @@ fn a_plugin_that_declares_fail_request_refuses_by_its_silence() {
 
 #[test]
 fn the_operator_overrides_what_the_plugin_declares() {
-    let host = started("---[plugin.slow]\non_failure = \"skip\"\nstrikes = 1\n");
+    let host = started(&format!("---{SILENT}[plugin.slow]\non_failure = \"skip\"\nstrikes = 1\n"));
     let hangs = RespondingPlugin::at(Event::CreateContainer, Response::Hang).declares(true, true);
     let _odd = seat(&host, "10-slow", hangs);
     succeeds(&host.create("c1"));
@@ -96,7 +96,7 @@ fn a_required_plugin_that_does_not_answer_refuses_whatever_its_policy_says() {
         (Response::Leave, "the required plugin 10-odd went away during CreateContainer"),
     ] {
         for name in ["odd", "10-odd"] {
-            let host = started(&format!("---[plugin.{name}]\n{settings}"));
+            let host = started(&format!("---{SILENT}[plugin.{name}]\n{settings}"));
             let next = seat(&host, "20-next", RespondingPlugin::always(Response::Answer));
             let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::CreateContainer, act));
             refused(&host, &host.create("c1"), &["cannot create c1", why]);
@@ -111,10 +111,11 @@ fn a_required_plugin_that_does_not_answer_refuses_whatever_its_policy_says() {
 
 #[test]
 fn a_pod_that_may_do_without_a_required_plugin_may_do_without_its_answer() {
-    let host = started(
-        "---[nri.default_validator]\ntolerate_missing_plugins_annotation = \"tolerate.example\"\n\
-         [plugin.odd]\nrequired = true\nstrikes = 0\n",
-    );
+    let host = started(&format!(
+        "---{SILENT}[nri.default_validator]\n\
+         tolerate_missing_plugins_annotation = \"tolerate.example\"\n\
+         [plugin.odd]\nrequired = true\nstrikes = 0\n"
+    ));
     let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::CreateContainer, Response::Hang));
     let bundle = BUNDLE.replacen('{', "{\"annotations\": {\"tolerate.example\": \"true\"}, ", 1);
     host.write("bundle/config.json", &bundle);
@@ -158,10 +159,8 @@ fn a_refused_start_starts_nothing_and_the_container_can_be_deleted() {
 
 #[test]
 fn a_start_that_a_plugin_is_silent_about_is_skipped_or_refused_by_policy() {
-    for (settings, is_refused) in
-        [("", false), ("---[plugin.odd]\non_failure = \"refuse\"\n", true)]
-    {
-        let host = started(settings);
+    for (settings, is_refused) in [("", false), ("[plugin.odd]\non_failure = \"refuse\"\n", true)] {
+        let host = started(&format!("---{SILENT}{settings}"));
         let _odd =
             seat(&host, "10-odd", RespondingPlugin::at(Event::StartContainer, Response::Hang));
         succeeds(&host.create("c1"));
@@ -174,7 +173,7 @@ fn a_start_that_a_plugin_is_silent_about_is_skipped_or_refused_by_policy() {
 #[test]
 fn nothing_that_a_plugin_does_keeps_a_container_from_ending() {
     for act in [Response::Refuse("no"), Response::Hang, Response::Leave] {
-        let host = started("");
+        let host = started(&format!("---{SILENT}"));
         let ends = move |event: Event, _: &str| match event.name() {
             "StopContainer" | "RemoveContainer" | "StopPodSandbox" | "RemovePodSandbox" => act,
             _ => Response::Answer,
@@ -224,7 +223,8 @@ fn a_validator_that_does_not_agree_leaves_the_bundle_untouched() {
         (Response::Hang, "validator 20-judge did not answer"),
         (Response::Leave, "validator 20-judge went away"),
     ] {
-        let host = started("---[plugin.judge]\non_failure = \"skip\"\nstrikes = 0\n");
+        let host =
+            started(&format!("---{SILENT}[plugin.judge]\non_failure = \"skip\"\nstrikes = 0\n"));
         let sets = seat(&host, "10-env", RespondingPlugin::always(Response::Set("KEY")));
         let judge = RespondingPlugin::at(Event::ValidateContainerAdjustment, act).validates();
         let _judge = seat(&host, "20-judge", judge);
@@ -270,7 +270,7 @@ fn a_plugin_that_cannot_be_synchronized_is_let_go_and_keeps_nobody_waiting() {
         (Response::Hang, "it did not answer in time"),
         (Response::Leave, "it went away"),
     ] {
-        let host = started("");
+        let host = started(&format!("---{SILENT}"));
         connect(&host, "10-late", Arc::new(Late(act)));
         succeeds(&host.create("c1"));
         wait_until("it is said", || host.logged(&["10-late could not be synchronized", why]) == 1);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nri_runc::plugin::Event;
 use serde_json::{Value, json};
 use test_support::responding_plugin::{RespondingPlugin, Response};
-use test_support::{BUNDLE, Script, TestHost, wait_until};
+use test_support::{BUNDLE, SILENT, Script, TestHost, wait_until};
 
 use super::policies::{row, seat};
 use super::{started, succeeds};
@@ -113,8 +113,9 @@ fn a_required_plugin_that_does_not_answer_run_pod_sandbox_refuses_the_pod() {
         (Response::Hang, "the required plugin 10-odd did not answer RunPodSandbox in time"),
         (Response::Leave, "the required plugin 10-odd went away during RunPodSandbox"),
     ] {
-        let host =
-            started("---[plugin.odd]\nrequired = true\non_failure = \"skip\"\nstrikes = 0\n");
+        let host = started(&format!(
+            "---{SILENT}[plugin.odd]\nrequired = true\non_failure = \"skip\"\nstrikes = 0\n"
+        ));
         let next = seat(&host, "20-next", RespondingPlugin::always(Response::Answer));
         let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, act));
         fails(&pod(&host, "p1"), &[why, "the pod was not started"]);
@@ -131,7 +132,7 @@ fn a_required_plugin_that_does_not_answer_run_pod_sandbox_refuses_the_pod() {
 /// A pod that may do without the plugin, with one container that may not: the plugin was dropped by
 /// its time-out at RunPodSandbox, and is back.
 fn missed(settings: &str) -> TestHost {
-    let host = started(&format!("autostart = false---{VALIDATOR}{settings}"));
+    let host = started(&format!("autostart = false---{SILENT}{VALIDATOR}{settings}"));
     let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
     let more = json!({format!("{KEY}/container.c1"): "[odd]"});
     succeeds(&pod_in(&host, "p1", "shop", &more));
@@ -190,8 +191,7 @@ fn a_plugin_that_nothing_required_when_the_pod_began_knows_it_by_synchronize() {
 #[test]
 fn a_daemon_that_dies_while_it_announces_a_pod_leaves_none_that_looks_answered() {
     let mut host = started("autostart = false---[plugin.odd]\nrequired = true\n");
-    let odd =
-        seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, Response::Sleep(900)));
+    let odd = seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
     succeeds(&host.create_from(&bundle(&host, ("p1", "p1"), "shop", &json!({})), "p1"));
     let mut start = host.spawn(&["start", "p1"]);
     wait_until("it is asked", || odd.told() == ["RunPodSandbox p1"]);
@@ -227,8 +227,7 @@ fn a_pod_that_was_started_without_the_daemon_is_announced_before_its_first_conta
 
 #[test]
 fn a_pod_and_a_container_wait_for_a_required_plugin_and_keep_nobody_else_waiting() {
-    let host = started("---[plugin.guard]\nrequired = true\nwait = \"50s\"\n");
-    let begun = Instant::now();
+    let host = started("---[plugin.guard]\nrequired = true\nwait = \"10m\"\n");
     succeeds(&host.create_from(&bundle(&host, ("p1", "p1"), "shop", &json!({})), "p1"));
     let mut start = host.spawn(&["start", "p1"]);
     let mut create = host.spawn(&["create", "--bundle", "BUNDLE", "c1"]);
@@ -237,8 +236,8 @@ fn a_pod_and_a_container_wait_for_a_required_plugin_and_keep_nobody_else_waiting
     succeeds(&host.verb(&["delete", "--force", "p2"]));
     assert!(start.try_wait().unwrap().is_none() && create.try_wait().unwrap().is_none());
     let told = host.plugin("10", "guard", Script::default());
+    // Their callers would give up before the wait is over.
     assert!(start.wait().unwrap().success() && create.wait().unwrap().success());
-    assert!(begun.elapsed() < Duration::from_secs(45), "it waited {:?}", begun.elapsed());
     let told = told.lock().unwrap().clone();
     for line in ["RunPodSandbox p1", "RunPodSandbox c1", "CreateContainer c1"] {
         assert_eq!(told.iter().filter(|told| *told == line).count(), 1, "{line} in {told:?}");
@@ -254,22 +253,24 @@ fn a_wait_ends_when_the_operator_says_and_before_the_caller_gives_up() {
     // One of two is not waited for: there is nothing to wait for.
     let more = "---[plugin.guard]\nrequired = true\nwait = \"50s\"\n[plugin.b]\nrequired = true\n";
     fails(&started(more).create("c1"), &["required plugins b, guard are not connected"]);
-    let more = "---[plugin.guard]\nrequired = true\nwait = \"10m\"\n[debug]\ncreate_cap = \"2s\"\n";
+    let more = "---[plugin.guard]\nrequired = true\nwait = \"10m\"\n[debug]\ncreate_cap = \"5s\"\n";
     let host = started(more);
     let begun = Instant::now();
     fails(&host.create("c1"), &["required plugin guard is not connected"]);
-    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(300), "{:?}", begun.elapsed());
 }
 
 #[test]
 fn a_daemon_that_is_told_to_end_lets_nobody_wait() {
-    let mut host = started("autostart = false---[plugin.guard]\nrequired = true\nwait = \"80s\"\n");
+    let mut host = started(
+        "autostart = false---[plugin.guard]\nrequired = true\nwait = \"10m\"\n[debug]\ncreate_cap = \"10m\"\n",
+    );
     let begun = Instant::now();
     let mut create = host.spawn(&["create", "--bundle", "BUNDLE", "c1"]);
     wait_until("it waits", || host.logged(&["wait up to"]) == 1);
     let pid = nix::unistd::Pid::from_raw(host.daemon_pid());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
     assert!(!create.wait().unwrap().success());
-    assert!(begun.elapsed() < Duration::from_secs(60), "it waited {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(300), "it waited {:?}", begun.elapsed());
     host.kill_daemon();
 }

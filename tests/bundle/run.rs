@@ -133,15 +133,18 @@ fn a_run_that_is_killed_from_elsewhere_is_told_whole() {
     assert_eq!(*told.lock().unwrap(), life("c1"));
 }
 
+const UNTIL_TOLD: &str = "trap 'exit 5' TERM; while :; do sleep 0.1; done";
+
 #[test]
 fn a_foreground_run_outlives_its_daemon_and_its_end_is_told_by_the_next() {
-    let Some(mut live) = Live::new(&["sh", "-c", "sleep 1.5; exit 5"]) else { return };
+    let Some(mut live) = Live::new(&["sh", "-c", UNTIL_TOLD]) else { return };
     let told = live.host.plugin("10", "env", sets("HELLO", "there"));
     let mut process = live.host.spawn(&["run", "--bundle", "BUNDLE", "c1"]);
     wait_until("the start is told", || heard(&told, "PostStartContainer c1"));
     live.host.kill_daemon();
     live.host.start_daemon();
     let told = live.host.plugin("10", "env", sets("HELLO", "there"));
+    succeeds(&live.host.verb(&["kill", "c1", "TERM"]));
     assert_eq!(process.wait().unwrap().code(), Some(5));
     live.nothing_is_left();
     let mut wanted = vec!["Synchronize c1".to_owned()];

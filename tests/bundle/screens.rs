@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
-use test_support::{BUNDLE, Script, TestHost, skip, wait_until};
+use test_support::{BUNDLE, SILENT, Script, TestHost, skip, wait_until};
 
 use super::{env, sets, started, succeeds};
 
@@ -405,7 +405,7 @@ fn the_kill_switch_is_in_the_log_also_without_a_daemon() {
 
 /// A daemon whose plugin `slow` was disconnected for its silence.
 fn with_a_plugin_that_went() -> TestHost {
-    let host = started("---[plugin.slow]\non_failure = \"skip\"");
+    let host = started(&format!("---{SILENT}[plugin.slow]\non_failure = \"skip\""));
     drop(host.plugin("10", "slow", Script { hangs: true, ..Script::default() }));
     succeeds(&host.create("c1"));
     wait_until("it is gone", || host.admin(&["plugins"])[0]["state"] == "gone");

@@ -62,7 +62,7 @@ fn the_socket_of_a_service_manager_survives_the_daemon_that_was_given_it() {
 #[test]
 fn where_the_engine_listens_for_plugins_nobody_is_started_expected_or_cut_off() {
     let mut host =
-        TestHost::new("--- wait_for = [\"10-absent\"]\nplugin_registration_timeout = \"30s\"\n");
+        TestHost::new("--- wait_for = [\"10-absent\"]\nplugin_registration_timeout = \"80s\"\n");
     std::fs::create_dir(host.path("plugins")).unwrap();
     host.put_program("plugins/20-file", "#!/bin/sh\ntouch \"$0.was-started\"\n");
     let engine = UnixListener::bind(host.path("nri.sock")).unwrap();
@@ -71,7 +71,7 @@ fn where_the_engine_listens_for_plugins_nobody_is_started_expected_or_cut_off() 
 
     let begun = Instant::now();
     succeeds(&host.create("c1"));
-    assert!(begun.elapsed() < Duration::from_secs(30), "it waited for plugins of the engine");
+    assert!(begun.elapsed() < Duration::from_secs(75), "it waited for plugins of the engine");
     assert!(!host.path("plugins/20-file.was-started").exists());
     let said = host.admin(&["status"])["plugin_socket"].to_string();
     assert!(said.contains("listens on nri.socket_path"), "{said}");

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use nri_runc::plugin::api;
-use test_support::{BUNDLE, Script, TestHost, wait_until};
+use test_support::{BUNDLE, BUSY, Script, TestHost, wait_until};
 
 use super::{sets, started, succeeds};
 
@@ -190,14 +190,11 @@ fn create_beside_a_huge_one(
     }
 }
 
-/// Nobody is silent because the machine is busy.
-const PATIENT: &str = "---plugin_request_timeout = \"60s\"\n";
-
 /// What is written down of it at the end may hold them up for a while; editing the document is
 /// most of the work, and holds up nobody.
 #[test]
 fn others_are_served_while_a_huge_response_is_applied() {
-    let host = started(PATIENT);
+    let host = started(&format!("---{BUSY}"));
     let heard = host.plugin("10", "huge", sets_thousands());
     let (whole, waits) = create_beside_a_huge_one(&host, &heard);
     let at_once = waits.iter().filter(|(wait, is_asked)| *is_asked && *wait < whole / 6);

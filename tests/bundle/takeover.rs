@@ -233,7 +233,7 @@ fn takeovers(host: &TestHost, result: &str) -> usize {
 
 #[test]
 fn a_newcomer_takes_the_place_once_it_is_synchronized_and_the_old_one_is_shut_down() {
-    let host = started("---plugin_request_timeout = \"40s\"\n");
+    let host = started("");
     let old = first(&host, works("old"));
     creates(&host, "c1", "old");
     let new = Candidate::with("new", &[("Synchronize", Does::Waits)]).connect(&host);
@@ -261,7 +261,7 @@ fn a_newcomer_takes_the_place_once_it_is_synchronized_and_the_old_one_is_shut_do
 
 #[test]
 fn requests_under_way_end_with_the_old_one_and_new_ones_go_to_the_newcomer() {
-    let host = started("---plugin_request_timeout = \"20s\"\n");
+    let host = started("");
     let old = first(&host, Candidate::with("old", &[("CreateContainer", Does::Waits)]));
     std::thread::scope(|scope| {
         let under_way = scope.spawn(|| creates(&host, "c1", "old"));
@@ -285,7 +285,7 @@ fn requests_under_way_end_with_the_old_one_and_new_ones_go_to_the_newcomer() {
 fn patience(does: Does) -> &'static str {
     match does {
         Does::Hangs => "---plugin_request_timeout = \"5s\"\n",
-        Does::Leaves | Does::Refuses | Does::Waits => "---plugin_request_timeout = \"40s\"\n",
+        Does::Leaves | Does::Refuses | Does::Waits => "",
     }
 }
 
@@ -355,7 +355,7 @@ fn a_newcomer_that_fails_at_an_event_that_it_has_missed_changes_nothing() {
 
 #[test]
 fn updates_that_the_newcomer_wants_are_carried_out_once_it_has_the_place() {
-    let host = started("---plugin_request_timeout = \"20s\"\n");
+    let host = started("");
     let old = first(&host, works("old"));
     creates(&host, "c1", "old");
     super::updates::settled(&host);
@@ -389,24 +389,24 @@ fn a_create_waits_for_the_newcomer_if_the_old_process_dies_before_it_has_the_pla
 
 #[test]
 fn a_create_waits_no_longer_once_the_newcomer_has_failed_too() {
-    let host = started("---plugin_registration_timeout = \"50s\"\n");
+    let host = started("---plugin_registration_timeout = \"10m\"\n");
     let old = first(&host, works("old"));
     let new = Candidate::with("new", &[("Synchronize", Does::Waits)]).connect(&host);
     new.hears("Synchronize");
     old.leave();
-    let begun = std::time::Instant::now();
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| creates(&host, "c1", ""));
         wait_until("it waits", || host.logged(&["requests wait up to", "10-foo"]) == 1);
         new.leave();
+        // Its caller would give up before the wait is over, and it would not be created.
         waits.join().unwrap();
     });
-    assert!(begun.elapsed().as_secs() < 40, "it waited for nobody");
+    host.logs(&["requests continue after"], 1);
 }
 
 #[test]
 fn an_update_that_the_newcomer_requests_before_it_has_the_place_is_refused_in_time() {
-    let host = started("---plugin_request_timeout = \"4s\"\n");
+    let host = started("");
     let old = first(&host, works("old"));
     creates(&host, "c1", "old");
     super::updates::settled(&host);
@@ -444,7 +444,7 @@ fn an_update_that_the_newcomer_requests_before_it_has_the_place_is_refused_in_ti
 
 #[test]
 fn an_old_one_that_has_stopped_answering_keeps_its_place_until_the_newcomer_is_synchronized() {
-    let settings = "plugin_request_timeout = \"500ms\"\n[plugin.foo]\nstrikes = 0\n";
+    let settings = "plugin_request_timeout = \"2s\"\n[plugin.foo]\nstrikes = 0\n";
     let host = started(&format!("---{settings}"));
     let hangs = [("CreateContainer", Does::Hangs), ("PostCreateContainer", Does::Hangs)];
     let has_struck = |times: u64| {
@@ -521,7 +521,7 @@ fn what_the_plugin_owns_stays_owned_and_in_force() {
 
 #[test]
 fn a_daemon_that_is_told_to_end_shuts_down_both() {
-    let host = started("---plugin_request_timeout = \"2s\"\n");
+    let host = started("");
     let old = first(&host, Candidate::with("old", &[("CreateContainer", Does::Waits)]));
     std::thread::scope(|scope| {
         let under_way = scope.spawn(|| create(&host, "c1"));

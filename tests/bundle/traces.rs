@@ -5,7 +5,7 @@
 use nri_runc::plugin::Event;
 use serde_json::{Value, json};
 use test_support::responding_plugin::{RespondingPlugin, Response};
-use test_support::{BUNDLE, TestHost, task, wait_until};
+use test_support::{BUNDLE, SILENT, TestHost, task, wait_until};
 
 use super::policies::seat;
 use super::{sets, started, succeeds};
@@ -124,7 +124,7 @@ fn a_refused_pod_shows_under_its_id_and_its_name() {
 
 #[test]
 fn a_plugin_that_missed_a_pod_shows_in_the_pod_and_in_its_containers() {
-    let host = started("---[plugin.slow]\nstrikes = 0\n");
+    let host = started(&format!("---{SILENT}[plugin.slow]\nstrikes = 0\n"));
     let _slow = seat(&host, "10-slow", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
     cri_task(&host, "box", "sandbox", "");
     succeeds(&host.create_from(&task("box"), "box"));
@@ -146,7 +146,7 @@ fn a_plugin_that_missed_a_pod_shows_in_the_pod_and_in_its_containers() {
 
 #[test]
 fn a_plugin_that_missed_a_start_or_an_update_shows_in_the_container() {
-    let host = started("---[plugin.slow]\nstrikes = 0\n");
+    let host = started(&format!("---{SILENT}[plugin.slow]\nstrikes = 0\n"));
     let hangs = |event, _: &str| {
         let is_late = matches!(event, Event::StartContainer | Event::UpdateContainer);
         if is_late { Response::Hang } else { Response::Answer }

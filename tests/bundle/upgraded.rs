@@ -53,7 +53,7 @@ impl Drop for Load<'_> {
 
 #[test]
 fn a_replaced_file_takes_over_and_no_container_is_created_without_the_plugin() {
-    let host = host("---plugin_request_timeout = \"20s\"\n");
+    let host = host("");
     let mut pid = process(&host, "greeter", 0);
     for round in 0..3 {
         let is_over = AtomicBool::new(false);
@@ -98,7 +98,7 @@ fn a_new_file_that_does_not_work_leaves_the_old_process_in_its_place() {
         ("echo no such device >&2\nexit 3", "no such device"),
         ("exec sleep 100", "did not register in time"),
     ] {
-        let host = host("---plugin_registration_timeout = \"500ms\"\n");
+        let host = host("---plugin_registration_timeout = \"3s\"\n");
         let pid = process(&host, "greeter", 0);
         install_script(&host, text);
         wait_until("it was tried twice", || {

@@ -65,8 +65,9 @@ impl api::Plugin for Odd {
 
 fn settings() -> Settings {
     Settings {
-        registration_timeout: Duration::from_millis(300),
-        request_timeout: Duration::from_millis(300),
+        registration_timeout: Duration::from_secs(3),
+        // An answer may take long where the machine is busy.
+        request_timeout: Duration::from_secs(60),
         runtime_name: "test".to_owned(),
         runtime_version: "v1".to_owned(),
         nri_version: "v0.12.5".to_owned(),
@@ -79,7 +80,10 @@ async fn connect(
     odd: Odd,
 ) -> (Result<Plugin, SessionError>, Option<Stub>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let settings = settings();
+    let settings = match odd.hangs {
+        true => Settings { request_timeout: Duration::from_secs(3), ..settings() },
+        false => settings(),
+    };
     let registered = Stub::register(theirs, index, name, Arc::new(odd));
     let (shaken, stub) =
         tokio::join!(handshake(ours, None, &settings, Arc::new(NoUpdates)), registered);
@@ -209,8 +213,8 @@ async fn a_plugin_that_floods_us_waits_and_still_answers_us_and_loses_nothing() 
     let slow = Slow { in_hand: 0.into(), most: 0.into(), leave: Semaphore::new(0) };
     let slow = Arc::new(slow);
     let upcalls: Arc<dyn Upcalls> = Arc::clone(&slow) as _;
-    let settings = Settings { request_timeout: Duration::from_secs(30), ..settings() };
     let registered = Stub::register(theirs, "10", "odd", Arc::new(Odd::default()));
+    let settings = settings();
     let (plugin, stub) = tokio::join!(handshake(ours, None, &settings, upcalls), registered);
     let (plugin, stub) = (plugin.unwrap(), stub.unwrap());
     assert!(matches!(plugin.synchronize(&[], &[]).await, Outcome::Answered(_)));

@@ -104,8 +104,8 @@ type Heard = Arc<Mutex<Vec<String>>>;
 
 fn settings() -> Settings {
     Settings {
-        registration_timeout: Duration::from_secs(2),
-        request_timeout: Duration::from_secs(2),
+        registration_timeout: Duration::from_secs(60),
+        request_timeout: Duration::from_secs(60),
         runtime_name: "test".to_owned(),
         runtime_version: "v1".to_owned(),
         nri_version: "v0.12.5".to_owned(),
@@ -250,7 +250,7 @@ async fn with_an_old_runtime() -> (api::PluginClient, Server, Stub, Heard) {
 }
 
 fn context() -> ttrpc::context::Context {
-    ttrpc::context::with_duration(Duration::from_secs(2))
+    ttrpc::context::with_duration(Duration::from_secs(60))
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use protobuf_json_mapping::PrintOptions;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use test_support::compare::{self, Told};
-use test_support::{TestHost, wait_until};
+use test_support::{BUSY, TestHost, wait_until};
 
 /// What runc does, as far as we look at it, with both spellings of its options.
 const RUNTIME: &str = include_str!("../../../fixtures/runtime/replayed.sh");
@@ -62,8 +62,7 @@ impl Play {
         host.put_program("fake/runc", RUNTIME);
         let root = host.path("").display().to_string();
         let root = root.trim_end_matches('/');
-        let more =
-            format!("---\nplugin_request_timeout = \"20s\"\n[debug]\nhost_root = \"{root}\"\n");
+        let more = format!("---{BUSY}host_root = \"{root}\"\n");
         host.configure(&host.path("fake/runc"), &more);
         for kernels in ["proc", "sys"] {
             std::os::unix::fs::symlink(format!("/{kernels}"), host.path(kernels)).unwrap();

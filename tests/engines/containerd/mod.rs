@@ -187,7 +187,7 @@ fn an_exit_is_told_once_and_soon(engine: &Engine, told: &Arc<Mutex<Vec<String>>>
     engine.wait_until("the stop is told", || heard(told, "StopContainer short"));
     // The plugin is told within 100 ms where nothing else runs; a daemon that only looks from time to
     // time would take its minute.
-    assert!(ended.elapsed() < Duration::from_secs(30), "{:?}", ended.elapsed());
+    assert!(ended.elapsed() < Duration::from_secs(50), "{:?}", ended.elapsed());
 }
 
 #[tokio::test]

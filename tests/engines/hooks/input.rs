@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nri_runc::testing::error::RESERVED_PHRASES;
 use serde_json::{Value, json};
-use test_support::{BUNDLE, Script, TestHost, wait_until};
+use test_support::{BUNDLE, SILENT, Script, TestHost, wait_until};
 
 use super::{fails, life, life_without, succeeds};
 
@@ -188,7 +188,7 @@ fn a_runtime_that_is_a_script_is_understood() {
 
 #[test]
 fn a_plugin_that_hangs_is_skipped_and_one_that_refuses_fails_the_script() {
-    let host = scripted("");
+    let host = scripted(&format!("---{SILENT}"));
     let hangs = Script { hangs: true, ..Script::default() };
     let _hanging = host.plugin("10", "slow", hangs);
     succeeds(&runtime(&host, "create"));

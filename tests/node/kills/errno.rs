@@ -86,13 +86,12 @@ impl Place {
     fn is_served(&mut self) {
         let pid = self.host.daemon_pid();
         let is_ours = || self.host.admin(&["status"])["pid"] == pid;
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while !is_ours() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        if !is_ours() {
+        let has_ended = || {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            assert!(stat.is_empty() || stat.contains(") Z "), "the daemon lives, and is silent");
+            stat.is_empty() || stat.contains(") Z ")
+        };
+        wait_until("the daemon answers or has ended", || is_ours() || has_ended());
+        if has_ended() {
             self.host.kill_daemon();
             self.host.start_daemon();
         }
@@ -195,7 +194,7 @@ impl Place {
             let state = self.runtimes_state(id);
             (self.daemons_state(id), state["status"].as_str().unwrap_or_default().to_owned())
         };
-        let deadline = Instant::now() + Duration::from_secs(40);
+        let deadline = Instant::now() + Duration::from_secs(120);
         let mut found = states();
         while found.0 != found.1 {
             assert!(Instant::now() < deadline, "{what}: nri-runc and the runtime say {found:?}");
@@ -310,7 +309,7 @@ impl Place {
         wait_until(&format!("{what}: no pod is left"), || {
             self.host.admin(&["pods"]) == Value::Array(vec![])
         });
-        let deadline = Instant::now() + Duration::from_secs(40);
+        let deadline = Instant::now() + Duration::from_secs(120);
         while !world::leftovers(&self.host).is_empty() {
             let left = world::leftovers(&self.host);
             assert!(Instant::now() < deadline, "{what} left {left:?}");

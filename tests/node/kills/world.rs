@@ -200,7 +200,7 @@ impl World {
         wait_until(&format!("no pod is left after {what}"), || {
             self.host.admin(&["pods"]) == Value::Array(vec![])
         });
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(120);
         while !self.leftovers().is_empty() {
             assert!(Instant::now() < deadline, "{what} left {:?}", self.leftovers());
             std::thread::sleep(Duration::from_millis(10));

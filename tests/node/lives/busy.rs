@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use nri_plugin::{Context, Handler, Result, RuntimeHandle, Stub, async_trait};
 use nri_runc::plugin::{Event, api};
-use test_support::{TestHost, wait_until};
+use test_support::{BUSY, TestHost, wait_until};
 use tokio::sync::Semaphore;
 
 use super::scale::{Sleepers, put_on_record, sleeper, status, with_a_record};
@@ -90,7 +90,7 @@ fn state(host: &TestHost, name: &str) -> String {
 
 #[test]
 fn a_newcomer_that_thinks_for_long_stops_no_create_and_hears_of_it_afterwards() {
-    let mut host = with_a_record("---[plugin.thinker]\nrequest_timeout = \"60s\"\n");
+    let mut host = with_a_record(&format!("---{BUSY}"));
     let one = Sleepers(vec![sleeper()]);
     put_on_record(&host, &[one.0[0].id(); 300]);
     host.start_daemon();
@@ -163,7 +163,7 @@ impl Flood {
 
 #[test]
 fn a_flood_of_updates_stops_no_create_and_takes_no_memory() {
-    let mut host = with_a_record("");
+    let mut host = with_a_record(&format!("---{BUSY}"));
     host.start_daemon();
     let asks = plays(&host, "10-flooder", Arc::new(Flooder));
     wait_until("it is synchronized", || state(&host, "flooder") == "synchronized");

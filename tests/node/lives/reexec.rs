@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use test_support::{BUNDLE, Script, TestHost, wait_until};
+use test_support::{BUNDLE, BUSY, Script, TestHost, wait_until};
 
 use super::say;
 use super::scale::{Sleepers, put_on_record, sleeper, with_a_record};
@@ -28,7 +28,7 @@ struct Work {
 
 #[test]
 fn a_thousand_watched_containers_and_ten_plugins_notice_no_other_program() {
-    let mut host = with_a_record("---plugin_request_timeout = \"30s\"\n");
+    let mut host = with_a_record(&format!("---{BUSY}"));
     let mut sleepers = Sleepers((0..WATCHED).map(|_| sleeper()).collect());
     let pids: Vec<u32> = sleepers.0.iter().map(std::process::Child::id).collect();
     put_on_record(&host, &pids);

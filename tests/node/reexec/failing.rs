@@ -215,5 +215,6 @@ fn a_request_that_hangs_is_not_waited_for_for_ever_and_others_go_on() {
     let mut delete = host.spawn(&["delete", "--force", "c1"]);
     let output = host.call(&["nri", "reexec"]);
     succeeds(&output);
+    std::fs::remove_file(host.path("fake/slow-delete")).unwrap();
     assert!(delete.wait().unwrap().success());
 }

@@ -15,7 +15,7 @@ pub(super) const CASES: &[Row] = &[
     ("launched plugins that print without end, or say nothing", |strace| prints(&strace)),
 ];
 
-const WAITS: &str = "---plugin_registration_timeout = \"1s\"\nplugin_request_timeout = \"500ms\"\n";
+const WAITS: &str = "---plugin_registration_timeout = \"3s\"\nplugin_request_timeout = \"2s\"\n";
 
 /// A plugin of another process, which neither reads nor writes from here on.
 fn stopped(strace: &Path) -> Option<Place> {

@@ -199,7 +199,7 @@ fn row<'f>(findings: &'f [Value], fault: &Fault) -> Option<&'f Value> {
 
 /// Waits for what a daemon notices by itself, less than a test's own patience.
 fn within<T>(mut look: impl FnMut() -> Result<T, String>) -> Result<T, String> {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         match look() {
             Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(50)),

@@ -371,7 +371,7 @@ const CONNECTED: &[Fault] = &[
     },
     Fault {
         name: "time-outs have disconnected it",
-        config: "---plugin_request_timeout = \"200ms\"\n[plugin.slow]\nstrikes = 1",
+        config: "---plugin_request_timeout = \"3s\"\n[plugin.slow]\nstrikes = 1",
         runs: true,
         seed: |world| {
             connect(world, hanging());
@@ -385,7 +385,7 @@ const CONNECTED: &[Fault] = &[
     },
     Fault {
         name: "it has stopped answering and stays connected",
-        config: "---plugin_request_timeout = \"200ms\"\n[plugin.slow]\nstrikes = 0",
+        config: "---plugin_request_timeout = \"3s\"\n[plugin.slow]\nstrikes = 0",
         runs: true,
         seed: |world| {
             connect(world, hanging());
@@ -457,7 +457,7 @@ fn a_plugin_that_takes_no_part_is_named() {
 
 #[test]
 fn a_plugin_that_time_outs_disconnected_is_named_until_it_returns() {
-    let mut world = World::new("---plugin_request_timeout = \"200ms\"\n[plugin.slow]\nstrikes = 1");
+    let mut world = World::new("---plugin_request_timeout = \"3s\"\n[plugin.slow]\nstrikes = 1");
     world.host.start_daemon();
     connect(&world, hanging());
     assert!(world.host.create("c1").status.success());

@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
-use test_support::{Script, TestHost, heard, is_synchronized, wait_until};
+use test_support::{SILENT, Script, TestHost, heard, is_synchronized, wait_until};
 
 use super::{fails, started, succeeds};
 
@@ -198,12 +198,13 @@ fn the_rights_of_a_connected_plugin_change_and_it_stays() {
 
 #[test]
 fn a_plugins_time_out_policy_and_concurrency_change_while_it_is_connected() {
-    let host = started("---plugin_request_timeout = \"60s\"\n[plugin.slow]\nstrikes = 0\n");
+    let host = started("---[plugin.slow]\nstrikes = 0\n");
     let script = Script { hangs: true, ..Script::default() };
     let _told = host.plugin("10", "slow", script);
-    let more = "---plugin_request_timeout = \"100ms\"\n[plugin.slow]\nstrikes = 0\n\
-                on_failure = \"refuse\"\nconcurrency = 4\n";
-    configure(&host, more);
+    let more = format!(
+        "---{SILENT}[plugin.slow]\nstrikes = 0\non_failure = \"refuse\"\nconcurrency = 4\n"
+    );
+    configure(&host, &more);
     let keys = applies(&host);
     assert_eq!(keys.len(), 3, "{keys:?}");
     fails(&host.create("c1"), &["10-slow", "did not answer CreateContainer in time"]);

@@ -78,7 +78,7 @@ fn a_daemon_that_hangs_is_stopped_within_bounds() {
     let begun = Instant::now();
     let said = host.admin(&["stop"]);
     assert_eq!((&said["killed"], &said["pid"]), (&true.into(), &before.into()), "{said}");
-    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(300), "{:?}", begun.elapsed());
     succeeds(&host.create("c1"));
     assert!(pid(&host).is_some_and(|now| now != before));
 }

@@ -35,7 +35,7 @@ fn a_conflict_names_both_plugins_the_field_and_the_container() {
 
 #[test]
 fn silence_fails_the_call_where_the_operator_says_so() {
-    let policy = "plugin_request_timeout = \"100ms\"\n[plugin.slow]\non_failure = \"refuse\"";
+    let policy = "plugin_request_timeout = \"3s\"\n[plugin.slow]\non_failure = \"refuse\"";
     let mut replay = Replay::with(policy, &[]);
     replay.plugin("10-slow", ReplayPlugin::new().creating(Action::Hang));
     let answer = replay.create();
@@ -46,7 +46,7 @@ fn silence_fails_the_call_where_the_operator_says_so() {
 
 #[test]
 fn silence_is_passed_over_where_nobody_says_otherwise() {
-    let mut replay = Replay::with("plugin_request_timeout = \"100ms\"", &[]);
+    let mut replay = Replay::with("plugin_request_timeout = \"3s\"", &[]);
     replay.plugin("10-slow", ReplayPlugin::new().creating(Action::Hang));
     replay.plugin("20-b", ReplayPlugin::new().creating(setting("B", "2")));
     let answer = replay.create();
@@ -73,7 +73,7 @@ fn a_validator_that_rejects_and_one_that_dies_both_fail_the_call() {
         (Action::Leave, "gone", "90-judge"),
         (Action::Hang, "timeout", "90-judge"),
     ] {
-        let mut replay = Replay::with("plugin_request_timeout = \"200ms\"", &[]);
+        let mut replay = Replay::with("plugin_request_timeout = \"3s\"", &[]);
         replay.plugin("10-a", ReplayPlugin::new().creating(setting("A", "1")));
         let judge = Event::ValidateContainerAdjustment;
         replay.plugin("90-judge", ReplayPlugin::new().subscribing(&[judge]).at(judge, does));

@@ -177,7 +177,7 @@ fn plugins_are_told_what_the_command_line_says_the_runtime_is() {
 
 #[test]
 fn a_declared_policy_keeps_a_silent_plugin_and_fails_the_call() {
-    let mut replay = Replay::with("plugin_request_timeout = \"100ms\"", &[]);
+    let mut replay = Replay::with("plugin_request_timeout = \"3s\"", &[]);
     let policy =
         api::FailurePolicy { fail_request: true, keep_connected: true, ..Default::default() };
     let plugin = ReplayPlugin::new().creating(Action::Hang).declaring(policy);

@@ -32,13 +32,14 @@ fn calls_run_side_by_side_and_wait_holds_back_what_follows() {
 
 #[test]
 fn a_cancelled_call_costs_nobody_their_connection() {
-    let mut replay = Replay::with("plugin_request_timeout = \"200ms\"", &[]);
+    let mut replay = Replay::with("plugin_request_timeout = \"3s\"", &[]);
     let slow = replay.plugin("10-slow", ReplayPlugin::new().creating(Action::Hang));
     replay.send(&create(json!(1)));
     slow.wait_for("CreateContainer");
     replay.send(&json!({"cancel": 1}));
     assert_eq!(replay.answer(&json!(1))["cause"], "cancelled");
-    std::thread::sleep(Duration::from_millis(500));
+    // Longer than the time-out.
+    std::thread::sleep(Duration::from_millis(3500));
     let start = json!({"id": 2, "call": "StartContainer", "request": {"container": {"id": "c0"}}});
     assert!(replay.ask(&start).get("error").is_none());
     slow.wait_for("StartContainer");
@@ -168,7 +169,7 @@ fn an_empty_script_and_one_valid_line_are_no_error() {
 
 #[test]
 fn at_the_end_pending_calls_are_answered_and_plugins_hear_goodbye() {
-    let mut replay = Replay::with("plugin_request_timeout = \"300ms\"", &[]);
+    let mut replay = Replay::with("plugin_request_timeout = \"3s\"", &[]);
     let heard = replay.plugin("10-a", ReplayPlugin::new().at(Event::StopContainer, Action::Hang));
     replay.send(&json!({"id": 1, "call": "StopContainer", "request": {"container": {"id": "c"}}}));
     let socket = replay.path("nri.sock");

@@ -16,11 +16,12 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use test_support::wait_until;
 
 use super::{Place, Tree, tree};
 
 /// How long a line of `node` may take on a busy machine.
-const LINE_WAIT: Duration = Duration::from_secs(30);
+const LINE_WAIT: Duration = Duration::from_secs(120);
 const PROGRAM: &str = "opt/nri-runc/bin/nri-runc";
 const DOCKERS: &str = "etc/docker/daemon.json";
 
@@ -436,11 +437,7 @@ fn probes_tell_a_node_that_is_ready_from_one_that_is_not() {
     let address = line.rsplit(' ').next().unwrap().to_owned();
     running.says("ready: ");
     // The line is printed a moment before.
-    let is_ready = (0..100).any(|_try| {
-        std::thread::sleep(Duration::from_millis(50));
-        ask(&address, "/readyz").starts_with("HTTP/1.1 200")
-    });
-    assert!(is_ready, "{}", ask(&address, "/readyz"));
+    wait_until("it is ready", || ask(&address, "/readyz").starts_with("HTTP/1.1 200"));
 }
 
 /// Connections of clients that never finish their request.
@@ -474,11 +471,7 @@ fn probes_are_answered_beside_slow_clients_of_bounded_cost() {
     };
     let clients: Vec<TcpStream> = (0..SLOW).map(slow).collect();
     assert!(ask(&address, "/healthz").starts_with("HTTP/1.1 200"));
-    let is_bounded = (0..600).any(|_try| {
-        std::thread::sleep(Duration::from_millis(50));
-        count("fd") <= descriptors + MOST_DESCRIPTORS
-    });
-    assert!(is_bounded, "{} descriptors, {descriptors} before", count("fd"));
+    wait_until("few are open", || count("fd") <= descriptors + MOST_DESCRIPTORS);
     // Each connection ends by itself after a while: the newest has not, so the others were closed for it.
     let newest = clients.last().unwrap().read(&mut [0; 1]).unwrap_err();
     assert_eq!(newest.kind(), std::io::ErrorKind::WouldBlock, "the newest is served");
@@ -530,12 +523,7 @@ fn a_running_daemon_goes_on_as_the_new_program_and_ends_with_the_rest() {
     command.args(["nri", "--config"]).arg(node.path("daemon.toml")).arg("daemon");
     let mut daemon = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let socket = run_dir.join("daemon.sock");
-    for _try in 0..600 {
-        if socket.exists() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_until("the daemon listens", || socket.exists());
     let mut running = node.start("--uninstall-on-exit");
     running.says("the daemon runs the new program");
     running.says("ready");

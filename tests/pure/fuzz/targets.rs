@@ -56,8 +56,8 @@ impl Upcalls for Nobody {
 /// A connection to which a plugin says `bytes`, and then nothing any more.
 fn connection(bytes: &[u8]) {
     let settings = Settings {
-        registration_timeout: Duration::from_secs(5),
-        request_timeout: Duration::from_secs(5),
+        registration_timeout: Duration::from_secs(60),
+        request_timeout: Duration::from_secs(60),
         runtime_name: "fuzz".to_owned(),
         runtime_version: "v1".to_owned(),
         nri_version: "v0.12.5".to_owned(),

@@ -31,5 +31,5 @@ pub use example::example;
 pub use outcome::{Started, fails, kilobytes, succeeds};
 pub use scripted_plugin::{NoUpdates, Script, connect, heard};
 pub use test_host::{
-    BUNDLE, LIFE, ORDER, TestHost, is_synchronized, life, started, task, wait_until,
+    BUNDLE, BUSY, LIFE, ORDER, SILENT, TestHost, is_synchronized, life, started, task, wait_until,
 };

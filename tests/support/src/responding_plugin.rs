@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nri_plugin::{Context, Handler, async_trait};
 use nri_runc::plugin::{ALL_EVENTS, Event, api};
+use tokio::sync::Semaphore;
 
 /// What it does.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub enum Response {
     CallBack,
     /// Sets this variable, in a create.
     Set(&'static str),
+    /// Waits until the test lets it answer, then sets this variable in a create.
+    WaitAndSet(&'static str),
     /// Takes so many milliseconds, then sets this variable in a create.
     SleepAndSet(u64, &'static str),
 }
@@ -33,6 +36,8 @@ pub struct RespondingPlugin {
     events: Vec<Event>,
     declares: Option<api::FailurePolicy>,
     told: Mutex<Vec<String>>,
+    /// A permit for each answer that it has to wait with.
+    pub may_answer: Semaphore,
     in_hand: AtomicUsize,
     most: AtomicUsize,
 }
@@ -45,6 +50,7 @@ impl RespondingPlugin {
             events: all.filter(|event| *event != Event::ValidateContainerAdjustment).collect(),
             declares: None,
             told: Mutex::default(),
+            may_answer: Semaphore::new(0),
             in_hand: AtomicUsize::new(0),
             most: AtomicUsize::new(0),
         }
@@ -102,6 +108,7 @@ impl RespondingPlugin {
             Response::Sleep(millis) | Response::SleepAndSet(millis, _) => {
                 tokio::time::sleep(Duration::from_millis(millis)).await;
             }
+            Response::WaitAndSet(_) => self.may_answer.acquire().await?.forget(),
             Response::Hang => tokio::time::sleep(Duration::from_secs(600)).await,
             Response::Leave => {
                 context.runtime().close();
@@ -152,7 +159,9 @@ macro_rules! handlers {
                 let name = &request.container.name;
                 let act = self.act(Event::CreateContainer, name, context).await?;
                 let env = match act {
-                    Response::Set(key) | Response::SleepAndSet(_, key) => vec![(key, "1").into()],
+                    Response::Set(key)
+                    | Response::WaitAndSet(key)
+                    | Response::SleepAndSet(_, key) => vec![(key, "1").into()],
                     _ => Vec::new(),
                 };
                 Ok(api::ContainerAdjustment { env, ..Default::default() }.into())

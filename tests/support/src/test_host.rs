@@ -17,6 +17,13 @@ use crate::{Script, scripted_plugin, skip};
 /// says of itself are the files `version` and `features` beside it; how often it was asked, `asked`.
 const RUNTIME: &str = include_str!("../../../fixtures/runtime/fake.sh");
 
+/// The time-out of a plugin that never answers. What else it is asked, it answers within that on a busy
+/// machine as well.
+pub const SILENT: &str = "plugin_request_timeout = \"3s\"\n";
+
+/// For a daemon that has so much to do that a wrapper would give it up on a busy machine.
+pub const BUSY: &str = "[debug]\nsilence = \"60s\"\n";
+
 /// What a plugin hears of a plain container from beginning to end, its pod's events around it.
 pub const LIFE: [&str; 9] = [
     "RunPodSandbox",
@@ -90,7 +97,8 @@ impl TestHost {
     /// Writes the configuration anew.
     pub fn configure(&self, runtime: &Path, more: &str) {
         let dir = self.temp.path().display();
-        let timeout = "plugin_request_timeout = \"1500ms\"";
+        // An answer may take long where the machine is busy.
+        let timeout = "plugin_request_timeout = \"60s\"";
         let timeout = if more.contains("plugin_request_timeout") { "" } else { timeout };
         let text = format!(
             "runtime = [\"{}\"]\nrun_dir = \"{dir}/run\"\n{}\n[nri]\nsocket_path = \"{dir}/nri.sock\"\n\
@@ -362,12 +370,16 @@ pub fn started(more: &str) -> TestHost {
     host
 }
 
-/// Waits for something, at most a minute: the machine may be busy.
+/// Waits for something, at most two minutes: the machine may be busy.
+#[track_caller]
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(120);
+    let mut pause = Duration::from_millis(10);
     while !is_so() {
         assert!(Instant::now() < deadline, "waited too long until {what}");
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(pause);
+        // A look may start a program: many of them would keep the machine busy.
+        pause = (pause * 5 / 4).min(Duration::from_millis(100));
     }
 }
 

@@ -72,7 +72,7 @@ impl LogTarget {
         Some(Self::Socket { path, socket, is_journal })
     }
 
-    /// Where a person reads it.
+    /// The place in which a person reads it.
     pub(super) fn shown_by(&self) -> String {
         match self {
             Self::Stderr(_) | Self::Blocking => "the standard error of the daemon".to_owned(),

@@ -76,7 +76,7 @@ impl Trunk {
         self.heard.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Sets the number of response frames that the program before this one received.
+    /// Sets the number of response frames that the previous program received.
     pub(crate) fn set_frames_received(&self, heard: usize) {
         self.heard.store(heard, Ordering::Relaxed);
     }

@@ -33,7 +33,7 @@ pub(crate) async fn serve(daemon: &Rc<Daemon>, stream: &mut UnixStream) -> Resul
             stream.write_all(line.as_bytes()).await?;
         }
     }
-    // The records are of one moment, so there is no hurry to show them.
+    // The records are one snapshot: other tasks may run while it is shown.
     for container in containers {
         let message = messages::container_as_it_is(&container, daemon.is_paused(&container));
         match state.add(|parts| &mut parts.containers, &show(&message)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The next connection of a listener, of whatever kind.
+//! Accepts the next connection of a listener of any kind.
 
 use std::io;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// descriptor: until one is free, every attempt fails at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Waits for the next connection, whatever fails meanwhile; each failure is passed to `failed`.
+/// Waits for the next connection through all failures; each is passed to `failed`.
 pub(crate) async fn next<S>(
     mut accept: impl AsyncFnMut() -> io::Result<S>,
     mut failed: impl FnMut(&io::Error),

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The one error type that people see.
 //!
-//! An [`Error`] says what we were doing, what went wrong in our own words, and what to do.
-//! It never contains the phrases by which engines classify a runtime's output
-//! ("no such file or directory", "permission denied", …): Podman and Docker would turn our
-//! failure into "command not found" (see `RESERVED_PHRASES`). Modules whose callers branch on
-//! the outcome have small enums of their own.
+//! An [`Error`] holds what nri-runc was doing, what failed, and what to do. It never contains the
+//! phrases by which engines classify a runtime's output ("no such file or directory", "permission
+//! denied", …): Podman and Docker would turn our failure into "command not found" (see
+//! `RESERVED_PHRASES`). Modules whose callers branch on the outcome define small enums for it.
 
 use std::fmt;
 use std::io;
@@ -13,7 +12,7 @@ use std::io;
 use crate::limits;
 use crate::presence;
 
-/// What a fallible function of ours returns.
+/// The result of our fallible functions.
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
 /// Phrases that containerd, CRI-O, Docker and Podman look for in a runtime's error text.
@@ -31,25 +30,25 @@ pub const RESERVED_PHRASES: [&str; 10] = [
     "process already finished",
 ];
 
-/// A failure in one line: what was being done, why it failed, what to do about it.
+/// A failure in one line: the attempt, the reason, the remedy.
 #[derive(Debug, Clone)]
 #[expect(clippy::error_impl_error, reason = "it is the one error of the whole program")]
 pub struct Error {
-    /// What we were doing, innermost last: `["cannot create 4f1c", "reading /b/config.json"]`.
+    /// The steps that failed, innermost last: `["cannot create 4f1c", "reading /b/config.json"]`.
     doing: Vec<String>,
-    /// What went wrong.
+    /// The failure itself.
     cause: String,
     /// The next step for an operator, if there is an obvious one.
     hint: Option<String>,
-    /// What is behind it, for lists of failures and the audit log. Boxed: results stay small.
+    /// The plugin, field and rule, for failure lists and the audit log. Boxed: results stay small.
     origin: Option<Box<Origin>>,
     /// The error of the operating system behind it; 0 for none.
     os: i32,
-    /// What a request without an answer shows of the daemon.
+    /// The state of the daemon, as a request without an answer shows it.
     daemon: DaemonSeen,
 }
 
-/// What a request to the daemon that got no answer shows of it, for callers that go on differently.
+/// The state of the daemon that a request without an answer shows; callers branch on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum DaemonSeen {
     /// Nothing, or there was no request.
@@ -63,7 +62,7 @@ pub(crate) enum DaemonSeen {
     Silent,
 }
 
-/// What is behind a failure; empty for none.
+/// The plugin, field and rule that caused a failure; empty for none.
 #[derive(Debug, Clone, Default)]
 struct Origin {
     /// `NN-name`.
@@ -85,14 +84,14 @@ impl Error {
         }
     }
 
-    /// A file that is not the JSON which is expected: where, and never what stands there. The text
-    /// may be anybody's, a link to a file of secrets for instance.
+    /// An error about a file that is not the expected JSON: the place, never the text there. The
+    /// file may be a link that an attacker pointed at a file of secrets.
     pub(crate) fn json(error: &serde_json::Error) -> Self {
         let what = if error.is_data() { "an unexpected value" } else { "no valid JSON" };
         Self::new(format!("{what} in line {}, column {}", error.line(), error.column()))
     }
 
-    /// Adds what to do about it; the innermost hint wins.
+    /// Adds the next step; the innermost hint wins.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         if self.hint.is_none() {
@@ -101,14 +100,14 @@ impl Error {
         self
     }
 
-    /// Says what it shows of the daemon; the line itself stays as it is.
+    /// Sets the state of the daemon that it shows; the line itself stays as it is.
     #[must_use]
     pub(crate) fn seen(mut self, daemon: DaemonSeen) -> Self {
         self.daemon = daemon;
         self
     }
 
-    /// What it shows of the daemon.
+    /// Returns the state of the daemon that the failure shows.
     pub(crate) fn daemon(&self) -> DaemonSeen {
         self.daemon
     }
@@ -160,12 +159,12 @@ impl Error {
         one_line(&line)
     }
 
-    /// Whether a call failed because there is nothing of that name or number.
+    /// Whether a call failed because the named object or process does not exist.
     pub fn is_absence(&self) -> bool {
         presence::is_absence(self.os)
     }
 
-    /// Whether the process or the host lacked something, whatever the call was about.
+    /// Whether the process or the host lacked a resource such as descriptors or memory.
     pub fn is_shortage(&self) -> bool {
         presence::is_shortage(self.os)
     }
@@ -180,7 +179,7 @@ impl Error {
         presence::may_pass(self.os)
     }
 
-    /// What went wrong, without what was being done.
+    /// Returns the failure, without the steps that led to it.
     pub fn cause(&self) -> &str {
         &self.cause
     }
@@ -190,7 +189,7 @@ impl Error {
         self.hint.as_deref().unwrap_or_default()
     }
 
-    /// Adds what was being done around this failure.
+    /// Adds the step in which this failure happened.
     #[must_use]
     pub fn doing(mut self, doing: impl Into<String>) -> Self {
         self.doing.insert(0, doing.into());
@@ -224,7 +223,7 @@ impl From<nix::errno::Errno> for Error {
 
 /// Adds context to any result whose error can become an [`Error`].
 pub(crate) trait Context<T> {
-    /// Says what was being done, and to what; evaluated only on failure.
+    /// Adds the step that failed and its object; evaluated only on failure.
     fn doing<S: Into<String>>(self, doing: impl FnOnce() -> S) -> Result<T>;
 }
 
@@ -259,9 +258,9 @@ pub(crate) fn in_our_words(error: &io::Error) -> String {
     format!("{text} ({errno:?})")
 }
 
-/// Makes foreign text (a plugin's reason, a parser's complaint) fit into one of our lines:
-/// line breaks become blanks, what a terminal would act on an escape, and reserved phrases lose
-/// their blanks to underscores. A long text is cut.
+/// Makes foreign text (a plugin's reason, a parser's complaint) fit into one of our lines: line
+/// breaks become blanks, terminal controls become escapes, and reserved phrases get underscores for
+/// their blanks. A long text is cut.
 pub fn quoted(text: &str) -> String {
     without_reserved_phrases(nri_api::text::one_line(text, limits::QUOTED))
 }
@@ -277,7 +276,7 @@ fn without_reserved_phrases(mut line: String) -> String {
     line
 }
 
-/// A whole line of ours. Texts of the crates that it may contain are not quoted by [`quoted`].
+/// Makes one line of a message. Texts of the crates in it did not pass [`quoted`].
 fn one_line(text: &str) -> String {
     without_reserved_phrases(nri_api::text::one_line(text, limits::LINE))
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reading and replacing files without following links or leaving halves behind.
 //!
-//! Everything below a directory that somebody else owns is opened relative to a directory
+//! Everything below a directory that another user owns is opened relative to a directory
 //! descriptor, never by path, never through a symbolic link (CVE-2024-45310 is the reason).
 //! A file is never truncated in place: an engine, a hook or we ourselves may read it meanwhile.
 //!
-//! All files are read through here: only regular ones, without waiting for anybody (D53), and no
-//! larger than the caller says (D54).
+//! All files are read through here: only regular ones, without blocking (D53), and no larger than
+//! the caller's limit (D54).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -30,7 +30,7 @@ pub(crate) const DOCUMENT_LIMIT: u64 = 16 << 20;
 /// Makes a directory of ours, 0700, and refuses one that others could write to (D11).
 ///
 /// # Errors
-/// Fails when it cannot be made, is a link, belongs to somebody else or is open to others.
+/// Fails when it cannot be made, is a link, belongs to another user or is open to others.
 pub(crate) fn make_private_dir(path: &Path) -> Result<()> {
     if let Ok(there) = std::fs::symlink_metadata(path) {
         return refuse_shared_dir(path, &there);
@@ -40,10 +40,10 @@ pub(crate) fn make_private_dir(path: &Path) -> Result<()> {
     refuse_shared_dir(path, &std::fs::symlink_metadata(path)?)
 }
 
-/// Refuses what is no directory of this process's user alone, and says how to mend it.
+/// Refuses all but a directory that only this process's user can use, with a hint for the fix.
 ///
 /// # Errors
-/// Fails when it is a link or a file, belongs to somebody else or is open to others.
+/// Fails when it is a link or a file, belongs to another user or is open to others.
 pub(crate) fn refuse_shared_dir(path: &Path, there: &std::fs::Metadata) -> Result<()> {
     let (shown, own) = (path.display(), nix::unistd::geteuid().as_raw());
     let mode = there.mode() & 0o7777;
@@ -73,7 +73,7 @@ pub(crate) fn open_dir(path: &Path) -> Result<OwnedFd> {
     openat(AT_FDCWD, path, flags, Mode::empty()).doing(|| format!("opening {}", path.display()))
 }
 
-/// A regular file's bytes and what a replacement must keep of it.
+/// A regular file's bytes and the attributes that a replacement must keep.
 #[derive(Debug)]
 pub struct Original {
     /// The whole content.
@@ -93,7 +93,7 @@ pub struct Original {
 }
 
 impl Original {
-    /// What a new file of ours has.
+    /// The attributes of a new file of ours.
     pub fn new_with_mode(mode: u32) -> Self {
         let uid = nix::unistd::geteuid().as_raw();
         let gid = nix::unistd::getegid().as_raw();
@@ -117,10 +117,10 @@ pub(crate) fn read_at(dir: impl AsFd, name: &str) -> Result<Original> {
     read_with(dir, name, OFlag::O_NOFOLLOW)
 }
 
-/// The same where `name` may be a link, as it may to a runtime. Nothing may be put in its place.
+/// Reads like [`read_at`] where `name` may be a link for a runtime; it must not be replaced.
 ///
 /// # Errors
-/// Fails when it, or what it leads to, is missing, not a regular file, too large or unreadable.
+/// Fails when it, or its target, is missing, not a regular file, too large or unreadable.
 pub(crate) fn read_through_link_at(dir: impl AsFd, name: &str) -> Result<Original> {
     let stat = nix::sys::stat::fstatat(&dir, name, AtFlags::AT_SYMLINK_NOFOLLOW);
     if !stat.is_ok_and(|stat| stat.st_mode & nix::libc::S_IFMT == nix::libc::S_IFLNK) {
@@ -188,12 +188,12 @@ fn fill(fd: OwnedFd, bytes: &[u8], like: &Original) -> Result<u64> {
     Ok(stat.st_ino)
 }
 
-/// Removes `name` from `dir`, as far as that can be.
+/// Removes `name` from `dir`, if possible.
 pub(crate) fn remove_at(dir: impl AsFd, name: &str) {
     let _or_it_stays = try_remove_at(dir, name);
 }
 
-/// Removes `name` from `dir`; that it is gone already is fine.
+/// Removes `name` from `dir`; a missing file is fine.
 ///
 /// # Errors
 /// Fails when it stays.
@@ -212,9 +212,9 @@ pub(crate) fn inode_at(dir: impl AsFd, name: &str) -> Result<Option<u64>> {
     Ok(stat.if_there()?.map(|stat| stat.st_ino))
 }
 
-/// What tells one content from another: its length and FNV-1a of 128 bits. It is kept on disk, so
-/// it never changes. It withstands accidents, not attacks: whoever can write a document can write
-/// the original just as well.
+/// Identifies a content by its length and FNV-1a of 128 bits. It is kept on disk, so its form never
+/// changes. It withstands accidents, not attacks: a user who can write a document can write the
+/// original just as well.
 pub(crate) fn fingerprint(bytes: &[u8]) -> String {
     format!("{}:{:032x}", bytes.len(), fnv128(bytes))
 }
@@ -226,11 +226,11 @@ pub(crate) fn path_of(dir: &OwnedFd) -> Option<String> {
     path.into_os_string().into_string().ok().filter(|path| path.starts_with('/'))
 }
 
-/// Puts the file `new` in place of `name` in one step, both in `dir` (decision D1). What was
-/// there lies under `new` afterwards, so that a second exchange takes it back.
+/// Puts the file `new` in place of `name` in one step, both in `dir` (decision D1). The former file
+/// lies under `new` afterwards, so that a second exchange takes it back.
 ///
 /// # Errors
-/// Fails when the file system refuses; `name` is what it was then.
+/// Fails when the file system refuses; `name` is unchanged then.
 pub(crate) fn exchange_at(dir: impl AsFd, new: &str, name: &str) -> Result<()> {
     // rustix, because nix has renameat2 for glibc only.
     let flags = rustix::fs::RenameFlags::EXCHANGE;
@@ -242,8 +242,8 @@ pub(crate) fn exchange_at(dir: impl AsFd, new: &str, name: &str) -> Result<()> {
     .doing(|| format!("replacing {name}"))
 }
 
-/// The same where the file system knows no exchange: `name` still changes in one step, and what
-/// it meant is kept under a third name meanwhile.
+/// Replaces `name` in one step where the file system knows no exchange; a third name keeps its
+/// former file meanwhile.
 fn rename_in_turn(dir: impl AsFd, new: &str, name: &str) -> Result<()> {
     let kept = kept_name(new);
     remove_at(&dir, &kept);
@@ -261,13 +261,13 @@ fn rename_in_turn(dir: impl AsFd, new: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What an exchange with `new` that was cut short may leave behind.
+/// The third name, which an interrupted exchange with `new` may leave behind.
 pub(crate) fn kept_name(new: &str) -> String {
     format!("{new}.kept")
 }
 
-/// Writes the file `name` in `dir`, a directory that nobody else can write to, mode 0600. It is
-/// half there while this works. What had the name before is removed, and never opened.
+/// Writes the file `name` in `dir`, a directory that no other user can write to, mode 0600. It is
+/// incomplete meanwhile. A former file of that name is removed, and never opened.
 ///
 /// # Errors
 /// Fails when the directory is gone, full or read-only.
@@ -299,8 +299,8 @@ pub(crate) fn replace_at(dir: impl AsFd, name: &str, bytes: &[u8]) -> Result<()>
     renamed
 }
 
-/// Opens a file to read it, whoever may have put it there (D53): nothing but a regular file is
-/// opened for good, and nothing is waited for. The kernel's files are regular ones.
+/// Opens a file to read it. Any user may have put it there (D53): only a regular file is kept open,
+/// and the call never blocks. The kernel's files are regular ones.
 fn opened<P: nix::NixPath + ?Sized>(dir: impl AsFd, path: &P, follow: OFlag) -> io::Result<File> {
     // O_NONBLOCK: a FIFO in its place has no writer. O_NOCTTY: a terminal has another owner.
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | follow;
@@ -340,7 +340,7 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     opened(AT_FDCWD, path, OFlag::empty())
 }
 
-/// The same for a file of a folder of ours, where no link is legitimate.
+/// Opens a file in a folder of ours to read it, where links are not legitimate.
 ///
 /// # Errors
 /// As [`open_regular`], and when it is a link.
@@ -366,7 +366,7 @@ pub(crate) fn read(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     read_whole(&open_regular(path)?, limit)
 }
 
-/// The same for text.
+/// Reads a text like [`read`].
 ///
 /// # Errors
 /// As [`read`], and when it is not UTF-8.
@@ -374,7 +374,7 @@ pub(crate) fn read_text(path: &Path, limit: usize) -> io::Result<String> {
     text(read(path, limit)?)
 }
 
-/// The same for text of the kernel: `/proc`, `/sys`, cgroups.
+/// Reads a text of the kernel: `/proc`, `/sys`, cgroups.
 ///
 /// # Errors
 /// As [`read_text`].
@@ -382,7 +382,7 @@ pub(crate) fn read_kernel(path: &Path) -> io::Result<String> {
     read_text(path, limits::KERNEL_FILE)
 }
 
-/// The same for a file of a folder of ours: a link in its place is refused.
+/// Reads a file in a folder of ours: a link in its place is refused.
 ///
 /// # Errors
 /// As [`open_own`], and when it is larger.
@@ -396,7 +396,7 @@ pub(crate) fn read_count(path: &Path) -> Option<usize> {
     Some(text.trim().parse().unwrap_or(1))
 }
 
-/// The same for text.
+/// Reads a text like [`read_own`].
 ///
 /// # Errors
 /// As [`read_own`], and when it is not UTF-8.
@@ -409,8 +409,8 @@ fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(no_text)
 }
 
-/// Reads in as few steps as there can be. Not std: it would ask for the size, which files of the kernel
-/// do not tell, and start small.
+/// Reads in as few steps as possible. Not std: it would ask for the size, which the kernel's files
+/// do not report, and start small.
 fn read_whole(file: &File, limit: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(4096);
     loop {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names with wildcards: `*`, `?`, `[a-z]`, `[^x]`, and `\` in front of one of these. Pure; what a
-//! `/` means is the caller's business.
+//! Names with wildcards: `*`, `?`, `[a-z]`, `[^x]`, and `\` in front of one of these. Pure; the
+//! caller decides about `/`.
 //!
 //! Reference: glob(7); the syntax of Go's `filepath.Match`, which other readers of such files use.
 
@@ -12,7 +12,7 @@ pub(crate) fn is_pattern(name: &str) -> bool {
     name.contains(SPECIAL)
 }
 
-/// Whether `name` is what `pattern` describes; a pattern that is none matches nothing.
+/// Whether `name` matches `pattern`; a malformed pattern matches nothing.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     if !is_pattern(pattern) {
         return pattern == name;
@@ -42,7 +42,7 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     pattern.get(p..).is_some_and(|rest| rest.iter().all(|c| *c == '*'))
 }
 
-/// The same for paths, element by element: no wildcard matches `/`.
+/// Whether a path matches, element by element: no wildcard matches `/`.
 pub(crate) fn matches_path(pattern: &str, path: &str) -> bool {
     let (mut patterns, mut parts) = (pattern.split('/'), path.split('/'));
     loop {
@@ -70,7 +70,7 @@ fn match_set(pattern: &[char], at: usize, c: char) -> Option<usize> {
     (is_in != is_negated).then_some(end)
 }
 
-/// What stands between brackets.
+/// The characters between brackets.
 struct CharacterSet {
     ranges: Vec<(char, char)>,
     is_negated: bool,
@@ -104,7 +104,7 @@ fn literal(pattern: &[char], at: usize) -> Option<(char, usize)> {
     }
 }
 
-/// What is wrong with a pattern that can match nothing, whatever the name.
+/// The mistake in a pattern that cannot match any name.
 pub(crate) fn mistake(pattern: &str) -> Option<&'static str> {
     let pattern: Vec<char> = pattern.chars().collect();
     let mut at = 0;

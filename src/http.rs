@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 
 use crate::accept;
 
-/// How long a connection may last: one request, one page.
+/// The longest that a connection may last: one request, one page.
 const CONNECTION: Duration = Duration::from_secs(10);
 
 /// Connections that are served at once.
@@ -49,7 +49,7 @@ pub(crate) async fn serve<S, A>(
 struct Connections(RefCell<VecDeque<JoinHandle<()>>>);
 
 impl Connections {
-    /// Serves a connection in a task of its own.
+    /// Serves a connection in a task.
     async fn serve<S, A>(&self, stream: S, answer: A)
     where
         S: AsyncRead + AsyncWrite + Unpin + 'static,

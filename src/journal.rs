@@ -4,14 +4,14 @@
 
 use crate::text::printable;
 
-/// Where the journal listens.
+/// The journal's socket.
 pub(crate) const SOCKET: &str = "/run/systemd/journal/socket";
 
 /// A longer field is cut, in characters.
 const FIELD: usize = 256;
 
 /// Appends the line `NAME=VALUE`, unless the value is empty. A value with a line feed would be two
-/// fields, so what is not printable is escaped.
+/// fields, so unprintable characters are escaped.
 pub(crate) fn push_field(datagram: &mut String, name: &str, value: &str) {
     if !value.is_empty() {
         let value: String = value.chars().take(FIELD).collect();

@@ -19,12 +19,12 @@ const SET_ASIDE: &str = "daemon.err.old";
 /// The end of the file that is read, in bytes; a panic fits.
 const TAIL: u64 = 4 << 10;
 
-/// How many characters are shown.
+/// Characters that are shown.
 const SHOWN: usize = 400;
 
-/// Opens the file for a daemon that is about to start, and sets the words of the one before aside.
-/// `None` where the run directory takes no file: the daemon will say the same. What is no plain file
-/// of that name stays: a link is not followed, a FIFO without a reader is not waited for.
+/// Opens the file for a daemon that is about to start, and sets its predecessor's output aside.
+/// `None` where the run directory takes no file: the daemon will report that. Any other kind of
+/// file of that name stays: a link is not followed, a FIFO without a reader does not block.
 pub(crate) fn open(run_dir: &Path) -> Option<File> {
     let path = run_dir.join(FILE);
     match path.symlink_metadata().if_there().ok()? {
@@ -49,8 +49,8 @@ pub(crate) fn read(run_dir: &Path) -> Option<String> {
     words_in(&run_dir.join(FILE))
 }
 
-/// Takes the words of the daemon before. `is_launched`: this daemon's own standard error is the
-/// file, and the words before are set aside.
+/// Takes the last words of the previous daemon. `is_launched`: this daemon's own standard error is
+/// the file, and the previous words are set aside.
 pub(crate) fn take(run_dir: &Path, is_launched: bool) -> Option<String> {
     let before = |name: &str| -> Option<String> {
         let path: PathBuf = run_dir.join(name);
@@ -73,9 +73,9 @@ fn words_in(path: &Path) -> Option<String> {
     of_output(&String::from_utf8_lossy(&bytes))
 }
 
-/// The last words of what a program printed, in one line.
+/// The end of a program's output, in one line.
 pub(crate) fn of_output(text: &str) -> Option<String> {
-    // The standard library's advice about backtraces is none to an operator.
+    // The standard library's advice about backtraces does not help an operator.
     let lines = text.lines().map(str::trim).take_while(|line| *line != "stack backtrace:");
     let lines: Vec<&str> =
         lines.filter(|line| !line.is_empty() && !line.starts_with("note: ")).collect();

@@ -9,11 +9,11 @@ mod accept;
 pub(crate) mod admin;
 /// runc's command line, read by a table.
 pub(crate) mod argv;
-/// The audit log: who changed what, as lines.
+/// The audit log: each change and its author, as lines.
 pub(crate) mod audit;
 /// Resources to cgroup files, as the runtimes would write them.
 pub(crate) mod cgroup;
-/// Asking several plugins, and what their answers and silences come to.
+/// Asking several plugins, and merging their answers and silences.
 pub(crate) mod chain;
 /// The time of day.
 pub(crate) mod clock;
@@ -25,7 +25,7 @@ pub(crate) mod daemon;
 pub(crate) mod describe;
 /// Plugins asked without a node: `replay` and `adjust`.
 pub(crate) mod dry;
-/// Who called, by evidence, and what that engine's files tell.
+/// Which engine called, by evidence, and the contents of its files.
 pub(crate) mod engine;
 /// How failures read: one line an operator can act on.
 pub(crate) mod error;
@@ -45,47 +45,47 @@ mod http;
 pub(crate) mod inject;
 /// The journal of systemd, for both logs.
 mod journal;
-/// What a daemon that a wrapper started has printed last.
+/// The last output of a daemon that a wrapper started.
 mod last_words;
-/// Limits of what others choose the length of.
+/// Limits for lengths that other programs choose.
 mod limits;
-/// What wrapper and daemon say to each other.
+/// The protocol between wrapper and daemon.
 pub(crate) mod link;
-/// Where the daemon's words go.
+/// The daemon's log and where it goes.
 pub(crate) mod log;
-/// What `exec` and `kill` need to know about a container without asking the daemon.
+/// Facts about a container that `exec` and `kill` need without asking the daemon.
 pub(crate) mod mark;
-/// What the daemon counts, and its form for Prometheus.
+/// The daemon's counters, and their form for Prometheus.
 pub(crate) mod metrics;
-/// What only the static build has, for its speed.
+/// Faster routines for the static build only.
 #[cfg(all(target_arch = "x86_64", any(test, target_env = "musl")))]
 mod musl;
 /// One plugin: bytes, handshake, calls with deadlines, starting it.
 pub mod plugin;
-/// Whether there is something, or whether that cannot be known.
+/// Whether something exists, or that cannot be known.
 pub(crate) mod presence;
-/// What the kernel tells about a process.
+/// Facts of the kernel about a process.
 mod procfs;
-/// What names in an adjustment stand for on this host.
+/// Resolves the names in an adjustment to this host's devices, classes and files.
 pub(crate) mod resolve;
-/// What the operator lets plugins do with which pods (pure).
+/// The operator's rules on what plugins may do with which pods (pure).
 pub(crate) mod rules;
-/// The real runtime: which one, what it can do, and becoming it.
+/// The real runtime: finding it, its features, and executing it.
 pub(crate) mod runtime;
-/// What engines keep in files and behind sockets, fetched with a deadline.
+/// Facts from engines' files and sockets, read with a deadline.
 pub(crate) mod sources;
 /// `config.json`, patched without losing a byte.
 pub(crate) mod spec;
-/// What is known about pods and containers, and its form on disk.
+/// Known pods and containers, and their form on disk.
 pub(crate) mod state;
-/// Tagged fields: what frames and marks consist of.
+/// Tagged fields, the parts of frames and marks.
 mod tagged;
-/// What tests, benches and fuzz targets reach, item by item.
+/// Items for tests, benches and fuzz targets.
 #[doc(hidden)]
 pub mod testing;
 /// Text for people: escapes, times, ages, short ids.
 pub(crate) mod text;
-/// Which span of a caller's trace a request belongs to.
+/// The span of a caller's trace to which a request belongs.
 mod trace;
 /// One process per verb: ask, put in place, exec.
 pub(crate) mod wrapper;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What wrapper and daemon say to each other over `RUN_DIR/daemon.sock`.
+//! Messages between wrapper and daemon over `RUN_DIR/daemon.sock`.
 //!
 //! A message is a frame: `u32` little-endian length of what follows, one byte kind, then fields
 //! (`tagged.rs`). The first field of a question is the protocol version. Words of argv are
@@ -18,14 +18,14 @@ use crate::tagged::{self, fields};
 /// Version of this protocol.
 pub const PROTOCOL: u32 = 1;
 
-/// So many versions before its own the daemon understands: wrapper processes of an engine that was
-/// not restarted, or of another copy of nri-runc.
+/// The oldest protocol that the daemon understands: its own version less this. Wrappers of an
+/// engine that was not restarted, or of another copy of nri-runc, speak older ones.
 const UNDERSTOOD: u32 = 2;
 
-/// Whether a daemon that speaks `own` understands a wrapper that speaks `theirs`. What a newer
-/// wrapper says may mean more than the daemon knows, so it is refused: the wrapper has the daemon
-/// become the newer program, and asks that one. Admin verbs, and the answer to a refused version,
-/// have the same form in every version.
+/// Whether a daemon that speaks `own` understands a wrapper that speaks `theirs`. A newer wrapper's
+/// request may mean more than the daemon knows, so it is refused: the wrapper has the daemon become
+/// the newer program, and asks that one. Admin verbs, and the answer to a refused version, have the
+/// same form in every version.
 pub(crate) fn is_understood(own: u32, theirs: u32) -> bool {
     theirs <= own && own - theirs <= UNDERSTOOD
 }
@@ -36,11 +36,11 @@ pub(crate) const BYPASSED_DIR: &str = "bypassed";
 /// File of that folder with the number of notes that wrappers removed, because there were too many.
 pub(crate) const DROPPED_NOTES: &str = "dropped";
 
-/// Folder of the run directory in which a wrapper leaves what it refused without the daemon.
+/// Folder of the run directory in which a wrapper records its refusals without the daemon.
 pub(crate) const REFUSED_DIR: &str = "refused";
 
-/// What the daemon keeps in `Config::execs_file` while only the audit log wants to know of each
-/// `exec`, and while there are exec rules. With any other content a wrapper asks.
+/// Contents of `Config::execs_file`: only the audit log needs each `exec`, or exec rules exist.
+/// With any other content a wrapper asks the daemon.
 pub(crate) const EXECS_FOR_AUDIT: &[u8] = b"audit\n";
 pub(crate) const EXECS_FOR_RULES: &[u8] = b"rules\n";
 
@@ -76,11 +76,11 @@ pub struct WrapperRequest {
     pub pid: u32,
     /// The real runtime that will be executed.
     pub runtime: OsString,
-    /// Those of [`ENGINE_VARIABLES`] that are set.
+    /// The [`ENGINE_VARIABLES`] that are set.
     pub variables: Vec<(String, OsString)>,
     /// Name of the document in the attached directory, normally `config.json`.
     pub document: String,
-    /// What the attached descriptors are, in order.
+    /// The meaning of each attached descriptor, in order.
     pub descriptors: Vec<Attached>,
     /// An admin verb and its arguments, as JSON; empty for runtime verbs.
     pub admin: String,
@@ -113,19 +113,19 @@ pub struct LaterProcess {
     pub waits: bool,
 }
 
-/// What an OCI hook was told.
+/// The call of an OCI hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hook {
     /// When it was called.
     pub stage: Stage,
-    /// The container's init process, 0 when there is none (any more).
+    /// The container's init process, 0 when it does not run.
     pub init: u32,
 }
 
 /// The hooks that run on the host's side, by their names in config.json.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// The container is being made; what runtimes before `createRuntime` knew.
+    /// The container is being made; for runtimes older than `createRuntime`.
     Prestart = 1,
     /// The container is being made.
     CreateRuntime = 2,
@@ -136,7 +136,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// All of them.
+    /// Every stage.
     pub const ALL: [Self; 4] =
         [Self::Prestart, Self::CreateRuntime, Self::Poststart, Self::Poststop];
 
@@ -156,18 +156,18 @@ impl Stage {
     }
 }
 
-/// What a descriptor that comes with a [`WrapperRequest`] is.
+/// The meaning of a descriptor that comes with a [`WrapperRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attached {
     /// The directory of the document, opened as a reference.
     Bundle = 1,
     /// The wrapper's own pidfd; it stays valid across exec.
     Process = 2,
-    /// What `update` was given as resources: standard input, or the file.
+    /// The resources that `update` was given: standard input, or the file.
     Resources = 3,
 }
 
-/// What the daemon says back.
+/// The daemon's response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DaemonResponse {
     /// Still working.
@@ -193,14 +193,14 @@ pub enum DaemonResponse {
     Unable(String),
 }
 
-/// What to do before becoming the real runtime.
+/// Instructions to follow before executing the real runtime.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Proceed {
     /// A file beside the document that is to be put in its place.
     pub document: Option<String>,
     /// The argv to execute instead of one's own.
     pub argv: Option<Vec<OsString>>,
-    /// What standard input is to be.
+    /// The content of standard input, if it is to be replaced.
     pub stdin: Option<Vec<u8>>,
 }
 
@@ -218,7 +218,7 @@ const KIND_EXEC: u8 = 2;
 const KIND_EXEC_FAILED: u8 = 3;
 /// A question of another kind: a daemon that knows no hooks must not take it for a wrapper's.
 const KIND_HOOK: u8 = 4;
-/// Likewise: a daemon that knows no later processes must not take it for a verb that it settles.
+/// Likewise: a daemon that knows no later processes must not take it for a verb to settle.
 const KIND_LATER: u8 = 5;
 const KIND_HEARTBEAT: u8 = 16;
 const KIND_PROCEED: u8 = 17;

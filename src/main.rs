@@ -3,7 +3,7 @@
 //!
 //! Without std's entry point on purpose: it would ignore SIGPIPE, open /dev/null on closed
 //! descriptors and install signal stacks before `main`, and the real runtime, which inherits
-//! dispositions and descriptors from us, could tell us from the engine.
+//! dispositions and descriptors from us, could distinguish us from the engine.
 #![no_main]
 
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int};

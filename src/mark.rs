@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container's mark: the little that `exec` and `kill` need to know about it without asking the
-//! daemon (decisions D36 and D37).
+//! A container's mark: the few facts about it that `exec` and `kill` need without asking the daemon
+//! (decisions D36 and D37).
 //!
 //! The daemon writes one file for each container that needs one, below its records, with the
-//! verdict on the container's creation; it goes with the container. A wrapper finds it by a hash of
-//! runtime root and ID, so that a container without a mark costs one failing `openat`. Nothing in it
-//! comes from the bundle: the container's author cannot write one.
+//! verdict on the container's creation; the file is removed with the container. A wrapper finds it
+//! by a hash of runtime root and ID, so that a container without a mark costs one failing `openat`.
+//! Nothing in it comes from the bundle: the container's author cannot write one.
 //!
-//! The file is a line with the format's version, then fields (`tagged.rs`). Unknown tags are skipped;
-//! another version, a damaged file and the file of another container are no mark. Values are JSON texts, which are decoded only when a document is edited.
+//! The file is a line with the format's version, then fields (`tagged.rs`). Unknown tags are
+//! skipped; a file of another version or container, or a damaged one, is ignored. Values are JSON
+//! texts, which are decoded only when a document is edited.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
@@ -41,8 +42,8 @@ const TAG_ENGINE: u8 = 5;
 const TAG_PLUGIN: u8 = 6;
 const TAG_SUBJECT: u8 = 7;
 
-/// What is known of a container whose later processes the daemon has to know of: by it a wrapper
-/// decides while the daemon is away.
+/// Facts about a container whose `exec`s the daemon has to know of: with them a wrapper decides
+/// while the daemon is away.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExecSubject {
@@ -69,8 +70,8 @@ pub struct ProcessValue {
     pub field: String,
     /// The engine's own value; null when there was none. With groups, the engine's user.
     pub engine: Value,
-    /// The value that plugins put in its place; null when they removed it. With groups, those that
-    /// they added.
+    /// The value that plugins put in its place; null when they removed it. With groups, the added
+    /// ones.
     pub plugin: Value,
 }
 
@@ -78,22 +79,22 @@ pub struct ProcessValue {
 pub(crate) const PROCESS_MEMBERS: [&str; 3] = ["oomScoreAdj", "scheduler", "ioPriority"];
 
 impl ProcessValue {
-    /// The variable that it is.
+    /// The variable, if the value is one.
     pub(crate) fn variable(&self) -> Option<&str> {
         self.field.strip_prefix("process.env[")?.strip_suffix(']')
     }
 
-    /// The resource limit that it is.
+    /// The resource limit, if the value is one.
     pub(crate) fn rlimit(&self) -> Option<&str> {
         self.field.strip_prefix("process.rlimits[")?.strip_suffix(']')
     }
 
-    /// The groups that it is: the user of the engine, and the groups for it.
+    /// The groups, if the value is these: the user of the engine, and the groups for it.
     pub(crate) fn groups(&self) -> Option<(&Value, &Value)> {
         (self.field == GROUPS).then_some((&self.engine, &self.plugin))
     }
 
-    /// The member of the process that it is.
+    /// The member of the process, if the value is one.
     pub(crate) fn member(&self) -> Option<&'static str> {
         let name = self.field.strip_prefix("process.")?;
         PROCESS_MEMBERS.into_iter().find(|member| *member == name)
@@ -116,8 +117,8 @@ pub(crate) fn added_groups<'a>(
     (!plugin.is_empty()).then_some(ProcessValue { field, engine: user, plugin: plugin.into() })
 }
 
-/// What `exec` carries over of these changes: field, value before, value after. Of several changes
-/// of one field the first value before and the last one after count.
+/// The values that `exec` carries over: field, value before, value after. If several changes set
+/// one field, the first value before and the last one after count.
 pub(crate) fn process_values<'a>(
     changes: impl Iterator<Item = (&'a str, &'a Value, &'a Value)>,
 ) -> Vec<ProcessValue> {
@@ -148,14 +149,14 @@ pub struct Mark {
     pub id: String,
     /// Whether it is its pod's infrastructure container: a `kill` notifies the daemon.
     pub is_sandbox: bool,
-    /// What `exec` has to carry over.
+    /// The values that `exec` has to carry over.
     pub values: Vec<ProcessValue>,
-    /// What is known of the container, if the daemon has to know of each `exec`.
+    /// Facts about the container, if the daemon has to know of each `exec`.
     pub subject: Option<ExecSubject>,
 }
 
 impl Mark {
-    /// The file's content; `None` if it would be larger than what is read.
+    /// The file's content; `None` if it would exceed the limit for reading.
     pub fn encode(&self) -> Option<Vec<u8>> {
         let mut bytes = FORMAT.to_vec();
         put(&mut bytes, TAG_ROOT, self.root.as_bytes());
@@ -215,7 +216,7 @@ pub(crate) fn file_name(root: &str, id: &str) -> String {
     format!("{:032x}", fnv128(&bytes))
 }
 
-/// Where a container's mark is, in this run directory.
+/// The path of a container's mark in this run directory.
 pub(crate) fn place(run_dir: &Path, root: &str, id: &str) -> PathBuf {
     run_dir.join("state").join(MARKS).join(file_name(root, id))
 }

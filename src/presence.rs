@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether there is something: a file, a folder, a process. "There is none" and "it cannot be
+//! Whether something exists: a file, a folder, a process. "It does not exist" and "it cannot be
 //! known now" (no descriptor left, no memory, a bad disk) are different answers, and only the first
-//! may end anything: `Ok(None)` and `Ok(false)` are the kernel's word that there is none, an error
-//! is no word at all. Its caller asks again, or takes the side on which no container is lost.
+//! may end anything: with `Ok(None)` and `Ok(false)` the kernel states absence, an error states
+//! nothing. Its caller asks again, or takes the side on which no container is lost.
 
 use std::io;
 use std::path::Path;
@@ -15,33 +15,32 @@ use nix::libc::{
 
 use crate::error::Error;
 
-/// Whether this error of the operating system says that there is none; a name that is too long is
-/// nothing's.
+/// Whether this error of the operating system states absence; a name that is too long cannot exist.
 pub(crate) fn is_absence(os: i32) -> bool {
     matches!(os, ENOENT | ENOTDIR | ENAMETOOLONG | ESRCH)
 }
 
-/// Whether this error is one of the process or the host, not of what was asked for.
+/// Whether this error is about the process or the host, not about the object of the call.
 pub(crate) fn is_shortage(os: i32) -> bool {
     matches!(os, EMFILE | ENFILE | ENOMEM | ENOBUFS | EINTR)
 }
 
-/// Whether another attempt may have another outcome: neither is there none, nor is what is there of
-/// another kind.
+/// Whether another attempt may have another outcome: the object is neither absent nor of another
+/// kind.
 pub(crate) fn may_pass(os: i32) -> bool {
     os != 0 && !is_absence(os) && !matches!(os, EINVAL | EISDIR | ELOOP)
 }
 
 /// The outcome of a call about something that need not be there.
 pub(crate) trait IfThere<T, E> {
-    /// `None` if there is none.
+    /// `None` if it does not exist.
     ///
     /// # Errors
     /// Fails when that cannot be known.
     fn if_there(self) -> Result<Option<T>, E>;
 
-    /// The same for what is only shown, or looked up again later: what cannot be known counts as
-    /// absent. Nothing may end, and nothing be allowed, because of it.
+    /// Counts what cannot be known as absent, for values that are only shown or looked up again
+    /// later. Nothing may end, and nothing be allowed, because of it.
     fn or_absent(self) -> Option<T>;
 }
 
@@ -81,8 +80,8 @@ pub(crate) fn exists(path: &Path) -> io::Result<bool> {
     Ok(std::fs::metadata(path).if_there()?.is_some())
 }
 
-/// Whether nothing has this path, not even a link, by the kernel's word: what cannot be looked up may
-/// exist.
+/// Whether the kernel reports that nothing has this path, not even a link: a path that cannot be
+/// looked up may exist.
 pub(crate) fn is_absent(path: &Path) -> bool {
     matches!(std::fs::symlink_metadata(path).if_there(), Ok(None))
 }
@@ -95,7 +94,7 @@ pub(crate) fn is_dir(path: &Path) -> io::Result<bool> {
     Ok(std::fs::metadata(path).if_there()?.is_some_and(|meta| meta.is_dir()))
 }
 
-/// The paths in a folder; none if there is no such folder.
+/// Lists a folder; empty if the folder does not exist.
 ///
 /// # Errors
 /// Fails when they cannot all be known.
@@ -109,7 +108,7 @@ pub(crate) fn entries(folder: &Path) -> io::Result<Vec<std::fs::DirEntry>> {
 /// The first pause before another attempt, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(5)];
 
-/// The pauses between attempts: each is twice as long as the one before.
+/// The pauses between attempts: each is twice as long as the last.
 #[derive(Debug)]
 pub(crate) struct Backoff(Duration);
 
@@ -127,7 +126,7 @@ impl Backoff {
     }
 }
 
-/// How often a process that has nothing else to do tries again: for a third of a second.
+/// Attempts of a process that has nothing else to do: a third of a second in all.
 const ATTEMPTS: usize = 5;
 
 /// An error that may be one of the operating system.
@@ -164,7 +163,7 @@ pub(crate) fn insist<T, E: MayPass>(mut attempt: impl FnMut() -> Result<T, E>) -
     attempt()
 }
 
-/// The same on the daemon's loop, which goes on meanwhile.
+/// Tries again like [`insist`], but leaves the daemon's loop free between attempts.
 ///
 /// # Errors
 /// Fails as the last attempt did.

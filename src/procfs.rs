@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the kernel tells about a process (proc(5)): its command line, parent, start time and
+//! Facts of the kernel about a process (proc(5)): its command line, parent, start time and
 //! environment, and a descriptor of it. Every reader of these files is here.
 //!
 //! A process may end at any time and its number go to another one, and a process of a container
 //! may call itself anything: the caller decides what it believes. It never sends a signal.
 //!
-//! A process is gone where the kernel says so, and nothing else says it: out of descriptors, every
-//! answer here is an error.
+//! Only the kernel's answer shows that a process is gone: without free descriptors, every answer
+//! here is an error.
 
 use std::ffi::OsString;
 use std::io;
@@ -94,7 +94,7 @@ pub(crate) fn variable(host: &Host, pid: u32, name: &str) -> io::Result<Option<O
     Ok(variables(host, pid, &[name])?.pop().map(|(_, value)| value))
 }
 
-/// Those of these variables that a process was started with; none if it has ended.
+/// Returns the given variables of a process's initial environment; none if it has ended.
 ///
 /// # Errors
 /// Fails when its environment cannot be read.
@@ -112,7 +112,7 @@ pub(crate) fn variables(
     Ok(pairs.collect())
 }
 
-/// What a process does about signals.
+/// A process's handling of signals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Dispositions {
     handled: u64,
@@ -137,7 +137,7 @@ fn bit(signal: u8) -> u64 {
     1_u64.checked_shl(u32::from(signal).wrapping_sub(1)).unwrap_or(0)
 }
 
-/// What a process does about signals; `None` if it has ended.
+/// Returns how a process handles signals; `None` if it has ended.
 ///
 /// # Errors
 /// Fails when that cannot be known.

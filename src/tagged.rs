@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tagged fields: one byte tag, `u32` little-endian length, bytes. The frames between wrapper and
-//! daemon and the files of marks consist of them. A reader skips tags that it does not know, so that
-//! either side may learn to say more. No I/O.
+//! daemon and the files of marks consist of them. A reader skips unknown tags, so that later
+//! versions can add fields. No I/O.
 
 use crate::error::{Error, Result};
 

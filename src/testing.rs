@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What tests, benches and fuzz targets reach, item by item, under the names of the modules that
-//! hold it. What nothing else uses is dead, and the compiler says so.
+//! Items for tests, benches and fuzz targets, under the names of the modules that hold them. An
+//! item without any other user is dead, and the compiler reports it.
 
 pub mod admin {
     pub use crate::admin::command;

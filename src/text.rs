@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Text for people, on a terminal or in a log: escapes of everything that a terminal would interpret or
 //! hide, and the forms of times, ages, ids and counts. JSON documents are not escaped here, because
-//! JSON has escapes of its own.
+//! JSON brings its escapes.
 
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -68,7 +68,7 @@ pub(crate) fn span(seconds: u64) -> String {
     shown
 }
 
-/// How long ago `nanos` (Unix time) was; a dash for a time that is not known.
+/// The time since `nanos` (Unix time) as text; a dash if it is not known.
 pub(crate) fn age(nanos: i64, now: SystemTime) -> String {
     let Some(nanos) = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0) else {
         return "-".to_owned();
@@ -83,7 +83,7 @@ pub(crate) fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{ending}")
 }
 
-/// As many names as fit one line, and how many there are besides.
+/// As many names as fit one line, and the number of others.
 pub(crate) fn first_of<T: AsRef<str>>(names: &[T]) -> String {
     const MOST: usize = 8;
     let first: Vec<&str> = names.iter().take(MOST).map(AsRef::as_ref).collect();

@@ -17,7 +17,7 @@ pub(crate) fn current() -> Option<TraceContext> {
     CURRENT.try_with(Clone::clone).ok()
 }
 
-/// Does `work` as part of the caller's span, if it has one.
+/// Does `work` within the caller's span, if it has one.
 pub(crate) async fn within<T>(caller: Option<TraceContext>, work: impl Future<Output = T>) -> T {
     match caller {
         Some(caller) => CURRENT.scope(caller, work).await,
@@ -51,7 +51,7 @@ impl TraceContext {
     }
 
     /// Reads `traceparent`, with the `tracestate` beside it. None if it is malformed: a reader must
-    /// then go on as if there were no trace. A malformed `tracestate` alone is left out.
+    /// then ignore the trace. A malformed `tracestate` alone is left out.
     pub(crate) fn read(parent: &str, state: &str) -> Option<Self> {
         let (version, rest) = parent.trim().split_once('-')?;
         let (trace, rest) = rest.split_once('-')?;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Block I/O, on both layouts.
 //!
-//! A list of limits, as it stands, is what its file is to hold afterwards: devices that the file
-//! has and the list has not are lifted. A list that is absent leaves its limits alone, and a
-//! weight of zero is the kernel's default.
+//! A list of limits is the file's full content afterwards: limits of devices that only the file has
+//! are lifted. An absent list leaves its limits unchanged, and a weight of zero is the kernel's
+//! default.
 //! Reference: kernel `cgroup-v1/blkio-controller.rst`, `cgroup-v2.rst` (io), `block/bfq-iosched`;
 //! runc's `cgroups/fs/blkio.go` and `fs2/io.go` for which file is chosen.
 
@@ -88,7 +88,7 @@ const DEVICES: &str = "blockIO.weightDevice";
 
 pub(super) fn plan_v1(io: &BlockIoResources, files: &SeenFiles<'_>, writes: &mut Vec<Write>) {
     let controller = "blkio";
-    // Which one there is depends on the scheduler of the kernel: CFQ of old, or BFQ.
+    // The scheduler of the kernel decides which file exists: CFQ's of old, or BFQ's.
     let (weight, devices, lifted, default) = if files.exists(controller, "blkio.weight") {
         ("blkio.weight", "blkio.weight_device", "0", 500)
     } else {
@@ -129,7 +129,7 @@ pub(super) fn plan_v2(
     Ok(())
 }
 
-/// The weight of the whole; zero brings back the default where there is something to bring back.
+/// The weight of the whole; zero restores the default where it was changed.
 fn plan_weight(
     weight: Option<u64>,
     (controller, file): (&'static str, &str),
@@ -149,7 +149,7 @@ fn plan_weight(
     writes.push(Write { undo, ..write(controller, file, value, WEIGHT) });
 }
 
-/// A file of one line for each device.
+/// Plans a file with one line for each device.
 fn plan_list(
     limits: Option<&Vec<Limit>>,
     (controller, file): (&'static str, &str),
@@ -217,7 +217,7 @@ fn plan_max(io: &BlockIoResources, files: &SeenFiles<'_>, writes: &mut Vec<Write
     writes.push(Write { undo, ..write("", "io.max", text(after), field) });
 }
 
-/// What a file says, by device.
+/// Reads the lines of a file, by device.
 fn lines(text: Option<String>) -> BTreeMap<Device, String> {
     let text = text.unwrap_or_default();
     let found = text.lines().filter_map(|line| line.split_once(' '));

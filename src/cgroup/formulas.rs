@@ -2,15 +2,15 @@
 //! cgroup v1's numbers in cgroup v2's terms.
 //!
 //! Runtimes turn CPU shares into a weight by one of two formulas: an older one along a straight
-//! line, and one that gives the default of the one for the default of the other (runc since
-//! 1.3.2, crun since 1.23). Which one made a container's weight shows in the weight itself.
+//! line, and one that maps the default of v1 to that of v2 (runc since 1.3.2, crun since 1.23). A
+//! container's weight shows which one made it.
 //! Reference: release notes of runc and crun.
 
 /// The least and the most that a share can be.
 const SHARES: (u64, u64) = (2, 262_144);
 
-/// The weight for `shares`, by the formula that made the present weight, `now`, of one of
-/// `before`; by the newer one where that does not show.
+/// The weight for `shares`, by the formula that made the present weight, `now`, of one of `before`;
+/// by the newer one if that does not show.
 pub(super) fn weight(shares: u64, before: &[u64], now: Option<u64>) -> u64 {
     let by = |formula: fn(u64) -> u64| before.iter().any(|shares| Some(formula(*shares)) == now);
     if by(linear) && !by(curved) { linear(shares) } else { curved(shares) }
@@ -68,7 +68,7 @@ mod tests {
         for now in [12, 27] {
             assert_eq!(weight(512, &[300, 700], Some(now)), 20, "{now}");
         }
-        // The new one makes 39 of 300, what the old one makes of 1024.
+        // The new formula makes 39 of 300; the old one makes 39 of 1024.
         for (before, now) in
             [(&[][..], None), (&[2], Some(1)), (&[1024], Some(77)), (&[300, 1024], Some(39))]
         {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the machines that build this lack (huge pages of v1, real-time groups, disks on v2,
-//! resctrl): the exact writes, on trees of plain files behind the door of D18. Each says so, for
-//! no kernel has agreed to them.
+//! Features that the build machines lack (huge pages of v1, real-time groups, disks on v2,
+//! resctrl): the exact writes, on trees of plain files behind the door of D18. Each test prints
+//! that no kernel has accepted them.
 
 use serde_json::{Value, json};
 
 use super::tests::{CgroupTree, map};
 use super::{Around, carry_out, plan, resctrl};
 
-/// What changes, the resources, and the files with what was written last.
+/// The case's name, the resources, and the files with the value written last.
 type Case = (&'static str, Value, Vec<(&'static str, &'static str)>);
 
 #[expect(clippy::print_stderr, reason = "a gap is said")]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where a container's cgroups are: by its init process, and by its runtime's state where that
-//! has them.
+//! Finds a container's cgroups: by its init process, and by its runtime's state where that names
+//! them.
 //!
 //! An init process may have moved itself below the cgroup that its runtime made (systemd in a
 //! container does): the runtime's record counts if the process is at or below it, and nothing is
@@ -18,10 +18,10 @@ use crate::presence::{self, IfThere};
 
 use super::CgroupFiles;
 
-/// The controllers that are written to.
+/// The controllers whose files are written.
 const WRITTEN: [&str; 8] = ["", "blkio", "cpu", "cpuset", "devices", "hugetlb", "memory", "pids"];
 
-/// Which of the two kinds of cgroups has the controllers.
+/// The kind of cgroups that has the controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// v1, or hybrid.
@@ -30,7 +30,7 @@ pub(crate) enum Layout {
     V2,
 }
 
-/// Where the kernel shows cgroups on this host.
+/// The mount points of cgroups on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mounts {
     layout: Layout,
@@ -39,10 +39,10 @@ pub(crate) struct Mounts {
 }
 
 impl Mounts {
-    /// Reads them.
+    /// Reads the mount points.
     ///
     /// # Errors
-    /// Fails where there are none.
+    /// Fails where cgroups are not mounted.
     pub(crate) fn read(host: &Host) -> Result<Self> {
         let path = host.path("/proc/self/mountinfo");
         let text = files::read_kernel(&path).doing(|| format!("reading {}", path.display()))?;
@@ -65,7 +65,7 @@ impl Mounts {
                         v1.entry(controller.to_owned()).or_insert_with(|| place.clone());
                     }
                 }
-                // Beside v1 it is mounted elsewhere, for systemd, and has no controllers.
+                // Beside v1 it has another mount, for systemd, and no controllers.
                 "cgroup2" if v2.is_none() => v2 = Some(place),
                 _ => {}
             }
@@ -90,7 +90,7 @@ pub(crate) struct Cgroups {
 }
 
 impl Cgroups {
-    /// Finds those of the process `pid`; `told` is what its runtime recorded, by controller.
+    /// Finds the cgroups of the process `pid`; `told` is its runtime's record, by controller.
     ///
     /// # Errors
     /// Fails when the process is gone, or is not where its runtime put it.
@@ -133,7 +133,7 @@ impl Cgroups {
         Ok(Self { layout: mounts.layout, dirs })
     }
 
-    /// Those at `path` of every hierarchy, where an engine makes a pod's: there need be no process.
+    /// The cgroups at `path` of every hierarchy, as an engine's pod has them: without a process.
     pub(crate) fn at(host: &Host, mounts: &Mounts, path: &str) -> Option<Self> {
         let below = below(Path::new(path), Path::new("/"))?;
         let place = |(_root, at): &(PathBuf, PathBuf)| host.path(at.join(&below));
@@ -141,7 +141,7 @@ impl Cgroups {
         Some(Self { layout: mounts.layout, dirs: dirs.collect() })
     }
 
-    /// Which kind it has.
+    /// The kind of cgroups.
     pub(crate) fn layout(&self) -> Layout {
         self.layout
     }
@@ -151,15 +151,15 @@ impl Cgroups {
         self.dirs.get(controller).map(PathBuf::as_path)
     }
 
-    /// Whether systemd manages it: then it is systemd's to write (D22).
+    /// Whether systemd manages it: then only systemd writes it (D22).
     pub(crate) fn is_scope(&self) -> bool {
         let is_scope =
             |dir: &PathBuf| dir.extension().is_some_and(|e| e == "scope" || e == "slice");
         self.dirs.values().any(is_scope)
     }
 
-    /// Whether a controller's folder is that of `other`, or holds it: then others than the
-    /// container's processes would be limited with it.
+    /// Whether a controller's folder is `other`'s, or holds it: then the limits would apply to more
+    /// than the container's processes.
     pub(crate) fn holds(&self, other: &Self) -> bool {
         WRITTEN.iter().any(|name| match (self.dirs.get(*name), other.dirs.get(*name)) {
             (Some(dir), Some(other)) => other.starts_with(dir),
@@ -167,14 +167,14 @@ impl Cgroups {
         })
     }
 
-    /// Whether it is still there; also while that cannot be known.
+    /// Whether it still exists; true while that cannot be known.
     pub(crate) fn exists(&self) -> bool {
         self.dirs.values().all(|dir| presence::is_dir(dir).unwrap_or(true))
     }
 
     /// Whether its processes are frozen, here or by a cgroup above.
     pub(crate) fn is_frozen(&self) -> bool {
-        // It names a failure, and decides nothing.
+        // The answer explains a failure, and decides nothing.
         let text = |controller, file| self.text(controller, file).or_absent().flatten();
         match self.layout {
             Layout::V1 => text("freezer", "freezer.state").is_some_and(|text| text != "THAWED"),
@@ -205,7 +205,7 @@ impl CgroupFiles for Cgroups {
     }
 }
 
-/// `path` below a mount's root, relative; a path out of it cannot be reached.
+/// `path` below a mount's root, relative; `None` for a path outside of it.
 fn below(path: &Path, root: &Path) -> Option<PathBuf> {
     let below = path.strip_prefix(root).ok()?;
     let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A running container into another group of resctrl: its threads, one by one, as the kernel
+//! Moves a running container into another group of resctrl: its threads one by one, as the kernel
 //! takes them.
 //!
 //! A thread that starts meanwhile is in its parent's group: the tasks are read again until no new
@@ -20,7 +20,7 @@ use crate::presence::{self, IfThere};
 
 use super::Cgroups;
 
-/// How often it is looked for new threads; then the container forks faster than it can be moved.
+/// Rounds of looking for new threads; after these, the container forks faster than it can be moved.
 const ROUNDS: usize = 20;
 
 /// Controllers whose folder shows the container's processes, the likeliest to have one first.
@@ -29,7 +29,7 @@ const SHOWN_BY: [&str; 4] = ["pids", "memory", "cpu", ""];
 /// Puts all threads of `cgroups` into the group in the folder `group`.
 ///
 /// # Errors
-/// Says in one line what the kernel did not take; some threads may have moved then.
+/// The kernel's refusal in one line; some threads may have moved then.
 pub(crate) fn enter(host: &Host, cgroups: &Cgroups, group: &Path) -> Result<(), String> {
     let path = host.path(group.join("tasks"));
     let mut options = std::fs::OpenOptions::new();
@@ -47,7 +47,7 @@ pub(crate) fn enter(host: &Host, cgroups: &Cgroups, group: &Path) -> Result<(), 
             }
             is_done = false;
             match tasks.write_all(format!("{thread}\n").as_bytes()) {
-                // It has ended.
+                // The thread has ended.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                 Err(error) => return Err(said(&error)),
                 Ok(()) => {}
@@ -60,7 +60,7 @@ pub(crate) fn enter(host: &Host, cgroups: &Cgroups, group: &Path) -> Result<(), 
     Err(format!("{}: its processes are made faster than they can be moved", group.display()))
 }
 
-/// The group that a process is in, below `resctrl`; `None` where the kernel does not say.
+/// The group of a process, below `resctrl`; `None` where the kernel does not show it.
 pub(crate) fn group_of(host: &Host, resctrl: &Path, pid: u32) -> Option<PathBuf> {
     let text =
         files::read_kernel(&host.path(format!("/proc/{pid}/cpu_resctrl_groups"))).or_absent()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writing what was decided: in order, and all of it or nothing.
+//! Writes values to cgroup files: in order, and all of them or none.
 //!
 //! A file is opened without being made and without following a link. When the kernel refuses a
 //! value, everything that was written before is put back, last first.
@@ -29,26 +29,26 @@ pub(crate) struct AppliedWrite {
     pub after: String,
 }
 
-/// A write that the kernel did not take; nothing is written then.
+/// A write that the kernel refused; nothing is written then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WriteError {
     /// Path of the resource.
     pub field: String,
-    /// What happened, in one line.
+    /// The failure, in one line.
     pub why: String,
 }
 
 /// Writes everything, or nothing.
 ///
 /// # Errors
-/// Says which value was not taken.
+/// Names the value that was refused.
 pub(crate) fn carry_out(
     cgroups: &Cgroups,
     writes: &[Write],
 ) -> Result<Vec<AppliedWrite>, WriteError> {
     let mut done: Vec<(&Write, String)> = Vec::new();
     for write in writes {
-        // What is not known could not be put back.
+        // A value that cannot be read could not be put back.
         let before = match cgroups.text(write.controller, &write.file) {
             // Files that are only written, such as devices.allow.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
@@ -89,13 +89,13 @@ fn read(cgroups: &Cgroups, write: &Write) -> Option<String> {
     cgroups.text(write.controller, &write.file).or_absent().flatten()
 }
 
-/// Whether the file may be the outcome of the write; false only where it surely says otherwise.
-/// Kernels write lists of CPUs and bytes in their own way, and a weight has two formulas.
+/// Whether the file may be the outcome of the write; false only if it surely is not. Kernels write
+/// lists of CPUs and bytes in their own way, and a weight has two formulas.
 pub(crate) fn may_read_as(cgroups: &Cgroups, write: &Write) -> bool {
     let Some(text) = read(cgroups, write) else { return true };
     match write.file.as_str() {
         "pids.max" => text == write.value,
-        // crun leaves the file alone where a quota goes.
+        // crun leaves the file unchanged where a quota is removed.
         "cpu.max" => text == write.value || write.value.starts_with("max"),
         "memory.max" | "memory.low" => text == write.value || is_rounded(&text, &write.value),
         "cpuset.cpus" | "cpuset.mems" => match (members(&text), members(&write.value)) {
@@ -124,8 +124,8 @@ pub(crate) fn reads_as(cgroups: &Cgroups, write: &Write) -> bool {
 /// Limits are rounded down to a page, which has 64 KiB on some machines.
 const LARGEST_PAGE: u64 = 64 << 10;
 
-/// Whether the kernel's number of bytes is what it makes of the wanted one; below zero is no limit,
-/// which v1 says as its largest number.
+/// Whether the kernel rounded the wanted number of bytes to this one; below zero lifts the limit,
+/// which v1 shows as its largest number.
 fn is_rounded(now: &str, wanted: &str) -> bool {
     match (now.parse::<u64>(), wanted.parse::<u64>()) {
         (Ok(now), Ok(wanted)) => now <= wanted && wanted - now < LARGEST_PAGE,
@@ -134,7 +134,7 @@ fn is_rounded(now: &str, wanted: &str) -> bool {
     }
 }
 
-/// The numbers of a list such as `0-3,7`; none where it is odd.
+/// The numbers of a list such as `0-3,7`; `None` for any other form.
 pub(crate) fn members(list: &str) -> Option<BTreeSet<u16>> {
     let mut found = BTreeSet::new();
     for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -162,7 +162,7 @@ fn put(cgroups: &Cgroups, write: &Write) -> Result<(), String> {
     Ok(())
 }
 
-/// A value of several lines is several settings of one file: each is a write of its own.
+/// Writes each line of a value separately: each is a setting of the file.
 fn put_lines(path: &Path, value: &str) -> Result<(), String> {
     let mut options = std::fs::OpenOptions::new();
     let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
@@ -171,7 +171,7 @@ fn put_lines(path: &Path, value: &str) -> Result<(), String> {
     let mut file = options.open(path).map_err(said)?;
     let mut lines = value.split('\n').filter(|line| !line.is_empty()).peekable();
     if lines.peek().is_none() {
-        // What was empty, such as a cpuset of v2, is emptied by an empty line.
+        // An empty line empties a file that was empty before, such as a cpuset of v2.
         return file.write_all(b"\n").map_err(said);
     }
     lines.try_for_each(|line| file.write_all(format!("{line}\n").as_bytes()).map_err(said))

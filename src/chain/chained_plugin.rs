@@ -19,15 +19,15 @@ use crate::config::{Config, OnFailure, PluginSettings};
 use crate::error::{Error, quoted};
 use crate::plugin::{Event, Outcome, Plugin, Policy};
 
-/// Time-outs in a row after which a plugin that stays connected is not waited for any more, until
-/// something comes from it. NRI: the reference waits its full time-out each time (BUG-48).
+/// Consecutive time-outs after which the daemon no longer waits for a connected plugin, until it
+/// sends something. NRI: the reference waits its full time-out each time (BUG-48).
 const HANGING_STRIKES: u32 = 3;
 
-/// How long a hanging plugin is left alone: one that lost a request may never send another frame
-/// unasked.
+/// The time that a hanging plugin is not called: one that lost a request may never send another
+/// frame unasked.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// Unknown fields of one plugin that are logged, so that numbers made up at random end.
+/// Unknown fields of one plugin that are logged, so that random numbers cannot flood the log.
 const REPORTED_UNKNOWN: usize = 1000;
 
 /// Why a request failed, as `replay` names it.
@@ -60,13 +60,13 @@ impl Cause {
 pub struct PluginFailure {
     /// `NN-name`.
     pub plugin: String,
-    /// What kind of failure it is.
+    /// The kind of failure.
     pub cause: Cause,
     /// One line that names the plugin and, if its reply is missing, the request.
     pub text: String,
     /// The field that it may not set, or that another plugin has set; NRI's name of it.
     pub field: Option<NriField>,
-    /// The rule that it went against.
+    /// The rule that refused it.
     pub against: Option<Box<RuleNote>>,
 }
 
@@ -77,12 +77,12 @@ impl fmt::Display for PluginFailure {
 }
 
 impl PluginFailure {
-    /// A failure that is about no field.
+    /// A failure without a field.
     pub fn new(plugin: impl Into<String>, cause: Cause, text: impl Into<String>) -> Self {
         Self { plugin: plugin.into(), cause, text: text.into(), field: None, against: None }
     }
 
-    /// The line for the operator, with what the audit log says of it.
+    /// The line for the operator, with the plugin, field and rule for the audit log.
     pub(crate) fn into_error(self) -> Error {
         let error = Error::new(quoted(&self.text)).by(self.plugin);
         let error = match self.field {
@@ -95,7 +95,7 @@ impl PluginFailure {
         }
     }
 
-    /// An answer that does not go together with the others.
+    /// The failure of an answer that conflicts with others.
     pub fn from_merge_error(plugin: &str, error: &MergeError) -> Self {
         let (cause, field, against) = match error {
             MergeError::NotAllowed { field, .. } => (Cause::Refused, Some(*field), None),
@@ -115,13 +115,13 @@ impl PluginFailure {
 pub enum PluginReply<T> {
     /// It answered.
     Answer(T),
-    /// It did not reply, and the request goes on without it; the reason, without its name.
+    /// It did not reply, and the request continues without it; the reason, without its name.
     Skipped(String),
     /// The request fails.
     Refusal(PluginFailure),
 }
 
-/// What the operator's settings come to for one plugin. A reload replaces them as a whole.
+/// The operator's settings for one plugin. A reload replaces them as a whole.
 #[derive(Debug, Clone)]
 struct Terms {
     policy: Policy,
@@ -136,7 +136,7 @@ impl Terms {
         let rights = Rights::from_names(allow, &settings.deny);
         Self {
             policy: plugin.policy(settings),
-            // A field name that does not exist must not let everything pass: it refuses.
+            // A field name that does not exist must not permit everything: it refuses.
             rights: rights.map(Rc::new).map_err(|error| {
                 format!("{error} (names are those of NRI, like Env, Mounts or OciHooks)")
             }),
@@ -145,7 +145,7 @@ impl Terms {
     }
 }
 
-/// What was counted of a plugin, for a program that goes on with it.
+/// A plugin's counters, saved for the next program.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct SavedCounts {
     requests: u64,
@@ -169,7 +169,7 @@ pub struct ChainedPlugin {
     requests: Cell<u64>,
     timeouts: Cell<u64>,
     failures: Cell<u64>,
-    /// When (Unix time in nanoseconds) and what.
+    /// Unix time in nanoseconds, and the failure.
     last_failure: RefCell<Option<(i64, String)>>,
     /// Unix time in nanoseconds, 0 if it is not known.
     connected_at: Cell<i64>,
@@ -202,7 +202,7 @@ impl ChainedPlugin {
         }
     }
 
-    /// The same, while a mistake in the operator's settings leaves its rights unknown: it may
+    /// Marks the plugin's rights as unknown because of a mistake in the operator's settings: it may
     /// refuse requests, and its changes are dropped.
     #[must_use]
     pub fn with_unknown_rights(self, mistake: Option<&str>) -> Self {
@@ -211,8 +211,8 @@ impl ChainedPlugin {
         self
     }
 
-    /// Applies the operator's settings for this plugin as a reloaded configuration has them. A
-    /// request under way finishes by those that it began with.
+    /// Applies the operator's settings for this plugin from a reloaded configuration. A request
+    /// under way keeps its former settings.
     pub fn reconfigure(&self, config: &Config) {
         let settings = config.plugin(self.plugin.index(), self.plugin.name());
         self.plugin.apply(&settings, Some(config.request_timeout));
@@ -233,7 +233,7 @@ impl ChainedPlugin {
         }
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub fn save_counts(&self) -> SavedCounts {
         SavedCounts {
             requests: self.requests.get(),
@@ -245,7 +245,7 @@ impl ChainedPlugin {
         }
     }
 
-    /// Goes on counting.
+    /// Continues with saved counters.
     pub fn resume_counts(&self, saved: SavedCounts) {
         self.requests.set(saved.requests);
         self.timeouts.set(saved.timeouts);
@@ -277,7 +277,7 @@ impl ChainedPlugin {
         self.failures.get()
     }
 
-    /// The last of them: when (Unix time in nanoseconds) and what.
+    /// The last failure: its Unix time in nanoseconds and text.
     pub fn last_failure(&self) -> Option<(i64, String)> {
         self.last_failure.borrow().clone()
     }
@@ -287,8 +287,8 @@ impl ChainedPlugin {
         self.connected_at.get()
     }
 
-    /// Logs fields of its replies that this version does not know, each once as long as it is
-    /// connected. Returns those that are new.
+    /// Logs fields of its replies that this version does not know, each once per connection.
+    /// Returns the new ones.
     pub fn report_unknown(&self, fields: &[String]) -> Vec<String> {
         let mut reported = self.reported_unknown.borrow_mut();
         let mut new = Vec::new();
@@ -321,7 +321,7 @@ impl ChainedPlugin {
         self.strikes.get() >= HANGING_STRIKES
     }
 
-    /// What it may set.
+    /// The plugin's rights.
     ///
     /// # Errors
     /// Fails when the operator's settings name a field that does not exist.
@@ -357,7 +357,7 @@ impl ChainedPlugin {
         }
     }
 
-    /// Whether it timed out so often in a row that waiting again is in vain. A frame from it ends
+    /// Whether it timed out so often in a row that waiting for it has no use. A frame from it ends
     /// that, and so does [`RETRY_AFTER`].
     fn is_hanging(&self) -> bool {
         let since = self.struck_at.get().map_or(Duration::ZERO, |at| at.elapsed());
@@ -428,7 +428,7 @@ impl ChainedPlugin {
     }
 }
 
-/// Logs what the replies to one request had that this version does not know: plugin and field.
+/// Logs unknown fields in the replies to one request: plugin and field.
 pub(super) fn report_unknown(members: &[Rc<ChainedPlugin>], unknown: &[(String, String)]) {
     for (plugin, field) in unknown {
         if let Some(member) = members.iter().find(|member| member.id() == *plugin) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CreateContainer through the chain: every plugin sees what those before it did, then the
-//! validators see it all.
+//! CreateContainer through the chain: every plugin sees the changes of the earlier ones, then the
+//! validators see the result.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Participants<'_> {
 pub trait ChainObserver {
     /// The container as the plugins so far have left it (decision D15).
     fn container_changed(&self, _container: &api::Container) {}
-    /// A plugin was left out; why.
+    /// A plugin was left out, for this reason.
     fn skipped(&self, _plugin: &str, _why: &str) {}
 }
 
@@ -51,13 +51,13 @@ impl ChainObserver for () {}
 /// A request that failed in the chain.
 #[derive(Debug)]
 pub struct ChainError {
-    /// Why.
+    /// The reason.
     pub failure: PluginFailure,
-    /// How many subscribers had been asked by then.
+    /// The number of subscribers asked by then.
     pub asked: usize,
 }
 
-/// A response above so many bytes is merged on another thread: the daemon has one for all requests.
+/// Bytes of a response above which another thread merges it: the daemon has one for all requests.
 pub(crate) const SMALL: u64 = 64 << 10;
 
 /// Merges one plugin's response, on this thread if that takes no time.
@@ -84,9 +84,9 @@ async fn merge(
 /// The injections of one request on its way through the chain.
 struct Injecting<'a> {
     scope: &'a RuleScope<'a>,
-    /// Those that are not merged yet, in order.
+    /// The injections that are not merged yet, in order.
     left: &'a [Injected],
-    /// The others, with what each may set.
+    /// The merged ones, with their rights.
     done: Vec<(String, Rights)>,
 }
 
@@ -109,7 +109,7 @@ impl Injecting<'_> {
         Ok(creation)
     }
 
-    /// What gives way and did not have to is set now.
+    /// Sets the values of injections that give way, where no other value stands.
     fn settle(&self, creation: Creation) -> Result<Creation, PluginFailure> {
         let settled = creation.settle();
         settled.map_err(|error| {
@@ -120,7 +120,7 @@ impl Injecting<'_> {
     }
 }
 
-/// Checks once more, of everything together, that each owner may set what it owns.
+/// Checks once more, of all responses together, that each owner may set its fields.
 fn check_owned<'o>(
     creation: &Creation,
     owners: impl Iterator<Item = (String, &'o Rights)>,
@@ -188,7 +188,7 @@ pub async fn create(
     check_owned(&creation, owners).map_err(|failure| ChainError { failure, asked })?;
     if !validators.is_empty() || participants.builtin.enable {
         // NRI: the reference also lists plugins that did not reply, so that a required plugin
-        // counts as present although it had no say (BUG-24).
+        // counts as present although it was not consulted (BUG-24).
         let consulted = participants
             .registered
             .iter()

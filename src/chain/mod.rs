@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One request through several plugins, in index order, and the result of their replies and of
-//! those that are missing.
+//! Sends one request through several plugins, in index order, and merges their replies; missing
+//! replies follow the policies.
 //!
 //! The daemon asks for containers, `replay` for a script; the caller chooses the subscribers.
 //! Invariants: no lock is held across a plugin call, but that plugin's own turn, so requests about

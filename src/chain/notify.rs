@@ -23,7 +23,7 @@ pub struct Notification {
     pub root: String,
     /// UpdatePodSandbox: the overhead, and the resources asked for.
     pub resources: Option<(Option<api::LinuxResources>, Option<api::LinuxResources>)>,
-    /// The pod's engine, and whether a tenant may have written who it is, as rules go by it.
+    /// The pod's engine, and whether a tenant may have written it; rules use both.
     pub origin: (String, bool),
 }
 
@@ -34,12 +34,12 @@ impl Notification {
         Self { event, pod, container, root: String::new(), resources: None, origin }
     }
 
-    /// The same about a container below this runtime root.
+    /// Sets the runtime root of its container.
     pub fn below(self, root: &str) -> Self {
         Self { root: root.to_owned(), ..self }
     }
 
-    /// The same about a pod of this engine.
+    /// Sets the engine of its pod.
     pub fn of_engine(self, engine: &str, is_doubtful: bool) -> Self {
         Self { origin: (engine.to_owned(), is_doubtful), ..self }
     }
@@ -55,7 +55,7 @@ impl Notification {
 /// skipped.
 ///
 /// # Errors
-/// Fails with the first refusal, and how many had been asked by then.
+/// Fails with the first refusal, and the number of plugins asked by then.
 pub async fn notify_until_refused(
     subscribers: &[Rc<ChainedPlugin>],
     notification: &Notification,
@@ -71,8 +71,8 @@ pub async fn notify_until_refused(
     Ok(())
 }
 
-/// Notifies every subscriber in turn, whatever they reply: it has happened. Returns the failures.
-/// NRI: in the reference the first failure keeps it from the others (BUG-44, BUG-47).
+/// Notifies every subscriber in turn, regardless of replies: the event has happened. Returns the
+/// failures. NRI: in the reference the first failure keeps it from the others (BUG-44, BUG-47).
 pub async fn notify_all(
     subscribers: &[Rc<ChainedPlugin>],
     notification: &Notification,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operator's rules in one request: what each plugin may set, and what each validator may see.
-//! Rules are applied in `adaptation`; none is chosen here.
+//! The operator's rules in one request: the fields that each plugin may set, and the parts that
+//! each validator may see. Rules are applied in `adaptation`; none is chosen here.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -31,19 +31,19 @@ impl std::fmt::Debug for RuleScope<'_> {
 }
 
 impl<'a> RuleScope<'a> {
-    /// No rule at all.
+    /// An empty set of rules.
     pub fn none() -> Self {
         static NONE: Rules = Rules::none();
         Self { rules: &NONE, subject: None, pods: &() }
     }
 
-    /// The same rules in a request without a container of its own.
+    /// The rules for a request that is about no container.
     #[must_use]
     pub fn about_nothing(rules: &'a Rules, pods: &'a dyn PodsOfContainers) -> Self {
         Self { rules, subject: None, pods }
     }
 
-    /// What a plugin may set in the container of the request, and in those that its reply names.
+    /// The fields that a plugin may set in the request's container, and in those its reply names.
     ///
     /// # Errors
     /// Fails when the operator's settings for the plugin cannot be read.
@@ -63,13 +63,13 @@ impl<'a> RuleScope<'a> {
         Ok(Rc::new(self.rules.rights(&rights, &member.id(), self.subject, named, self.pods)))
     }
 
-    /// What an injection may set in the container of the request.
+    /// The fields that an injection may set in the container of the request.
     pub(super) fn rights_of_injection(&self, id: &str) -> Rights {
         self.rules.rights(&Rights::default(), id, self.subject, std::iter::empty(), self.pods)
     }
 
-    /// Why the reply of this plugin does not count: it is not to know of the request's container,
-    /// but knew it before the rule was there.
+    /// The reason to drop this plugin's reply: a rule hides the request's container from it, but it
+    /// knew the container before the rule.
     pub(super) fn hidden_since(&self, member: &ChainedPlugin) -> Option<String> {
         let (_, pod) = self.subject?;
         let rule = self.rules.hidden_by(&member.id(), pod)?;

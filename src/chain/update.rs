@@ -12,8 +12,8 @@ use super::chained_plugin::{ChainedPlugin, PluginFailure, PluginReply, report_un
 use super::create::{ChainError, ChainObserver};
 use super::ruled::RuleScope;
 
-/// Asks the subscribers in turn about an engine's update; each sees it with the changes of those
-/// before. `observer` is called for plugins that were skipped.
+/// Asks the subscribers in turn about an engine's update; each sees the changes of the earlier
+/// ones. `observer` is called for plugins that were skipped.
 ///
 /// # Errors
 /// Fails with the first plugin that refuses, conflicts, or does not reply where its policy refuses.
@@ -50,7 +50,7 @@ pub async fn update(
     Ok(updated)
 }
 
-/// Notifies every subscriber in turn that a container has stopped, whatever the others reply, and
+/// Notifies every subscriber in turn that a container has stopped, regardless of replies, and
 /// collects the updates of other containers that they ask for. Returns the failures as well.
 pub async fn stop(
     subscribers: &[Rc<ChainedPlugin>],

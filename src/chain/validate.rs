@@ -2,8 +2,8 @@
 //! ValidateContainerAdjustment: every validator at once, and each must agree.
 //!
 //! Fail-closed: a validator that was active when the request began and does not answer fails the
-//! create, whatever the policies say. NRI: the reference lets such a create pass (BUG-27), and
-//! reports whichever of several refusals comes first (BUG-26).
+//! create under any policy. NRI: the reference lets such a create pass (BUG-27), and reports any
+//! one of several refusals (BUG-26).
 
 use std::rc::Rc;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Properties of every reading of a mutated configuration: each process that reads it comes to the
-//! same settings, and what a reload refuses changes none.
+//! Properties of every reading of a mutated configuration: all processes that read it get the same
+//! settings, and a refused reload changes none.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -37,7 +37,7 @@ const VALID: [&str; 23] = [
     "commands = [\"/bin/*\"]",
 ];
 
-/// What an operator's slip or an earlier version may put into a file.
+/// Lines that an operator's slip or an earlier version may put into a file.
 const SLIPS: [&str; 35] = [
     "[[rules]]",
     "[[exec_rules]]",
@@ -156,7 +156,7 @@ impl Place {
         crate::files::replace(&self.0.path().join(SNAPSHOT), text.as_bytes()).unwrap();
     }
 
-    /// What the TOML parser alone makes of these lines.
+    /// Parses these lines with the TOML parser alone.
     fn parse(&self, lines: &[String]) -> (Config, Vec<Problem>) {
         let (mut config, mut problems) = (Config::default(), Vec::new());
         let file = self.file().display().to_string();
@@ -194,7 +194,7 @@ proptest! {
         let is_refused = worst >= Some(Consequence::KeepsLast);
         let refuses_creates = worst >= Some(Consequence::RefusesCreates);
 
-        // A daemon lives: a reload, `check` and the wrapper use what `load` gives.
+        // With a living daemon, a reload, `check` and the wrapper use the result of `load`.
         let loaded = place.load(&lines);
         prop_assert_eq!(&loaded.problems, &problems);
         prop_assert_eq!(loaded.refusal().is_some(), is_refused);
@@ -203,7 +203,7 @@ proptest! {
         prop_assert_eq!(&without_error(&loaded.config), in_force);
         prop_assert_eq!(loaded.for_next_program().config, in_force.clone());
 
-        // None has ever read a valid one: its start finds the same errors, and decides as they say.
+        // No daemon has ever read a valid one: its start finds the same errors and decides by them.
         let started = fresh.load(&lines);
         let consequences = |problems: &[Problem]| -> Vec<Consequence> {
             problems.iter().map(|problem| problem.consequence).collect()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which keys differ between two readings of the configuration files, and what makes each new value
-//! take effect. Nothing here reads a file.
+//! Finds the keys that differ between two readings of the configuration files, and the step that
+//! makes each new value take effect. Nothing here reads a file.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ pub(crate) struct ChangedKey {
     /// Its value in TOML, or its default; none where it has neither.
     pub before: Option<String>,
     pub after: Option<String>,
-    /// What makes the new value take effect.
+    /// The step that makes the new value take effect.
     pub effect: Effect,
 }
 
@@ -58,7 +58,7 @@ fn known(dotted: &str) -> Option<&'static Key> {
     })
 }
 
-/// The default, written as [`settings`] writes values. A key of one plugin may have another one, by
+/// The default, in the form of [`settings`]. A key of one plugin may have another default, by
 /// `[plugin."*"]`.
 fn default(key: &Key) -> Option<String> {
     if key.default.is_empty() || key.path.contains('*') {

@@ -14,7 +14,7 @@ const UNITS: [(&str, f64); 7] = [
     ("h", 3600.0),
 ];
 
-/// Reads a Go-style duration; `None` when it is none, negative or absurdly long.
+/// Reads a Go-style duration; `None` when it is malformed, negative or absurdly long.
 pub(crate) fn parse(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);

@@ -26,7 +26,7 @@ pub struct ExecRuleSection {
     pub users: Vec<String>,
     /// Only these programs; empty = any.
     pub commands: Vec<String>,
-    /// The process is permitted; else it is refused.
+    /// Whether the process is permitted; else it is refused.
     pub allow: bool,
     /// Whether it is enforced.
     pub mode: RuleMode,
@@ -48,7 +48,7 @@ impl ListedSection for ExecRuleSection {
         &mut self.name
     }
 
-    /// Without any condition it refuses everything.
+    /// A rule without conditions, which refuses everything.
     fn closed(name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::default() }
     }
@@ -85,7 +85,7 @@ fn read_users(value: &Value) -> Result<Vec<String>, Mistake> {
     }
 }
 
-/// Patterns of programs. One that is not in the form of what it is compared with would match nothing.
+/// Reads patterns of programs, and refuses one that could match no program's path.
 fn read_commands(value: &Value) -> Result<Vec<String>, Mistake> {
     let patterns = read_patterns(value)?;
     for entry in &patterns {

@@ -49,7 +49,7 @@ pub(crate) const FIELDS: [&str; 40] = [
     "MemoryPolicy",
 ];
 
-/// Whether plugins can set a field of that name; else what is wrong, with the nearest name.
+/// Whether plugins can set a field of that name; else the mistake, with the nearest name.
 pub(super) fn check_field(name: &str) -> Result<(), std::borrow::Cow<'static, str>> {
     if FIELDS.contains(&name) {
         return Ok(());

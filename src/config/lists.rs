@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lists of tables that a configuration file may have, such as `[[rule]]`: a row for each. The
-//! parser, what protects, the suggestions and `docs/config.md` are derived from it. It reads no file.
+//! The lists of tables that a configuration file may have, such as `[[rule]]`. Parser, protections,
+//! suggestions and `docs/config.md` are derived from these rows. It reads no file.
 
 use toml_edit::{ArrayOfTables, Value};
 
@@ -11,7 +11,7 @@ use super::settings::{Config, Consequence};
 use super::spelling::nearest;
 use super::tables::ListedSection;
 
-/// Something wrong in a table, with the offset of its place.
+/// A mistake in a table, with the offset of its place.
 pub(super) struct TableMistake {
     pub(super) at: usize,
     pub(super) what: String,
@@ -38,14 +38,14 @@ pub(super) struct TableList {
     pub(super) protects: bool,
     pub(super) read: ReadTables,
     pub(super) add_plain: AddPlain,
-    /// What holds while the files that have such tables cannot be read: nothing is known of what they
-    /// permit.
+    /// Closes the list while the files that have such tables cannot be read, since their
+    /// permissions are unknown.
     pub(super) close: fn(&mut Config),
     /// Its keys, for `docs/config.md`.
     pub(super) markdown: fn() -> String,
 }
 
-/// Every list of tables there is.
+/// All lists of tables.
 pub(super) static LISTS: &[TableList] = &[
     protecting::<RuleSection>(rules::markdown),
     protecting::<ExecRuleSection>(exec_rules::markdown),

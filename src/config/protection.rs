@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What protects containers, that is, what refuses them while plugins cannot be asked. If anything does,
+//! Protections of containers: they refuse creates while plugins cannot be asked. If there is one,
 //! containers must not be created without the daemon.
 //!
 //! Most protections are in the configuration. Only the daemon knows plugins that validate, or that
@@ -12,15 +12,15 @@ use crate::presence::{self, IfThere};
 
 use super::settings::{Config, OnFailure};
 
-/// The longest list of plugins that is read.
+/// Plugins of the list that are read at most.
 const LISTED_PLUGINS_LIMIT: usize = 1000;
 
-/// One thing that protects containers.
+/// A setting or plugin that protects containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Protection {
-    /// What it is, as a clause: "plugin policy is required".
+    /// Its description as a clause: "plugin policy is required".
     pub what: String,
-    /// The plugin that only has to be there. A pod that is excused from it needs no daemon.
+    /// The plugin that is only required to be there. A pod that is exempt from it needs no daemon.
     pub required: Option<String>,
 }
 
@@ -35,9 +35,9 @@ impl Protection {
 }
 
 impl Config {
-    /// What the configuration protects containers with; mostly nothing.
+    /// The protections in the configuration; mostly none.
     pub fn protections(&self) -> Vec<Protection> {
-        // Whatever was meant to protect, a mistake is in its way.
+        // A mistake may hide a setting that was meant to protect.
         let mut found: Vec<Protection> =
             self.unreliable().into_iter().map(Protection::other).collect();
         for (name, settings) in &self.plugins {
@@ -59,13 +59,13 @@ impl Config {
         found
     }
 
-    /// What is wrong with what protects, as a clause.
+    /// The mistake in a protecting setting, as a clause.
     pub fn unreliable(&self) -> Option<String> {
         let mistake = self.protection_error.as_ref()?;
         Some(format!("the configuration has an error: {mistake}"))
     }
 
-    /// The same, and the plugins that the last daemon had connected when it went.
+    /// The protections, with the plugins that were connected to the last daemon.
     pub fn protections_without_daemon(&self) -> Vec<Protection> {
         let mut found = self.protections();
         let path = self.protecting_plugins();
@@ -82,8 +82,8 @@ impl Config {
         found
     }
 
-    /// The daemon's list of connected plugins that protect containers on their own account: a
-    /// line such as `10-judge validates adjustments` for each.
+    /// The daemon's list of connected plugins that protect containers by themselves: a line such as
+    /// `10-judge validates adjustments` for each.
     pub fn protecting_plugins(&self) -> PathBuf {
         self.run_dir.join("protecting-plugins")
     }

@@ -15,12 +15,12 @@ use super::tables::{ListKey, ListedSection, list_keys};
 
 /// Every field, in `allow` and `deny` of a rule.
 pub(crate) const EVERY_FIELD: &str = "*";
-/// Begins the name of an injection where a rule lists plugins: `inject:NAME`.
+/// The prefix of an injection where a rule lists plugins: `inject:NAME`.
 pub(crate) const INJECTIONS: &str = "inject:";
 /// The right to have a container evicted, beside the fields.
 pub(crate) const EVICTION: &str = "Eviction";
 
-/// What happens if a plugin does what a rule does not permit.
+/// The reaction to a plugin's request that a rule does not permit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RuleMode {
     /// It is refused.
@@ -45,7 +45,7 @@ pub struct RuleSection {
     pub deny: Vec<String>,
     /// Whether it is enforced.
     pub mode: RuleMode,
-    /// The plugins receive nothing about these pods.
+    /// Whether the plugins receive nothing about these pods.
     pub hide: bool,
 }
 
@@ -65,7 +65,7 @@ impl ListedSection for RuleSection {
         &mut self.name
     }
 
-    /// Nothing is known of what it permits.
+    /// A rule whose permissions are unknown: it hides everything.
     fn closed(name: &str) -> Self {
         Self { name: name.to_owned(), hide: true, ..Self::default() }
     }

@@ -10,7 +10,7 @@ use super::spelling::nearest;
 use crate::engine::EngineKind;
 use crate::glob;
 
-/// A wrong value, in words.
+/// A description of a wrong value.
 pub(super) type Mistake = Cow<'static, str>;
 
 /// The longest name of a rule, an injection or a promise, in characters.
@@ -100,7 +100,7 @@ pub(super) fn read_name(value: &Value) -> Result<String, Mistake> {
     Ok(name.to_owned())
 }
 
-/// A pattern that can match nothing would make a section hold nowhere.
+/// Refuses a pattern that can match nothing: the section would hold nowhere.
 fn check_pattern(pattern: &str) -> Result<(), Mistake> {
     match glob::mistake(pattern) {
         Some(why) => Err(format!("the pattern {pattern:?} {why}").into()),
@@ -108,7 +108,7 @@ fn check_pattern(pattern: &str) -> Result<(), Mistake> {
     }
 }
 
-/// Reads patterns; a list of which nothing is left would make a section hold nowhere.
+/// Reads patterns, and refuses a list that can match nothing: the section would hold nowhere.
 pub(super) fn read_patterns(value: &Value) -> Result<Vec<String>, Mistake> {
     let entries = read_texts(value)?;
     check_patterns(entries.iter().copied())?;
@@ -126,7 +126,7 @@ pub(super) fn check_patterns<'e>(entries: impl Iterator<Item = &'e str>) -> Resu
     Ok(())
 }
 
-/// Patterns of engines' names: one that matches none of them would make a section hold nowhere.
+/// Reads patterns of engines' names, and refuses one without a match: it would hold nowhere.
 fn read_engines(value: &Value) -> Result<Vec<String>, Mistake> {
     let patterns = read_patterns(value)?;
     let names = || EngineKind::ALL.into_iter().map(EngineKind::name);

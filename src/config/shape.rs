@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The form of nested values: which members a table has, and what each may be. A value that has the
+//! The form of nested values: the members of a table, and the form of each. A value that has the
 //! form becomes JSON; each mistake has its place. Nothing here reads a file.
 
 use serde_json::{Map, Value as Json};
@@ -8,7 +8,7 @@ use toml_edit::{ArrayOfTables, Item, TableLike, Value};
 use super::lists::TableMistake;
 use super::spelling::nearest;
 
-/// What a value may be.
+/// The form of a value.
 pub(super) enum Shape {
     /// A text.
     Text,
@@ -24,7 +24,7 @@ pub(super) enum Shape {
     Truth,
     /// A table with these members.
     Table(&'static [Member]),
-    /// A table whose keys are the operator's. The second is what is wrong with a key, if anything.
+    /// A table whose keys the operator chooses. The second finds the mistake in a key.
     Map(&'static Self, fn(&str) -> Option<&'static str>),
     /// A list.
     List(&'static Self),

@@ -13,7 +13,7 @@ use crate::presence::IfThere;
 use super::settings::Config;
 use super::{Files, SNAPSHOT, reader};
 
-/// Stands before each file but the first, followed by its path; a TOML comment.
+/// Separates the files; followed by the path of the next one. A TOML comment.
 const SEPARATOR: &str = "#---- next file ----#";
 
 /// The last valid configuration.
@@ -33,7 +33,7 @@ pub(crate) fn text(files: &Files) -> String {
     parts.collect()
 }
 
-/// What the daemon of `run_dir` keeps; `None` where none has kept anything, or no text.
+/// Reads the snapshot of the daemon in `run_dir`; `None` if it is missing or not text.
 ///
 /// # Errors
 /// Fails when that cannot be known.

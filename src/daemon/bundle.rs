@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The files of a bundle (decisions D1 and D16): opening the engine's document, writing a patched
 //! one beside it, restoring the engine's, removing temporary names. The wrapper exchanges the two
-//! files; until then the bundle is as the engine wrote it.
+//! files; until then the bundle is unchanged.
 //!
 //! It never decides about the contents of a document. It imports `shared`.
 
@@ -66,7 +66,7 @@ impl Bundle {
                     original.bytes = pristine;
                     is_patched = true;
                 }
-                // Patched again, it would have everything twice.
+                // Patched again, the document would have every change twice.
                 Err(error) if error.may_pass() => {
                     return Err(error.hint("nothing was changed or started"));
                 }
@@ -186,7 +186,7 @@ impl Bundle {
     }
 }
 
-/// How often the engine's document is put back, if that fails: for two thirds of a second.
+/// Attempts to restore the engine's document if that fails: two thirds of a second.
 const ATTEMPTS: usize = 6;
 
 /// The suffix of a container's temporary file.
@@ -218,7 +218,7 @@ pub(crate) async fn restore(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// `pristine` is what the engine wrote, where another document is in its place.
+/// `pristine` is the engine's document, where another one is in its place.
 fn restore_now(record: &Container, pristine: Option<Result<Vec<u8>>>) -> Result<()> {
     let dir = match files::open_dir(Path::new(record.folder())) {
         Ok(dir) => dir,
@@ -253,7 +253,7 @@ fn write_pristine(dir: &OwnedFd, patched: &Patched, pristine: Result<Vec<u8>>) -
     let pristine = match pristine {
         Ok(pristine) => pristine,
         Err(error) if error.may_pass() => return Err(error),
-        // Lost with a run directory that was wiped.
+        // It was lost with a run directory that was wiped.
         Err(lost) => return there.map(drop).map_err(|_missing| lost),
     };
     if there.is_ok_and(|there| there.bytes == pristine) {

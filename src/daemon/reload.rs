@@ -28,10 +28,10 @@ use crate::daemon::run_dir::RunDir;
 use crate::daemon::server::http::{self, MetricsServer};
 use crate::daemon::shared::Daemon;
 
-/// How often the files are read while an error in them refuses creates.
+/// Interval at which the files are read while an error in them refuses creates.
 const FIXED_CHECK: Duration = Duration::from_millis(500);
 
-/// What a reload changes.
+/// The parts of the daemon that a reload changes.
 pub(crate) struct Reloads<'d> {
     pub(crate) daemon: &'d Rc<Daemon>,
     pub(crate) run_dir: &'d RunDir,
@@ -49,8 +49,8 @@ struct Reloaded {
 }
 
 impl Reloads<'_> {
-    /// Reloads at each hangup and at each request, one after the other. Returns when creates were
-    /// refused for an error in the files which is fixed, and only another daemon can apply them.
+    /// Reloads at each hangup and at each request, one after the other. Returns when an error in
+    /// the files that refused creates is fixed, and only another daemon can apply them.
     pub(crate) async fn serve(&self, mut hangups: Signal) {
         let Some(mut requests) = self.daemon.process.reloads.receive() else { return };
         let mut is_reported = false;
@@ -73,7 +73,7 @@ impl Reloads<'_> {
     }
 
     /// Reloads once the error that refuses creates is fixed. True if another daemon has to be
-    /// started for it, and something starts it.
+    /// started for it, and a supervisor will start it.
     async fn needs_successor(&self, is_reported: &mut bool) -> bool {
         let (loaded, now) = (self.started_with.read(), self.daemon.config());
         if loaded.refusal().is_some() {
@@ -94,7 +94,7 @@ impl Reloads<'_> {
         false
     }
 
-    /// Reads the files and puts what they say in force, or only says what would change.
+    /// Reads the files and puts them in force, or only reports the changes.
     async fn reload(&self, is_dry: bool) -> Result<Reloaded> {
         if is_dry {
             return self.check(true).map(|(reloaded, _)| reloaded);
@@ -114,7 +114,7 @@ impl Reloads<'_> {
         outcome
     }
 
-    /// What the files have that is not in force.
+    /// Compares the files with the configuration in force.
     fn check(&self, is_dry: bool) -> Result<(Reloaded, Loaded)> {
         let loaded = self.started_with.read();
         if let Some(problem) = loaded.refusal() {
@@ -187,7 +187,7 @@ impl Reloads<'_> {
         enabled::catch_up(self.daemon);
         self.started_with.put_in_force(loaded);
         self.run_dir.note_configuration(loaded);
-        // A plugin's declaration may count now, or not any more.
+        // A plugin's declaration may have begun or ceased to count.
         admission::record_protecting_plugins(self.daemon);
     }
 }

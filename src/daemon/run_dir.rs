@@ -31,7 +31,7 @@ use crate::daemon::server::session;
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::folders::WatchedFolder;
 
-/// How often the directory is checked without an event: a mount over it sends none, and the kernel
+/// Interval of the checks without an event: a mount over the directory sends none, and the kernel
 /// may have no watch left. A daemon that is started meanwhile waits longer than this.
 const CHECK: Duration = Duration::from_secs(2);
 
@@ -85,8 +85,8 @@ impl RunDir {
         self.keep_execs_file();
     }
 
-    /// Wrappers find in the run directory whether the daemon has to know of each `exec`, and in the mark
-    /// of a container what they need for it.
+    /// Writes to the run directory whether the daemon has to know of each `exec`; a container's
+    /// mark has the facts that wrappers need for it.
     fn keep_execs_file(&self) {
         let config = self.daemon.config();
         let path = config.execs_file();
@@ -143,7 +143,7 @@ impl RunDir {
         before.iter().for_each(JoinHandle::abort);
     }
 
-    /// Removes the socket's file: wrappers find no daemon here any more.
+    /// Removes the socket's file, so that wrappers find no daemon here.
     pub(crate) fn leave(&self) {
         if let Some(file) = self.socket.get() {
             file.remove(&self.daemon.config().daemon_socket());
@@ -211,7 +211,7 @@ impl RunDir {
         })
     }
 
-    /// Whether nothing of it is missing.
+    /// Whether it is complete.
     fn is_whole(&self) -> Result<bool> {
         let config = self.daemon.config();
         let run = &config.run_dir;
@@ -222,7 +222,7 @@ impl RunDir {
             && presence::is_dir(&run.join(REFUSED_DIR))?)
     }
 
-    /// Whether a wrapper found no daemon and has started another one before this one noticed.
+    /// Whether a wrapper has started another daemon before this one noticed the loss.
     fn has_another(&self) -> bool {
         matches!(self.has_lock(), Ok(false)) && sockets::is_locked(&self.daemon.config())
     }
@@ -230,7 +230,7 @@ impl RunDir {
     fn restore(&self) -> Result<()> {
         let config = &self.daemon.config();
         if !self.has_lock()? {
-            // It may be the lock of a folder that is about to vanish: then it is taken once more.
+            // It may lock a folder that is about to vanish: then it is taken once more.
             self.lock.replace(sockets::try_lock(config)?);
         }
         if !self.has_socket()? {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `adjust`: what plugins, or adjustments in a file, would make of a bundle.
+//! `adjust`: the changes that plugins, or adjustments in a file, would make to a bundle.
 //!
 //! Plugins get the events of the container's creation and of its end, so that plugins with state
-//! are as they were before. Nothing is written unless that was asked for, and then in one step.
+//! return to it. Nothing is written unless that was asked for, and then in one step.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -28,7 +28,7 @@ use super::dry_run::{DryRun, DryRunObserver, Later, now};
 use super::line::ScriptState;
 use crate::plugin::json::{read, show, show_list};
 
-/// What to print.
+/// The form of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Output {
     /// A unified diff.
@@ -49,7 +49,7 @@ pub(crate) struct AdjustOptions {
     pub id: Option<String>,
     /// Adjustments in place of plugins; `-` is standard input.
     pub apply: Option<PathBuf>,
-    /// What to print.
+    /// The form of the output.
     pub output: Output,
     /// Whether to change the bundle.
     pub write: bool,
@@ -59,7 +59,7 @@ pub(crate) struct AdjustOptions {
     pub settings: Settings,
 }
 
-/// Runs the adjustment; returns what is to be printed.
+/// Runs the adjustment; returns the output.
 ///
 /// # Errors
 /// Fails when plugins refuse, conflict or do not come, when the result cannot be applied, and
@@ -100,7 +100,7 @@ fn verdict(merged: &Merged, id: &str) -> Value {
     })
 }
 
-/// What the document becomes on this host.
+/// Applies the adjustment to the document on this host.
 fn apply(config: &Config, host: &Host, document: &[u8], merged: &Merged) -> Result<PatchedSpec> {
     let adjust = &merged.adjust;
     let blamed = |error: PatchError| blame(merged, &error);
@@ -126,8 +126,8 @@ fn apply(config: &Config, host: &Host, document: &[u8], merged: &Merged) -> Resu
     Ok(patched)
 }
 
-/// Warns about what the runtime of this machine would not honour. That is no refusal here: the
-/// bundle may be meant for another runtime.
+/// Warns about values that the runtime of this machine would not honour. A dry run does not refuse
+/// them: the bundle may be meant for another runtime.
 fn doubt(config: &Config, adjust: &api::ContainerAdjustment, names: &Resolved) {
     if !resolve::needs_runtime(adjust, names) {
         return;
@@ -191,7 +191,7 @@ fn adjustment(
     Ok((plugin, read(&document)?))
 }
 
-/// Merges them as if plugins had answered so, in the order of the file.
+/// Merges them like the answers of plugins, in the order of the file.
 fn merge(
     documents: &[(String, api::ContainerAdjustment)],
     mut creation: Creation,
@@ -208,7 +208,7 @@ fn merge(
     Ok(creation.finish())
 }
 
-/// Asks plugins on an event loop of its own.
+/// Asks plugins on a new event loop.
 fn ask(
     config: Config,
     options: &AdjustOptions,

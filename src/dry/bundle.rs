@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A bundle without an engine: its document, and the pod and container that plugins get to see
-//! for it. Writing, where it is wanted, puts the new document in place in one step.
+//! A bundle without an engine: its document, and the pod and container that plugins receive for it.
+//! If asked to, it puts the new document in place in one step.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -25,12 +25,12 @@ pub(super) struct DryRunBundle {
     original: Original,
 }
 
-/// What a bundle is, without an engine that says it.
+/// A bundle as its files describe it, without an engine.
 pub(super) struct DescribedBundle {
     pub(super) role: Role,
     pub(super) pod: api::PodSandbox,
     pub(super) container: api::Container,
-    /// The engine that its files speak for, and whether a tenant may have written who it is.
+    /// The engine that its files indicate, and whether a tenant may have written that.
     pub(super) origin: (String, bool),
 }
 
@@ -95,8 +95,8 @@ impl DryRunBundle {
         placed
     }
 
-    /// What changes, in the form of `diff -u`. A document on one line, as engines write it, is
-    /// laid out for the eye first.
+    /// The changes, in the form of `diff -u`. A document on one line, as engines write it, is
+    /// indented first.
     pub(super) fn diff(&self, new: &[u8]) -> String {
         let is_laid_out = self.document().iter().filter(|byte| **byte == b'\n').count() > 1;
         let (old, new) = if is_laid_out {

@@ -25,10 +25,10 @@ use crate::rules::{RuledPod, Rules};
 
 use super::line::ScriptState;
 
-/// How long a disconnected plugin may take to end.
+/// The time that a disconnected plugin has to end.
 const DISCONNECT_WAIT: Duration = Duration::from_secs(10);
 
-/// A value that an observer has now or later, or why there is none.
+/// A value that an observer has now or later, or the reason for having none.
 pub(super) type Later<T> = oneshot::Receiver<std::result::Result<T, String>>;
 
 /// A value that an observer has now.
@@ -112,8 +112,8 @@ impl DryRun {
         })
     }
 
-    /// Opens the plugin socket, launches the pre-installed plugins, and returns once each of
-    /// these takes part or is given up.
+    /// Opens the plugin socket, launches the pre-installed plugins, and returns once each of these
+    /// takes part or has failed.
     ///
     /// # Errors
     /// Fails when plugins cannot connect.
@@ -154,14 +154,14 @@ impl DryRun {
         active.map(|(member, _)| Rc::clone(member)).collect()
     }
 
-    /// The plugins that take part and may hear of this pod.
+    /// The plugins that take part and receive this pod's events.
     pub(super) fn registered_for(&self, pod: &RuledPod) -> Vec<Rc<ChainedPlugin>> {
         let mut members = self.registered();
         members.retain(|member| self.rules.hidden_by(&member.id(), pod).is_none());
         members
     }
 
-    /// Those of them that are subscribed to `event`.
+    /// The plugins of [`Self::registered_for`] that are subscribed to `event`.
     pub(super) fn subscribers(&self, event: Event, pod: &RuledPod) -> Vec<Rc<ChainedPlugin>> {
         let mut members = self.registered_for(pod);
         members.retain(|member| member.plugin.is_subscribed(event));
@@ -178,7 +178,7 @@ impl DryRun {
     /// The injections for a container of this pod.
     ///
     /// # Errors
-    /// Fails with one that refuses containers and cannot be done.
+    /// Fails with an impossible injection that refuses containers.
     pub(super) fn injections(
         &self,
         pod: &RuledPod,
@@ -254,7 +254,7 @@ impl DryRun {
         !self.config.disable_connections
     }
 
-    /// Which of these plugins are not synchronized; without names, whether none at all is.
+    /// The plugins of these that are not synchronized; without names, whether there is any plugin.
     pub(super) fn missing(&self, names: &[String]) -> Vec<String> {
         match names {
             [] if self.registered().is_empty() => vec!["any plugin".to_owned()],
@@ -262,7 +262,7 @@ impl DryRun {
         }
     }
 
-    /// Waits until nothing is [missing](Self::missing); false when it still is after `timeout`.
+    /// Waits until none is [missing](Self::missing); false if one still is after `timeout`.
     pub(super) async fn wait_until_present(&self, names: &[String], timeout: Duration) -> bool {
         self.wait_until(timeout, || self.missing(names).is_empty()).await
     }
@@ -359,7 +359,7 @@ impl DryRun {
         }
     }
 
-    /// Removes a plugin, reports its end, then wakes what waits for it.
+    /// Removes a plugin, reports its end, then wakes the waiting tasks.
     fn remove(&self, member: &Rc<ChainedPlugin>, reason: &str) {
         self.members.borrow_mut().retain(|(other, _)| !Rc::ptr_eq(other, member));
         self.observer.gone(&member.id(), reason);
@@ -401,7 +401,7 @@ async fn launch(dry_run: Rc<DryRun>, file: PluginFile) {
     }
 }
 
-/// A registered plugin becomes one that takes part, or goes.
+/// Lets a registered plugin take part, or removes it.
 async fn join(dry_run: &Rc<DryRun>, plugin: Plugin, launched: bool) -> Option<Rc<ChainedPlugin>> {
     let member = dry_run.add_member(plugin, launched)?;
     dry_run.observer.registered(&member.id());

@@ -23,11 +23,11 @@ pub(super) struct ScriptLine {
 pub(super) enum Command {
     State {
         snapshot: ScriptState,
-        /// It adds to the state before, in place of replacing it: a recorded state has several lines
-        /// where one would be long.
+        /// It adds to the earlier state, instead of replacing it: a recorded state has several
+        /// lines instead of a long one.
         adds: bool,
-        /// The plugins that were connected where this was recorded; none for a line written by
-        /// hand.
+        /// The plugins that were connected where this was recorded; none for a line without
+        /// recorder.
         recorded_with: Option<Vec<String>>,
     },
     Call(Box<ScriptCall>),
@@ -83,7 +83,7 @@ pub(super) struct Malformed {
     pub(super) why: String,
 }
 
-/// How long `wait` waits without a `timeout`.
+/// The time-out of a `wait` without `timeout`.
 const DEFAULT_WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reads one line.
@@ -100,7 +100,7 @@ pub(super) fn parse(text: &str) -> Result<ScriptLine, Malformed> {
     }
 }
 
-/// What is wrong with a line of a script, if anything.
+/// Checks a line of a script.
 ///
 /// # Errors
 /// One line for a person.
@@ -112,8 +112,8 @@ fn command(object: &Map<String, Value>) -> Result<Command, String> {
     const KINDS: [&str; 6] = ["answer", "call", "state", "cancel", "wait", "disconnect"];
     let kind = KINDS.into_iter().find(|kind| object.contains_key(*kind));
     let kind = kind.ok_or_else(|| format!("it must have one of: {}", KINDS.join(", ")))?;
-    // A recorder adds `at`, which distinguishes its lines from those written by hand, and to its
-    // state the plugins.
+    // A recorder adds `at`, which distinguishes its lines from other scripts', and to its state the
+    // plugins.
     let is_recorded = object.contains_key("at");
     let may = |key: &str| match kind {
         "answer" => matches!(key, "reply" | "error" | "state"),

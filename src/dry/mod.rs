@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins without a node: `replay` drives them from a script, `adjust` shows what they
-//! (or adjustments in a file) would make of a bundle, `policy` what rules say about one.
+//! Plugins without a node: `replay` drives them from a script, `adjust` applies their changes (or a
+//! file's) to a bundle, `policy` shows the rules' decisions about one.
 //!
-//! There is no container, no engine and no daemon here, and no root is needed. How plugins are
-//! asked and how answers are merged and applied is the very code that the daemon runs.
+//! It needs no container, engine, daemon or root. Plugins are asked and their answers merged and
+//! applied by the very code that the daemon runs.
 //! Reference: docs/plugins.md.
 
 mod adjust;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `policy test --bundle`: what the rules let plugins do with the container of a bundle. No plugin
-//! is started or asked, and the bundle is only read.
+//! `policy test --bundle`: the rules' decisions about the container of a bundle. No plugin is
+//! started or asked, and the bundle is only read.
 
 use std::path::Path;
 
@@ -15,8 +15,8 @@ use crate::rules::{RuledPod, Rules, report};
 
 use super::bundle::{DescribedBundle, DryRunBundle};
 
-/// What the rules say about a bundle, for these plugins, the pre-installed ones, and those that the
-/// configuration names.
+/// The rules' decisions about a bundle, for these plugins, the pre-installed and the configured
+/// ones.
 ///
 /// # Errors
 /// Fails when the bundle cannot be read.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A recording is replayed to the plugins that were connected when it was made: the first call
-//! waits for them, for a bounded time. A script written by hand has `wait` lines instead.
+//! waits for them, for a bounded time. Other scripts have `wait` lines instead.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -24,12 +24,12 @@ impl ExpectedPlugins {
         Self { timeout, names: RefCell::default() }
     }
 
-    /// Expects the plugins of a recording; `None` of a script written by hand.
+    /// Expects the plugins of a recording; `None` for any other script.
     pub(super) fn expect(&self, names: Option<Vec<String>>) {
         *self.names.borrow_mut() = names;
     }
 
-    /// The script has a `wait` of its own, which replaces this one.
+    /// Drops this wait: the script has its `wait` line.
     pub(super) fn leave_to_the_script(&self) {
         self.names.borrow_mut().take();
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `replay`: a script of requests in, one line of JSON each; what the plugins made of them out.
+//! `replay`: a script of requests in, one line of JSON each; the plugins' answers out.
 //!
 //! A call starts when its line is read, and calls run side by side. `wait` holds back the lines
-//! after it; `answer` lines, and a `cancel` of a call under way, are taken at once, whatever is
-//! held back. The first call after the state of a recording waits for the recording's plugins.
+//! after it; `answer` lines, and a `cancel` of a call under way, are never held back. The first
+//! call after the state of a recording waits for the recording's plugins.
 //! It passes requests on as they are: no ordering rule, no undo, no deduplication.
 
 use std::cell::{Cell, RefCell};
@@ -39,7 +39,7 @@ pub(crate) struct ReplayOptions {
     pub ask_sync: bool,
     /// Wait for an answer to UpdateContainers.
     pub ask_updates: bool,
-    /// How long a recording waits for its plugins.
+    /// The time that a recording waits for its plugins.
     pub wait_timeout: Duration,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn run(config: Config, options: ReplayOptions) -> Result<()> {
         .doing(|| "starting the event loop")?;
     let local = tokio::task::LocalSet::new();
     let ended = local.block_on(&runtime, play(config, options, script));
-    // A script that is never closed must not delay the end: its reader is a thread of its own.
+    // A script that is never closed must not delay the end: a thread reads it.
     runtime.shutdown_background();
     ended
 }
@@ -77,8 +77,8 @@ async fn play(
     let observing = Rc::clone(&observer) as Rc<dyn DryRunObserver>;
     let dry_run = DryRun::new(config, settings, unknown_engine, observing);
     let mut lines = script::read(script)?;
-    // A recorded script begins with the state that the first plugin is synchronized with. A script
-    // on standard input is not waited for: a person may still have to type it.
+    // A recorded script begins with the state that the first plugin is synchronized with. The start
+    // does not wait for standard input: a person may still have to type it.
     let is_at_hand = file
         .is_some_and(|path| std::fs::metadata(path).or_absent().is_some_and(|meta| meta.is_file()));
     let (mut first, mut states) = (VecDeque::new(), 0);
@@ -154,7 +154,7 @@ fn answer_result(id: Option<&Value>, result: std::result::Result<(), String>) {
     );
 }
 
-/// A line in its turn, also one that means nothing: none is answered before plugins can connect.
+/// A line in its turn, also a malformed one: none is answered before plugins can connect.
 type Read = std::result::Result<ScriptLine, Malformed>;
 
 struct ReplaySession {
@@ -220,7 +220,7 @@ impl ReplaySession {
         Err(Malformed { id, why })
     }
 
-    /// Follows the script, then waits for what is pending.
+    /// Follows the script, then waits for pending calls.
     /// The state of the first `states` lines is in force already.
     async fn follow(
         self: Rc<Self>,
@@ -291,7 +291,7 @@ impl ReplaySession {
         })
     }
 
-    /// Ends a call under way; false if there is none with this id.
+    /// Ends a call under way; false if no call has this id.
     fn cancel(&self, call: &Value) -> bool {
         let mut calls = self.calls.borrow_mut();
         let at =

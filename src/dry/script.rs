@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A script as it is read: its lines, and how many of them were understood.
+//! A script's lines as they are read, and the count of valid ones.
 
 use std::cell::{Cell, RefCell};
 use std::io::BufRead;
@@ -30,7 +30,7 @@ pub(super) fn open(file: Option<&Path>) -> Result<Box<dyn BufRead + Send>> {
     }
 }
 
-/// Reads on a thread of its own: standard input may be anything, and block.
+/// Reads in a thread: standard input may be anything, and block.
 ///
 /// # Errors
 /// Fails when no thread can be started.
@@ -73,7 +73,7 @@ impl Tally {
         self.understood.set(self.understood.get() + 1);
     }
 
-    /// Counts a line that was not, and keeps the reason of the first.
+    /// Counts a malformed line, and keeps the reason of the first.
     pub(super) fn count_malformed(&self, why: &str) {
         if self.malformed.get() == 0 {
             why.clone_into(&mut self.first_fault.borrow_mut());

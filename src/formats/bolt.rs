@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Looks values up in the bytes of a Bolt database (format 2, go.etcd.io/bbolt): buckets within
-//! buckets, each a tree of pages. Its pages are never changed in place, so bytes that were read
-//! while somebody wrote hold the state of a moment before, or are torn; everything is bounded,
-//! and what does not fit is not there. It never writes.
+//! buckets, each a tree of pages. Its pages are never changed in place, so bytes read during a
+//! write hold the state of a moment before, or are torn; everything is bounded, and a value that
+//! does not fit counts as absent. It never writes.
 
 use crate::fnv::fnv64;
 
-/// The most pages and keys that one look takes: a forged page may have ten thousands of either.
+/// Pages and keys that one look visits at most: a forged page may have ten thousands of either.
 const STEPS: usize = 500_000;
 
-/// Deeper no tree of pages can be.
+/// The depth that no tree of pages exceeds.
 const DEPTH: usize = 20;
 
 const MAGIC: u64 = 0xED0C_DAED;
@@ -22,7 +22,7 @@ const LEAF: u64 = 2;
 const HEADER: usize = 16;
 const ELEMENT: usize = 16;
 
-/// A database, as of its last finished change.
+/// A database, as of its last committed change.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BoltDatabase<'b> {
     bytes: &'b [u8],
@@ -30,16 +30,16 @@ pub(crate) struct BoltDatabase<'b> {
     root: usize,
 }
 
-/// What stands behind a key.
+/// The value of a key.
 enum Value<'b> {
     Plain(&'b [u8]),
-    /// A bucket with pages of its own.
+    /// A bucket with pages.
     Pages(usize),
     /// A small one, within its value.
     Inline(&'b [u8]),
 }
 
-/// A look's pages: those of a database, or the one of a small bucket.
+/// The pages to look in: those of a database, or the one of a small bucket.
 #[derive(Clone, Copy)]
 enum Pages<'b> {
     Page(usize),
@@ -50,7 +50,7 @@ impl<'b> BoltDatabase<'b> {
     /// Reads the newer one of the two descriptions that is whole.
     pub(crate) fn open(bytes: &'b [u8]) -> Option<Self> {
         let first = description(bytes, 0);
-        // The second lies one page further, and only they say how large a page is.
+        // The second lies one page further, and only they contain the page size.
         let second = (9..=16).find_map(|bits| description(bytes, 1 << bits));
         let (_, page_size, root) = first.into_iter().chain(second).max_by_key(|found| found.0)?;
         Some(Self { bytes, page_size, root })
@@ -102,7 +102,7 @@ impl<'b> BoltDatabase<'b> {
         self.each(place, depth, left, is_it)
     }
 
-    /// Shows each key with its value, until one of them is what is looked for.
+    /// Visits each key with its value, until `found` returns a value.
     fn each<T>(
         &self,
         place: Pages<'b>,

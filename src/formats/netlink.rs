@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The addresses of a network namespace in the kernel's messages: the request for all of them, and
-//! what one answer holds. Bytes in, bytes out; the numbers have the byte order of the machine.
+//! the content of one answer. Bytes in, bytes out; the numbers have the byte order of the machine.
 //! Reference: netlink(7), rtnetlink(7), `linux/if_addr.h`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,7 +13,7 @@ const GET_ADDRESS: u16 = 22;
 
 const HEADER: usize = 16;
 const ADDRESS_HEADER: usize = 8;
-/// Headers of messages and of attributes begin at a multiple of it.
+/// Headers of messages and of attributes begin at a multiple of this.
 const ALIGNED: usize = 4;
 
 const ATTRIBUTE_ADDRESS: u16 = 1;
@@ -80,7 +80,7 @@ fn address(message: &[u8]) -> Option<FoundAddress> {
         let length = usize::from(u16::from_ne_bytes(array(rest, 0)?));
         let value = rest.get(ALIGNED..length)?;
         match u16::from_ne_bytes(array(rest, 2)?) {
-            // Of two ends of a line this is ours; the other attribute is the far one.
+            // The address of our end of a line; the other attribute is the far end's.
             ATTRIBUTE_LOCAL => local = ip(value),
             ATTRIBUTE_ADDRESS => other = ip(value),
             _ => {}

@@ -33,7 +33,7 @@ pub(crate) fn fields(message: &[u8]) -> impl Iterator<Item = Result<WireField<'_
     })
 }
 
-/// The value of the last field of that number; empty if there is none.
+/// The value of the last field of that number; empty without one.
 ///
 /// # Errors
 /// Fails on a malformed message.
@@ -56,7 +56,7 @@ pub(crate) fn map_entry(entry: &[u8]) -> Result<(String, &[u8])> {
     Ok((text(member(entry, 1)?), member(entry, 2)?))
 }
 
-/// The number in a field; `None` if it holds something else.
+/// The number in a field; `None` for another wire type.
 pub(crate) fn number(field: &WireField<'_>) -> Option<u64> {
     let mut input = CodedInputStream::from_bytes(field.whole);
     let (_, kind) = read_tag(&mut input)?;
@@ -92,7 +92,7 @@ fn next_field<'b>(message: &'b [u8], input: &mut CodedInputStream<'b>) -> Option
     Some(WireField { number, value, whole })
 }
 
-/// The number of the next field, and what it holds.
+/// The number of the next field, and its wire type.
 fn read_tag(input: &mut CodedInputStream<'_>) -> Option<(u64, WireType)> {
     let tag = input.read_raw_varint32().ok()?;
     Some((u64::from(tag >> 3), WireType::new(tag & 7)?))

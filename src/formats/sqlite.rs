@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Looks a row up in the bytes of a SQLite database (format 3, sqlite.org/fileformat2.html): a
-//! table is walked from page to page, one row is found by the text of its first column. Nothing
-//! else is understood: no index, no write-ahead log, no other encoding than UTF-8. The bytes may
-//! be torn or forged, so everything is bounded, and what does not fit is not there.
+//! table is walked from page to page, one row is found by the text of its first column. It supports
+//! no index, no write-ahead log and no encoding but UTF-8. The bytes may be torn or forged, so
+//! everything is bounded, and a row that does not fit counts as absent.
 
-/// The most that one search does: pages and rows that it looks at, and each half KiB of a row that
-/// it copies. A forged page may have ten thousands of rows, and all of them the whole file.
+/// Steps of one search: visited pages and rows, and each half KiB of a row that it copies. A forged
+/// page may have ten thousands of rows, each as large as the file.
 const STEPS: usize = 500_000;
 
-/// Deeper no tree of pages can be.
+/// The depth that no tree of pages exceeds.
 const DEPTH: usize = 20;
 
 /// A database.
@@ -16,12 +16,12 @@ const DEPTH: usize = 20;
 pub(crate) struct SqliteDatabase<'b> {
     bytes: &'b [u8],
     page_size: usize,
-    /// What of a page rows may use.
+    /// Bytes of a page that rows may use.
     usable: usize,
 }
 
 impl<'b> SqliteDatabase<'b> {
-    /// Reads the header; a database that keeps its newest rows elsewhere is none to us.
+    /// Reads the header; `None` for a database that keeps its newest rows in another file.
     pub(crate) fn open(bytes: &'b [u8]) -> Option<Self> {
         let header = bytes.get(..100)?;
         let page_size = match number(&header[16..18]) {
@@ -111,8 +111,8 @@ impl<'b> SqliteDatabase<'b> {
         self.bytes.get(from..)?.get(..self.page_size)
     }
 
-    /// A cell of a leaf: length, number of the row, the row, of which a part may lie on pages of
-    /// its own.
+    /// A cell of a leaf: length, number of the row, the row, part of which may lie on overflow
+    /// pages.
     fn row(&self, mut cell: &[u8], left: &mut usize) -> Option<Row> {
         let length = usize::try_from(varint(&mut cell)?).ok()?;
         let _row_number = varint(&mut cell)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What tests let happen at a [`Point`](super::Point): a failure, a stall, a panic, SIGKILL. Only builds
-//! with the feature `faults` have it, which the tests' own crate asks for.
+//! Faults that tests set at a [`Point`](super::Point): a failure, a stall, a panic, SIGKILL. Only
+//! builds with the feature `faults` have it, which the tests' own crate asks for.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::presence::IfThere;
 
-/// How long a stalled side effect takes: longer than every limit of ours.
+/// The length of a stall: longer than every limit of ours.
 const STALL_TIME: Duration = Duration::from_secs(600);
 
-/// What happens at a point that a test has set.
+/// A fault at a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     Kill,
@@ -21,7 +21,7 @@ pub(super) enum Fault {
     Panic,
 }
 
-/// What `[debug] fault` sets.
+/// The value of `[debug] fault`.
 #[derive(Debug, Clone, Default)]
 pub(super) enum Faults {
     /// Nothing.
@@ -29,7 +29,7 @@ pub(super) enum Faults {
     None,
     /// At one point, each time.
     At(String, Fault),
-    /// What this file says, once.
+    /// The fault that this file names, once.
     File(PathBuf),
 }
 
@@ -47,7 +47,7 @@ impl Faults {
         }
     }
 
-    /// Lets happen what is set for the point of this name.
+    /// Triggers the fault that is set for the point of this name.
     ///
     /// # Errors
     /// Fails where a failure is set.

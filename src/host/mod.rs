@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The two doors to the world that tests can move or break (decision D18).
+//! The two doors to the host that tests can move or break (decision D18).
 //!
 //! * Host paths: everything we read below `/proc`, `/sys/fs/cgroup`, an engine's state and so on
 //!   goes through [`Host::path`], so that a test can lay a tree of files elsewhere.
 //! * Side effects: each thing we do to a disk, a cgroup or another process passes a named
 //!   [`Point`], where a test can make it fail, stall, or kill us. Only a build with the feature
-//!   `faults` can: the programs of packages have none of it.
+//!   `faults` can: the packaged programs have no such code.
 //!
 //! It never decides anything, and costs one comparison when nothing is set.
 
@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Result;
 
-/// The side effects, in one table: variant, name in `[debug] fault`, what is about to happen.
+/// The side effects, in one table: variant, name in `[debug] fault`, the act that follows.
 macro_rules! points {
     ($($variant:ident $name:literal $about:literal)*) => {
-        /// A side effect, named so that a fault can be put right before it.
+        /// A side effect, named so that a fault can be inserted right before it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Point {
             $(#[doc = $about] $variant,)*
@@ -103,9 +103,9 @@ impl Default for Host {
 }
 
 impl Host {
-    /// Doors with `root` in front of every host path and a fault such as `daemon.document:kill`
-    /// (or `:fail`, `:stall`, `:panic`); both empty in production. `@FILE` names a file: while it is there,
-    /// it says which fault strikes next and how many passings are let go before
+    /// Doors with `root` in front of every host path and a fault such as `daemon.document:kill` (or
+    /// `:fail`, `:stall`, `:panic`); both empty in production. `@FILE` names a file: while it
+    /// exists, it names the next fault and the number of passings to let go before
     /// (`daemon.pod:kill:1`), once; `trace` in it has each passing written to `FILE.trace`.
     #[cfg_attr(not(feature = "faults"), expect(unused_variables, reason = "no test"))]
     pub fn new(root: &str, fault: &str) -> Self {
@@ -116,8 +116,8 @@ impl Host {
         }
     }
 
-    /// Where the absolute host path `path` is to be found. One that lies below the root already,
-    /// as those that are derived from a test's own bundle, is not moved twice.
+    /// The place of the absolute host path `path`. One that lies below the root already, as those
+    /// derived from a test's bundle do, is not moved twice.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         if path.starts_with(&self.root) {

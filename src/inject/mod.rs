@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operator's injections (decisions D49, D59): what each sets, and in which containers. They go
-//! through the chain like the answers of plugins. It asks no plugin and never writes; of files it
-//! reads seccomp profiles alone.
+//! The operator's injections (decisions D49, D59): their fields, and their containers. They go
+//! through the chain like the answers of plugins. It asks no plugin and never writes; it reads
+//! seccomp profiles and no other files.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ pub struct Injection {
     pub section: InjectionSection,
     /// `inject:NAME`.
     pub id: String,
-    /// What it sets, but for the seccomp profile in a file.
+    /// The fields that it sets, but for the seccomp profile in a file.
     adjust: api::ContainerAdjustment,
-    /// Why no container can take it, whatever its document is like.
+    /// The reason why no container can take it.
     unfit: Option<String>,
 }
 
-/// An injection as far as it is known what it does for one container.
+/// An injection's effect on one container, as far as it is known.
 #[derive(Debug, Clone)]
 pub struct Injected {
     /// `inject:NAME`.
@@ -41,7 +41,7 @@ pub struct Injected {
     pub index: String,
     /// Whether it is merged like an answer; otherwise it gives way.
     pub is_always: bool,
-    /// What it sets.
+    /// The fields that it sets.
     pub adjust: api::ContainerAdjustment,
 }
 
@@ -85,7 +85,7 @@ impl Injections {
         self.0.iter()
     }
 
-    /// Those that are about this container, each with why that is not proven, if it is not. A rule
+    /// The injections for this container, each with the reason if that match is not proven. A rule
     /// that hides a pod from an injection keeps it out.
     pub fn for_container(
         &self,
@@ -123,7 +123,7 @@ impl Injection {
         };
         let cdi_device =
             |name: &String| api::CDIDevice { name: name.clone(), ..Default::default() };
-        // CDI's names mean nothing without the files of the node.
+        // CDI names cannot be resolved without the files of the node.
         if unfit.is_none() {
             let facts = HostFacts { is_cgroup_v2: true, ..HostFacts::default() };
             unfit = patch_on(b"{}", &adjust, &facts).err().map(|error| error.to_string());
@@ -142,8 +142,7 @@ impl Injection {
         self.section.mode == RuleMode::Audit
     }
 
-    /// Whether it sets something of which only this node or this document can say that it can be
-    /// set.
+    /// Whether only this node or this document shows that it can be set.
     pub fn may_fail(&self) -> bool {
         let api::ContainerAdjustment { mounts, hooks, linux, CDI_devices, .. } = &self.adjust;
         let is_plain = mounts.is_empty()
@@ -156,7 +155,7 @@ impl Injection {
         !is_plain
     }
 
-    /// Whether it is about this container. An image that is not known could be any.
+    /// Whether it is about this container. An unknown image could be any.
     pub(crate) fn fit(&self, pod: &RuledPod, image: Option<&str>) -> (Fit, Reason) {
         let (fit, reason) = fit_pod(&self.section.pods, pod);
         let Reason::Matches(mut by) = reason else { return (fit, reason) };
@@ -182,7 +181,7 @@ impl Injection {
         }
     }
 
-    /// What it sets. A seccomp profile is read here, so this may block.
+    /// Returns the fields it sets. A seccomp profile is read here, so this may block.
     ///
     /// # Errors
     /// Fails when a value of it cannot be set in any container, or its profile cannot be read.
@@ -204,7 +203,7 @@ impl Injection {
     }
 }
 
-/// Which injections are about a container of this pod, and why: for `policy test`.
+/// The injections for a container of this pod, with reasons: for `policy test`.
 pub(crate) fn report(
     injections: &Injections,
     rules: &Rules,
@@ -228,8 +227,8 @@ pub(crate) fn report(
     injections.iter().map(row).collect()
 }
 
-/// Warnings about injections that cannot be done on this node as it is, one line each: values that
-/// no container takes, and profiles that cannot be read.
+/// Warnings about injections that are impossible on this node, one line each: values that no
+/// container takes, and profiles that cannot be read.
 pub(crate) fn unfit(config: &Config) -> Vec<String> {
     let all = Injections::new(config);
     let lines = all.iter().filter_map(|one| {
@@ -244,7 +243,7 @@ pub(crate) fn unfit(config: &Config) -> Vec<String> {
     lines.collect()
 }
 
-/// What the part of a document sets.
+/// Turns the part of a document into an adjustment.
 fn adjustment_of(document: &Value) -> Result<api::ContainerAdjustment> {
     let spec = Spec::parse(document.to_string().as_bytes())?;
     let annotations = document.get("annotations").and_then(Value::as_object);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the lines of the log go. Nothing here blocks: a journal, a syslog or a terminal that does not
-//! read must never stop the daemon's loop (D53). Lines that cannot be written now wait in a bounded
-//! queue; beyond it they are counted and lost. A socket that its owner bound anew is connected again.
+//! Writes the lines of the log. Nothing here blocks: a journal, a syslog or a terminal that does
+//! not read must never stop the daemon's loop (D53). Lines that cannot be written now wait in a
+//! bounded queue; beyond it they are counted and lost. A socket that its owner bound anew is
+//! connected again.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -20,19 +21,19 @@ use crate::presence::IfThere;
 /// A log file is set aside at this size; at most two are kept.
 pub(super) const FILE_LIMIT: u64 = 4 << 20;
 
-/// The most lines that wait for a reader, and bytes of them.
+/// Lines that wait for a reader at most, and bytes of them.
 const QUEUED: usize = 1024;
 const QUEUED_BYTES: usize = 1 << 20;
 
 /// Lines that were lost since this process started.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// How many lines were lost, because nothing read them or the file could not be written.
+/// The number of lines lost, because nothing read them or the file could not be written.
 pub(crate) fn lost() -> u64 {
     LOST.load(Relaxed)
 }
 
-/// Where lines go.
+/// The destination of lines.
 #[derive(Debug)]
 pub(super) enum LogTarget {
     /// Standard error, reopened so that it does not block; itself where it is a file or a socket.
@@ -52,7 +53,7 @@ pub(super) enum LogTarget {
 }
 
 impl LogTarget {
-    /// Standard error. Its flags belong to every process that has it, so it is opened once more.
+    /// Standard error, opened once more: its flags belong to every process that has it.
     pub(super) fn stderr() -> Self {
         let path = Path::new("/proc/self/fd/2");
         let kind = path.metadata().or_absent().map(|meta| meta.file_type());
@@ -71,7 +72,7 @@ impl LogTarget {
         Some(Self::Socket { path, socket, is_journal })
     }
 
-    /// How a person reads it.
+    /// The place in which a person reads it.
     pub(super) fn shown_by(&self) -> String {
         match self {
             Self::Stderr(_) | Self::Blocking => "the standard error of the daemon".to_owned(),
@@ -81,7 +82,7 @@ impl LogTarget {
         }
     }
 
-    /// Writes as much of `line` as its reader takes now: how many bytes.
+    /// Writes as much of `line` as its reader takes now; returns the number of bytes.
     fn try_write(&mut self, line: &[u8]) -> io::Result<usize> {
         match self {
             Self::Stderr(Some(reopened)) => reopened.write(line),
@@ -116,8 +117,8 @@ fn send(path: &Path, socket: &mut Option<UnixDatagram>, line: &[u8]) -> io::Resu
     if let Some(connected) = socket {
         match connected.send(line) {
             Ok(_) => return Ok(()),
-            // Its reader is slow, or it is no longer the one at this path: a process that holds the
-            // old socket keeps it open.
+            // Its reader is slow, or another socket is at this path: a process that holds the old
+            // socket keeps it open.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(_closed) => *socket = None,
         }
@@ -147,7 +148,7 @@ pub(super) struct Output {
     pub(super) target: LogTarget,
     queue: VecDeque<Vec<u8>>,
     queued_bytes: usize,
-    /// Why the last line could not be written.
+    /// The reason why the last line could not be written.
     unwritable: Option<String>,
 }
 
@@ -156,7 +157,7 @@ impl Output {
         Self { target, queue: VecDeque::new(), queued_bytes: 0, unwritable: None }
     }
 
-    /// Why no line is written now, if none is.
+    /// The reason why no line can be written now.
     pub(super) fn failure(&self) -> Option<String> {
         match self.queue.len() {
             0 => self.unwritable.clone(),
@@ -164,7 +165,7 @@ impl Output {
         }
     }
 
-    /// Writes a line behind those that wait; true if some wait then.
+    /// Writes a line, or queues it behind others; true if some wait then.
     pub(super) fn put(&mut self, line: Vec<u8>) -> bool {
         let fits = self.queue.len() < QUEUED && self.queued_bytes + line.len() <= QUEUED_BYTES;
         if fits {
@@ -176,13 +177,13 @@ impl Output {
         self.flush()
     }
 
-    /// Writes what is taken now; true if lines still wait.
+    /// Writes as many lines as possible now; true if lines still wait.
     pub(super) fn flush(&mut self) -> bool {
         while let Some(line) = self.queue.front_mut() {
             let length = line.len();
             match self.target.try_write(line) {
                 Ok(written) if written < length => {
-                    // A pipe took a part: the rest of the line comes first.
+                    // The pipe took a part: the rest of the line comes first.
                     line.drain(..written);
                     self.queued_bytes -= written;
                     return true;

@@ -7,7 +7,7 @@ fn main() {
     println!("cargo::rerun-if-changed=src/musl/hot.ld");
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
     let is_static = variable("CARGO_CFG_TARGET_ENV") == "musl";
-    // The names are those of a program for x86_64, and other processors' linkers are called by themselves.
+    // The names are those of a program for x86_64, and other processors' linkers run without this.
     let is_static = is_static && variable("CARGO_CFG_TARGET_ARCH") == "x86_64";
     // A wrapper's speed is measured on the release build; development builds keep their usual layout.
     if is_static && variable("PROFILE") == "release" {

@@ -2,17 +2,17 @@
 //! `memcpy` and `memmove` of the static build (decision D30, `docs/decisions/0004-the-static-build.md`).
 //!
 //! musl's begin with `rep movsq`, whose start costs more than copying a short text. A protobuf
-//! message is hundreds of short texts, and with musl's a chain of plugins takes a third longer.
-//! Nothing else is in here, and no other build gets it. In assembly, because a compiler that sees
-//! a loop that copies may turn it into a call of `memcpy`.
+//! message is hundreds of short texts, and with musl's a chain of plugins takes a third longer. In
+//! assembly, because a compiler that sees a loop that copies may turn it into a call of `memcpy`.
+//! No other build gets it.
 
 #![expect(unsafe_code, reason = "assembly, and calls of it in the tests")]
 
 use std::arch::global_asm;
 
-// System V ABI: rdi = to, rsi = from, rdx = how many; returns `to` in rax. SSE2 is in every
-// x86-64. Everything that a branch stores it has loaded before, or is out of the way of what it
-// will load: so overlapping places are fine, and one routine is both functions.
+// System V ABI: rdi = to, rsi = from, rdx = how many; returns `to` in rax. SSE2 is in every x86-64.
+// No branch stores over bytes that it still has to load: so overlapping places are fine, and one
+// routine is both functions.
 global_asm!(
     ".pushsection .text.nri_runc_copy,\"ax\",@progbits",
     ".p2align 5",
@@ -67,7 +67,7 @@ global_asm!(
     "    movups [rdi + rdx - 32], xmm2",
     "    movups [rdi + rdx - 16], xmm3",
     "    ret",
-    // More. `to` inside of what is read, behind its beginning: from the end, else from the front.
+    // More. From the end if `to` lies within the source, behind its start; else from the front.
     "50: mov rcx, rdi",
     "    sub rcx, rsi",
     "    cmp rcx, rdx",
@@ -95,7 +95,7 @@ global_asm!(
     "    movups [r8 + 32], xmm6",
     "    movups [r8 + 48], xmm7",
     "    ret",
-    // The same from the end: the first 64 bytes are loaded first and stored last.
+    // Backwards: the first 64 bytes are loaded first and stored last.
     "70: movups xmm4, [rsi]",
     "    movups xmm5, [rsi + 16]",
     "    movups xmm6, [rsi + 32]",

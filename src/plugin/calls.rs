@@ -16,8 +16,8 @@ impl Plugin {
         self.synchronize_encoded(&EncodedSnapshot::encode(pods, containers)).await
     }
 
-    /// Synchronize, in as many parts as the protocol's limit asks for. The answer is that to the
-    /// last part, with the unknown fields of those before.
+    /// Synchronize, in as many parts as the protocol's limit requires. The answer is that to the
+    /// last part, with the unknown fields of the earlier ones.
     ///
     /// Only plugins from v0.12 on say their version, but parts are known from v0.7 on: the first
     /// answer shows whether a plugin knows them.
@@ -89,8 +89,8 @@ impl Plugin {
         outcome
     }
 
-    /// ValidateContainerAdjustment. A plugin that asked for no event by name and does not know
-    /// this one is no validator.
+    /// ValidateContainerAdjustment. A plugin that asked for no event by name and does not implement
+    /// this one does not count as a validator.
     pub async fn validate(
         &self,
         request: &api::ValidateContainerAdjustmentRequest,

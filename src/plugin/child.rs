@@ -31,8 +31,7 @@ const TERM_WAIT: Duration = Duration::from_secs(1);
 const EXIT_POLL: Duration = Duration::from_millis(20);
 
 /// The process of a launched plugin with its process group; dropping it kills the group. By its
-/// number: it is a child that only this reaps, and another program of this process may go on
-/// with it.
+/// number: only this reaps the child, and another program of this process may take it over.
 #[derive(Debug)]
 pub(super) struct PluginProcess {
     process: Option<Pid>,
@@ -40,7 +39,7 @@ pub(super) struct PluginProcess {
 }
 
 impl PluginProcess {
-    /// Starts the plugin with its socket as descriptor 3. `log` takes what it prints and its exit.
+    /// Starts the plugin with its socket as descriptor 3. `log` takes its output and its exit.
     #[expect(unsafe_code, clippy::disallowed_methods, reason = "the one place that starts plugins")]
     pub(super) fn spawn(file: &PluginFile, socket: OwnedFd, log: &Arc<ProcessLog>) -> Result<Self> {
         let number = socket.as_raw_fd();
@@ -75,12 +74,12 @@ impl PluginProcess {
         Ok(Self { process: pid, log: Arc::clone(log) })
     }
 
-    /// Goes on with a process that another program of this process started.
+    /// Takes over a process that another program of this process started.
     pub(super) fn resume(pid: i32, log: &Arc<ProcessLog>) -> Self {
         Self { process: Some(Pid::from_raw(pid)), log: Arc::clone(log) }
     }
 
-    /// The process, for a program that goes on with it.
+    /// The process, saved for the next program.
     pub(super) fn save(&self) -> Option<SavedProcess> {
         self.process.map(|pid| SavedProcess::new(pid.as_raw(), &self.log))
     }
@@ -134,7 +133,7 @@ fn signal(child: Pid, signal: Signal) {
     let _already_gone = kill(Pid::from_raw(-child.as_raw()), signal);
 }
 
-/// SIGTERM, a bounded grace, SIGKILL for what is left of its group, and reaped.
+/// Sends SIGTERM, waits for a bounded time, sends SIGKILL to the group, and reaps.
 async fn end(child: Pid, grace: Duration, log: Arc<ProcessLog>, by_itself: bool) {
     signal(child, Signal::SIGTERM);
     wait_for_exit(child, grace).await;

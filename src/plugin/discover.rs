@@ -47,16 +47,16 @@ pub(crate) struct Unusable {
     pub path: PathBuf,
     /// Why, in one line.
     pub why: String,
-    /// What it is.
+    /// The kind of file.
     pub kind: UnusableKind,
 }
 
-/// What a file is that cannot be started.
+/// Kinds of files that cannot be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnusableKind {
     /// The plugins' folder: each of them may still be there.
     Folder,
-    /// A plugin whose configuration cannot be read; or that cannot be known now.
+    /// A plugin whose configuration cannot be read, or perhaps not now.
     Plugin,
     /// A plugin by its name.
     NotExecutable,
@@ -74,8 +74,8 @@ impl std::fmt::Display for Unusable {
     }
 }
 
-/// Finds the plugins in `dir` with their configuration from `config_dir`, in name order; the
-/// second value is what was skipped.
+/// Finds the plugins in `dir` with their configuration from `config_dir`, in name order; the second
+/// value lists the skipped files.
 pub(crate) fn discover(dir: &Path, config_dir: &Path) -> (Vec<PluginFile>, Vec<Unusable>) {
     let (mut found, mut problems) = (Vec::new(), Vec::new());
     let mut entries = presence::entries(dir).unwrap_or_else(|error| {
@@ -99,8 +99,8 @@ pub(crate) fn discover(dir: &Path, config_dir: &Path) -> (Vec<PluginFile>, Vec<U
     (found, problems)
 }
 
-/// The identities, each `NN-name`, that lie in `dir`: whatever is no folder counts, also a file that
-/// cannot be started now.
+/// The identities, each `NN-name`, in `dir`: all but folders count, also a file that cannot be
+/// started now.
 ///
 /// # Errors
 /// Fails when they cannot all be known.
@@ -119,7 +119,7 @@ pub(crate) fn identities(dir: &Path) -> io::Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// The plugin in this file, `None` for a folder. `kind` is what it is after a failure.
+/// The plugin in this file, `None` for a folder. `kind` is the kind of file after a failure.
 fn inspect(path: &Path, config_dir: &Path, kind: &mut UnusableKind) -> Result<Option<PluginFile>> {
     let identity = identity_of(path);
     let meta = std::fs::metadata(path).inspect_err(|error| {

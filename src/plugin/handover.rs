@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A connected plugin as another program of the same process goes on with it: its descriptor, what
-//! was read and not answered, the number of its next call, its process. The plugin sees nothing of
-//! that. It can only be saved between two calls.
+//! A connected plugin, saved for another program of the same process: its descriptor, its
+//! unanswered requests, the number of its next call, its process. The plugin does not notice. It
+//! can only be saved between two calls.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream as StdStream;
@@ -33,7 +33,7 @@ pub(crate) struct SavedPlugin {
     timeout: Duration,
     speaks_state_change: bool,
     trunk: SavedTrunk,
-    /// Of a launched plugin.
+    /// The process of a launched plugin.
     pub(crate) process: Option<SavedProcess>,
 }
 
@@ -67,7 +67,7 @@ impl SavedPlugin {
         self.pid
     }
 
-    /// Its connection once more, for as long as one asks who is at its other end.
+    /// Duplicates its connection, to identify the process at its other end.
     ///
     /// # Errors
     /// Fails when it is not open.
@@ -82,7 +82,7 @@ impl SavedPlugin {
 }
 
 impl Plugin {
-    /// Whether it is between two calls: nothing was asked of it, and nothing by it.
+    /// Whether it is between two calls: none is open in either direction.
     pub(crate) fn is_idle(&self) -> bool {
         self.turns.is_idle() && self.caller.is_idle()
     }
@@ -107,11 +107,11 @@ impl Plugin {
         }
     }
 
-    /// Goes on with a plugin that another program of this process has saved. `log` takes what a
-    /// launched one prints.
+    /// Resumes a plugin that another program of this process has saved. `log` takes the output of a
+    /// launched one.
     ///
     /// # Errors
-    /// Fails when its descriptor is no stream.
+    /// Fails when its descriptor is not a stream.
     pub(crate) async fn resume(
         saved: SavedPlugin,
         upcalls: Arc<dyn Upcalls>,
@@ -154,6 +154,6 @@ fn own(number: RawFd) -> std::io::Result<OwnedFd> {
     // SAFETY: a plain system call on a number; it fails where no such descriptor is open.
     let result = unsafe { nix::libc::fcntl(number, nix::libc::F_SETFD, nix::libc::FD_CLOEXEC) };
     nix::errno::Errno::result(result)?;
-    // SAFETY: it is open, and the state of the program before gives it to this plugin alone.
+    // SAFETY: it is open, and the previous program's state gives it to this plugin alone.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

@@ -26,8 +26,8 @@ const POSTMORTEM_WAIT: Duration = Duration::from_millis(500);
 pub(crate) struct Launched;
 
 impl Launched {
-    /// Starts the plugin and shakes hands with it. Must be called on the main thread: the plugin
-    /// is killed when the thread that started it ends. `log` takes what it prints and its exit.
+    /// Starts the plugin and shakes hands with it. Must be called on the main thread: the plugin is
+    /// killed when the thread that started it ends. `log` takes its output and its exit.
     ///
     /// # Errors
     /// Fails when it cannot be executed or does not register; its process is ended then.
@@ -52,7 +52,7 @@ impl Launched {
     }
 }
 
-/// Why a plugin did not register, with how its process ended and what it printed last.
+/// The reason why a plugin did not register, with its process's exit and last output.
 async fn postmortem(child: PluginProcess, log: &Arc<ProcessLog>, why: &str) -> Error {
     child.wait_for_exit(POSTMORTEM_WAIT).await;
     let is_over = child.has_exited();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What became of each request to a plugin, for whoever counts it. It counts nothing itself.
+//! Reports the result of each request to a plugin to a counter. It counts nothing itself.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -11,7 +11,7 @@ pub struct CallSample<'a> {
     pub plugin: &'a str,
     /// The event's name, or `Synchronize`.
     pub operation: &'static str,
-    /// How long it waited for the requests before it.
+    /// The time it waited for the requests before it.
     pub waited: Duration,
     /// The time from sending it to its result.
     pub took: Duration,
@@ -25,7 +25,7 @@ pub trait CallMeter: Debug + Send + Sync {
     /// A request had a result.
     fn record_call(&self, sample: &CallSample<'_>);
 
-    /// A reply asks for so many updates and evictions of other containers.
+    /// A reply asks for this many updates and evictions of other containers.
     fn record_wishes(
         &self,
         plugin: &str,
@@ -34,7 +34,7 @@ pub trait CallMeter: Debug + Send + Sync {
         evictions: usize,
     );
 
-    /// A request went on without the plugin; `reason` is one of a few words.
+    /// Counts a request that skipped the plugin; `reason` is one of a few words.
     fn record_skip(&self, plugin: &str, operation: &'static str, reason: &'static str);
 }
 

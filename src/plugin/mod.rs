@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One NRI plugin: its handshake and calls (`session`), starting it (`launch`), and what a missing
-//! reply means (`policy`). Its bytes are `nri-transport`'s. It knows neither bundles nor engines.
+//! One NRI plugin: its handshake and calls (`session`), its start (`launch`), and the meaning of a
+//! missing reply (`policy`). `nri-transport` has its bytes. It knows neither bundles nor engines.
 
 mod calls;
 mod child;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sends events without a reply to a plugin, in the form that it understands: a method for each
-//! event, or StateChange for plugins before NRI v0.12. The form is found out once a connection.
+//! event, or StateChange for plugins before NRI v0.12. Each connection's form is determined once.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -111,7 +111,7 @@ impl Plugin {
                 with_both!(PostUpdateContainerRequest)
             }
             Event::RemoveContainer => with_both!(RemoveContainerRequest),
-            // The replies of these are dropped: the event is sent for the plugin to know of it.
+            // Replies to these are dropped: the event only informs the plugin.
             Event::CreateContainer => with_both!(CreateContainerRequest),
             Event::StopContainer => with_both!(StopContainerRequest),
             Event::UpdateContainer => with_both!(UpdateContainerRequest),

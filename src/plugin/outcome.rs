@@ -39,7 +39,7 @@ impl<T> Outcome<T> {
     }
 }
 
-/// What a status other than OK means.
+/// Interprets a status other than OK.
 pub(super) fn from_status<T>(status: &ttrpc::Status) -> Outcome<T> {
     let message = status.message();
     let words = limits::cut(message, limits::QUOTED).into_owned();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a missing reply means: the operator's setting over the plugin's declaration over the
-//! default, for each half by itself (NRI FailurePolicy; the default is the reference's).
+//! The meaning of a missing reply: the operator's setting over the plugin's declaration over the
+//! default, for each half separately (NRI FailurePolicy; the default is the reference's).
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ pub struct Policy {
     strikes_from: PolicySource,
 }
 
-/// Where one half of a policy comes from.
+/// The source of one half of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PolicySource {
     Configuration,
@@ -39,7 +39,7 @@ impl PolicySource {
 }
 
 impl Policy {
-    /// Weighs the operator's settings against what the plugin declared.
+    /// Merges the operator's settings with the plugin's declaration.
     pub fn new(settings: &PluginSettings, declared: Option<&api::FailurePolicy>) -> Self {
         let declared_fail = declared.is_some_and(|declared| declared.fail_request);
         let declared_keep = declared.is_some_and(|declared| declared.keep_connected);

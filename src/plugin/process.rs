@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a launched plugin prints, and how its process ended.
+//! Output and exit of a launched plugin.
 //!
 //! Both go to the log under the plugin's name, and the last of it is kept for `plugins`. A plugin
 //! that prints without end costs a bounded number of lines, and never blocks on a full pipe.
@@ -24,14 +24,14 @@ use crate::text::printable;
 /// A longer line is cut.
 const LINE: usize = 1000;
 
-/// So many lines of a plugin are logged in a period; the others are counted.
+/// Lines of a plugin that are logged in a period; the others are counted.
 const LINES: u32 = 200;
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// How many of the last lines are kept for error messages.
+/// Last lines that are kept for error messages.
 const LAST_WORDS: usize = 5;
 
-/// How many of the last lines, and bytes of them, are kept to be shown.
+/// Last lines, and bytes of them, that are kept to be shown.
 const TAIL_LINES: usize = 500;
 const TAIL_BYTES: usize = 128 << 10;
 
@@ -74,7 +74,7 @@ impl ProcessLog {
         self.tail.lock().map(|tail| tail.lines.iter().cloned().collect()).unwrap_or_default()
     }
 
-    /// How it ended, once it has.
+    /// How it ended, if it has.
     pub(crate) fn exit(&self) -> Option<String> {
         self.exit.lock().ok().and_then(|exit| exit.clone())
     }
@@ -108,14 +108,14 @@ impl ProcessLog {
         self.changed.notify_waiters();
     }
 
-    /// The pipe from which is read, and the beginning of a line.
+    /// The pipe that is read, and the beginning of a line.
     pub(super) fn save(&self) -> (Option<RawFd>, Vec<u8>) {
         let pipe = self.pipe.lock().ok().and_then(|pipe| *pipe);
         let line = self.lines.lock().map(|lines| lines.line.clone());
         (pipe, line.unwrap_or_default())
     }
 
-    /// Goes on with the output of a process that another program of this process started.
+    /// Takes over the output of a process that another program of this process started.
     pub(super) fn resume(
         self: &Arc<Self>,
         tail: Vec<(i64, String)>,
@@ -131,7 +131,7 @@ impl ProcessLog {
         pipe.into_iter().for_each(|pipe| self.read_from(pipe));
     }
 
-    /// Logs what comes out of the pipe, until its last writer has gone.
+    /// Logs the output of the pipe, until its last writer has gone.
     pub(super) fn read_from(self: &Arc<Self>, pipe: OwnedFd) {
         let number = pipe.as_raw_fd();
         let Ok(pipe) = Receiver::from_owned_fd(pipe) else { return };
@@ -157,7 +157,7 @@ impl ProcessLog {
             for line in lines.unwrap_or_default() {
                 self.log(&line, &mut budget);
             }
-            // One that prints without a pause must not keep the loop from anything else.
+            // A plugin that prints without a pause must not block the loop.
             tokio::task::yield_now().await;
         }
         if let Ok(mut slot) = self.pipe.lock() {
@@ -246,7 +246,7 @@ impl Lines {
     }
 }
 
-/// How many lines may still be logged in this period.
+/// The lines logged in this period, and those left out.
 struct Budget {
     begun: Instant,
     used: u32,
@@ -258,7 +258,7 @@ impl Budget {
         Self { begun: Instant::now(), used: 0, left_out: 0 }
     }
 
-    /// Whether the next line may be logged, and how many were left out in the period before.
+    /// Whether the next line may be logged, and how many were left out in the last period.
     fn take(&mut self, now: Instant) -> (bool, u64) {
         let mut left_out = 0;
         if now.saturating_duration_since(self.begun) >= PERIOD {

@@ -11,7 +11,7 @@ use super::turns::{self, Rank};
 use super::{Outcome, Plugin};
 use crate::trace::{self, TraceContext};
 
-/// What a call without a status is counted as.
+/// The label for a failed call without a status.
 const NO_STATUS: &str = "other";
 
 impl Plugin {
@@ -20,7 +20,7 @@ impl Plugin {
         self.call_at(Rank::of(R::METHOD), R::METHOD, request).await
     }
 
-    /// The same for a request whose type alone does not decide its rank.
+    /// Sends a request whose type alone does not decide its rank.
     pub(super) async fn call_at<R: PluginRequest>(
         &self,
         rank: Rank,
@@ -90,7 +90,7 @@ impl Plugin {
         (outcome, error)
     }
 
-    /// Counts a request that goes on without this plugin's answer.
+    /// Counts a request that skipped this plugin.
     pub fn record_skip(&self, operation: &'static str, reason: &'static str) {
         if let Some(meter) = &self.meter {
             meter.record_skip(&self.id(), operation, reason);

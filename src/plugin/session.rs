@@ -2,8 +2,8 @@
 //! The runtime's side of one plugin connection: register, configure, synchronize, then calls, each
 //! with a deadline and a typed outcome (ttRPC's errors are text).
 //!
-//! One request at a time, in the order of `turns.rs`; each plugin has a lock of its own. A plugin
-//! may call the daemon at any time, also from inside a handler: that needs no lock.
+//! One request at a time, in the order of `turns.rs`, with one lock for each plugin. A plugin may
+//! call the daemon at any time, also from inside a handler: that needs no lock.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -22,7 +22,7 @@ use super::turns::Turns;
 use super::{CallMeter, Event, Outcome, PluginIdentity, Policy, api};
 use nri_api::event::ALL_BITS;
 
-/// How long a plugin may take to answer Shutdown.
+/// The time a plugin has to answer Shutdown.
 const SHUTDOWN_WAIT: Duration = Duration::from_millis(500);
 
 /// Runtime name, versions and time-outs, as plugins are configured with them.
@@ -66,7 +66,7 @@ impl From<NotRegistered> for SessionError {
     }
 }
 
-/// What is known of a plugin that was configured.
+/// The parts of a configured plugin.
 pub(super) struct PluginParts {
     pub(super) identity: PluginIdentity,
     pub(super) events: i32,
@@ -131,7 +131,7 @@ pub async fn handshake(
     handshaken
 }
 
-/// Closes the connection when its handshake is not waited for any more.
+/// Closes the connection when its handshake is abandoned.
 struct GivenUp(Option<Trunk>);
 
 impl Drop for GivenUp {
@@ -213,7 +213,7 @@ impl Plugin {
         self.declared.as_ref()
     }
 
-    /// What it is subscribed to.
+    /// The events it is subscribed to, as bits.
     pub(super) fn event_bits(&self) -> i32 {
         self.events.load(Ordering::Relaxed)
     }
@@ -327,7 +327,7 @@ impl Plugin {
     }
 
     /// Applies the operator's settings for this plugin: its own time-out, else `default` or the
-    /// one that it has, and how many requests it may be asked at once (D29).
+    /// present one, and the number of its concurrent requests (D29).
     pub fn apply(&self, settings: &PluginSettings, default: Option<Duration>) {
         if let Some(timeout) = settings.request_timeout.or(default) {
             self.timeout.store(nanos(timeout), Ordering::Relaxed);
@@ -335,7 +335,7 @@ impl Plugin {
         self.turns.set_concurrency(settings.concurrency.clamp(1, 1000));
     }
 
-    /// How long one request may take.
+    /// The time-out of one request.
     pub fn timeout(&self) -> Duration {
         Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
     }

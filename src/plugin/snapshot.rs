@@ -25,7 +25,7 @@ pub struct Encoded {
 
 impl Encoded {
     fn new(message: &impl Message) -> Self {
-        // Only a message with missing required fields fails, and there are none such.
+        // Only a message that lacks a required field fails, and NRI's have none.
         Self { now: message.write_to_bytes().unwrap_or_default(), ..Self::default() }
     }
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The socket that plugins connect to (decisions D11, D12).
 //!
-//! It never unlinks a socket that another process listens on, neither when it comes nor when it
-//! goes: containerd and CRI-O use the same default path for plugins, and would lose theirs
-//! without a word.
+//! It never unlinks a socket that another process listens on, neither at its start nor at its end:
+//! containerd and CRI-O use the same default path for plugins, and would silently lose theirs.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
@@ -23,7 +22,7 @@ use crate::host::Host;
 use crate::limits;
 use crate::presence::IfThere;
 
-/// Programs that bring an NRI of their own, by the name of their process, and their engine.
+/// Programs with a built-in NRI, by the name of their process, and their engine.
 const ENGINES: [(&str, &str); 6] = [
     ("containerd", "containerd"),
     ("crio", "CRI-O"),
@@ -33,7 +32,7 @@ const ENGINES: [(&str, &str); 6] = [
     ("dockerd", "Docker"),
 ];
 
-/// Why there is no socket for plugins.
+/// The reason for having no plugin socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoPlugins {
     /// `disable_connections`.
@@ -45,7 +44,7 @@ pub(crate) enum NoPlugins {
 }
 
 impl NoPlugins {
-    /// What is at `path`.
+    /// Describes the obstacle at `path`.
     pub(crate) fn of(&self, path: &Path) -> String {
         match self {
             Self::Taken(listener) => format!("{listener} listens on {}", path.display()),
@@ -53,7 +52,7 @@ impl NoPlugins {
         }
     }
 
-    /// What an operator can do about it.
+    /// The remedy for the operator.
     pub(crate) fn remedy(&self, path: &Path) -> String {
         match self {
             Self::Taken(listener) => listener.remedy(),
@@ -107,7 +106,7 @@ impl SocketListener {
         self.engine.map(name_for_install)
     }
 
-    /// What an operator can do about it.
+    /// The remedy for the operator.
     pub(crate) fn remedy(&self) -> String {
         match self.engine_to_install() {
             Some(engine) => format!(
@@ -149,7 +148,7 @@ pub(crate) fn listener_at(path: &Path, host: &Host) -> Option<SocketListener> {
 }
 
 /// Whether the kernel lists a listening socket of this path in the network namespace of a process.
-/// Asked of an engine's socket in place of connecting, which would fill the engine's log.
+/// For an engine's socket, since connecting would fill the engine's log.
 pub(crate) fn is_listed(path: &Path, pid: i32, host: &Host) -> bool {
     let table = files::read(&host.path(format!("/proc/{pid}/net/unix")), limits::KERNEL_FILE)
         .unwrap_or_default();
@@ -176,13 +175,13 @@ fn canonical(path: &Path) -> PathBuf {
 /// A socket that this process listens on.
 #[derive(Debug)]
 pub(crate) struct Bound {
-    /// Where others connect.
+    /// The listening socket.
     pub listener: UnixListener,
     /// Its file.
     pub file: SocketFile,
 }
 
-/// Which file a socket has: a later socket of the same name has another one.
+/// The identity of a socket's file: a later socket of the same name has another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SocketFile {
     device: u64,
@@ -193,7 +192,7 @@ impl SocketFile {
     /// The file at `path` now.
     ///
     /// # Errors
-    /// Fails when there is none.
+    /// Fails when there is no file.
     pub(crate) fn of(path: &Path) -> std::io::Result<Self> {
         let meta = std::fs::symlink_metadata(path)?;
         Ok(Self { device: meta.dev(), inode: meta.ino() })
@@ -215,10 +214,10 @@ impl SocketFile {
     }
 }
 
-/// The socket for plugins, or why there is none.
+/// The socket for plugins, or the reason for having none.
 ///
 /// # Errors
-/// Says why plugins cannot connect.
+/// The reason why plugins cannot connect.
 pub(crate) fn for_plugins(config: &Config) -> std::result::Result<Bound, NoPlugins> {
     if config.disable_connections {
         return Err(NoPlugins::SwitchedOff);
@@ -247,7 +246,7 @@ pub(crate) fn for_plugins(config: &Config) -> std::result::Result<Bound, NoPlugi
 }
 
 /// Closes a folder to other users that was made for this socket alone: a kubelet makes one, readable by
-/// everybody, for a pod that mounts it before the daemon is there. Any other folder stays as it is.
+/// all users, for a pod that mounts it before the daemon runs. Any other folder stays as it is.
 fn close_to_others(folder: &Path, config: &Config) -> std::io::Result<()> {
     let there = std::fs::metadata(folder)?;
     let is_open = there.permissions().mode() & 0o077 != 0;
@@ -259,13 +258,13 @@ fn close_to_others(folder: &Path, config: &Config) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What keeps a daemon from opening the socket for plugins, where none runs.
+/// The reason why a daemon could not open the plugin socket, where none runs.
 pub(crate) fn obstacle(path: &Path, host: &Host) -> Option<NoPlugins> {
     unused(path, host).err()
 }
 
-/// The socket at `path` on which no process listens any more, if one is there. Whatever else is
-/// found there belongs to another process and stays.
+/// Returns the stale socket at `path`, on which no process listens, if there is one. Any other file
+/// there belongs to another process and stays.
 fn unused(path: &Path, host: &Host) -> std::result::Result<Option<SocketFile>, NoPlugins> {
     let failed = |why: &str| Err(NoPlugins::Failed(format!("{}: {why}", path.display())));
     let before = SocketFile::of(path).or_absent();
@@ -302,7 +301,7 @@ fn put_in_place(temporary: &Path, path: &Path, stale: Option<SocketFile>) -> std
     match rename(flags) {
         Ok(()) => match stale.map_or(Ok(true), |stale| stale.is_at(temporary)) {
             Ok(true) => Ok(true),
-            // Whose the other one is, is not known: it gets its place again.
+            // The owner of the other socket is not known: it gets its place again.
             is_ours => rename(RenameFlags::EXCHANGE).map_err(Into::into).and(is_ours),
         },
         Err(Errno::EXIST | Errno::NOENT) => Ok(false),
@@ -312,7 +311,7 @@ fn put_in_place(temporary: &Path, path: &Path, stale: Option<SocketFile>) -> std
     }
 }
 
-/// Listens on `path` with this mode and group from the first moment on, whatever is there.
+/// Listens on `path` with this mode and group from the first moment on, replacing any file there.
 ///
 /// # Errors
 /// Fails when the folder refuses.

@@ -10,8 +10,8 @@
 //! event of a pod an older one in that pod. And no request starves: after [`OVERTAKEN`] turns in a
 //! row that overtook the oldest request of a lower rank, that one goes next.
 //!
-//! A creation whose caller will have given up before its turn is refused one at once ([`Busy`]),
-//! judged by what waits before it and by how long the plugin took lately.
+//! A creation whose caller will have given up before its turn is refused one at once ([`Busy`]);
+//! the estimate uses the requests before it and the plugin's recent durations.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ use tokio::time::Instant;
 /// Turns in a row that may overtake the oldest request of a lower rank.
 const OVERTAKEN: u32 = 8;
 
-/// Of so many turns it is kept how long the plugin took, and judged from so many on.
+/// Durations kept for the mean; estimates start with `ENOUGH` of them.
 const SAMPLES: usize = 16;
 const ENOUGH: usize = 4;
 
@@ -79,7 +79,7 @@ struct TurnState {
     concurrency: usize,
     in_hand: usize,
     waiting: [VecDeque<WaitingRequest>; RANKS],
-    /// For each rank how many requests come of one of it before its caller is done.
+    /// For each rank, the requests that follow from one of it before its caller is done.
     weights: [usize; RANKS],
     arrivals: u64,
     overtaken: u32,
@@ -107,7 +107,7 @@ pub(super) struct Turn {
 }
 
 impl Turns {
-    /// For so many requests at once.
+    /// Turns for this many requests at once.
     pub(super) fn new(concurrency: u32) -> Self {
         Self(Arc::new(Mutex::new(TurnState {
             concurrency: usize::try_from(concurrency).unwrap_or(1).max(1),
@@ -135,11 +135,11 @@ impl Turns {
         lock(&self.0).weights = [1, of_creation, of_pod];
     }
 
-    /// Waits for a turn; with `until` only as long as it can come by then. A request without a
-    /// subject belongs to no container's life.
+    /// Waits for a turn; with `until` it fails at once if the turn would come later. A request
+    /// without a subject belongs to no container's life.
     ///
     /// # Errors
-    /// Fails with what is to be answered first, where that takes too long.
+    /// Fails with the requests to answer first, where that takes too long.
     pub(super) async fn acquire(
         &self,
         rank: Rank,
@@ -174,7 +174,7 @@ impl Turns {
         state.in_hand == 0 && state.waiting.iter().all(VecDeque::is_empty)
     }
 
-    /// Waits until the plugin answers nothing any more, and keeps it so.
+    /// Acquires every turn, so that the plugin stays idle.
     pub(super) async fn all(&self) -> Vec<Turn> {
         let concurrency = lock(&self.0).concurrency;
         let mut turns = Vec::with_capacity(concurrency);
@@ -299,7 +299,7 @@ fn lock(state: &Mutex<TurnState>) -> MutexGuard<'_, TurnState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long the caller of a creation waits, and the plugins that it is not waited for.
+/// The deadline of a creation's caller, and the busy plugins that the creation skipped.
 struct CallerDeadline {
     until: Instant,
     busy: RefCell<Vec<(String, Busy)>>,
@@ -349,7 +349,7 @@ mod tests {
 
     type Log = Arc<Mutex<Vec<&'static str>>>;
 
-    /// Waits for a turn in a task of its own, and writes down that it came.
+    /// Waits for a turn in a task, and logs its name when it came.
     fn wait(
         turns: &Arc<Turns>,
         log: &Log,
@@ -480,7 +480,7 @@ mod tests {
         assert_eq!(waiting.len(), 15);
         let said = refused.unwrap().to_string();
         assert!(said.contains("requests to answer first at 2000 ms each"), "{said}");
-        // What has happened is told however long it takes.
+        // Events that have happened are delivered however long it takes.
         let mut told =
             Box::pin(turns.acquire(Rank::UnderWay, Some(RequestSubject::default()), None));
         assert!(tokio::time::timeout(Duration::ZERO, &mut told).await.is_err());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Block I/O classes: what a class means is written in a YAML file, the same that engines read
-//! through goresctrl.
+//! Block I/O classes: a YAML file defines each class, the same file that engines read through
+//! goresctrl.
 //!
 //! Only the class that is asked for is looked at, and devices are looked up each time, since they
 //! come and go. A device pattern that matches nothing limits nothing: a note reports that, as
@@ -21,7 +21,7 @@ use crate::limits;
 use crate::presence::IfThere;
 use crate::spec::patch::Class;
 
-/// What the kernel takes for a weight.
+/// The weights that the kernel takes.
 const WEIGHTS: std::ops::RangeInclusive<u64> = 10..=1000;
 
 /// The keys of a class for limits per device, and their names in the OCI specification.
@@ -32,7 +32,7 @@ const LIMITS: [(&str, &str); 4] = [
     ("ThrottleWriteIOPS", "throttleWriteIOPSDevice"),
 ];
 
-/// What the class means: `linux.resources.blockIO`, or nothing for the empty class.
+/// Resolves the class: `linux.resources.blockIO`, or nothing for the empty class.
 pub(super) fn class(
     name: &str,
     file: Option<&Path>,
@@ -70,19 +70,19 @@ pub(super) fn class(
     Ok(Class::Set(Value::Object(block_io.0)))
 }
 
-/// The other readers match keys without regard to case, since theirs go through JSON.
+/// Keys are matched without regard to case, as the other readers do, whose keys go through JSON.
 pub(super) fn member<'y>(mapping: &'y Yaml<'y>, name: &str) -> Option<&'y Yaml<'y>> {
     let mapping = mapping.as_mapping()?;
     let is_it = |key: &Yaml<'_>| key.as_str().is_some_and(|key| gojson::is_field(key, name));
     mapping.iter().find(|(key, _)| is_it(key)).map(|(_, value)| value)
 }
 
-/// `linux.resources.blockIO` as it grows.
+/// `linux.resources.blockIO` while it is collected.
 #[derive(Debug, Default)]
 struct BlockIoSection(Map<String, Value>);
 
 impl BlockIoSection {
-    /// Adds one item of a class; a later item wins where both speak of one device.
+    /// Adds one item of a class; a later item wins where both name one device.
     fn add(&mut self, item: &Yaml<'_>, host: &Host, notes: &mut Vec<String>) -> Result<(), String> {
         let keys = item.as_mapping().ok_or("an item is not a mapping")?;
         for key in keys.keys() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the file of a CDI device leaves open of a device node comes from the node on the host, as
-//! in CDI's reference library (`fillMissingInfo`): type, numbers and, also where these are given,
-//! the mode. Without a mode, a runtime makes a node that everyone may open.
+//! Completes a device node that a CDI file leaves incomplete, from the node on the host, as CDI's
+//! reference library does (`fillMissingInfo`): type, numbers and, also where these are given, the
+//! mode. Without a mode, a runtime makes a node that every user may open.
 //!
 //! The owner is not the host's: a node without one belongs to the container's user
 //! (`spec/patch/resolved.rs`). It only reads.
@@ -30,7 +30,7 @@ struct HostNode {
 }
 
 impl HostNode {
-    /// Links are followed, so that a link cannot open what its target closes.
+    /// Follows links, so that a link cannot open a node that its target's rules close.
     fn at(host: &Host, path: &str) -> Result<Self, String> {
         let found = std::fs::metadata(host.path(path))
             .map_err(|error| format!("it cannot be looked at ({:?})", error.kind()))?;
@@ -46,8 +46,8 @@ impl HostNode {
     }
 }
 
-/// Fills in what a node of a CDI file lacks; a node that is not on the host may come from the file
-/// alone, if that has its type and number.
+/// Completes a node of a CDI file; a node that is not on the host may come from the file alone, if
+/// that has its type and number.
 pub(super) fn fill_in<N: Serialize + DeserializeOwned>(
     node: &mut N,
     host: &Host,

@@ -2,9 +2,9 @@
 //! Whether the real runtime honours what plugins ask for.
 //!
 //! Runtimes skip members of config.json that they do not know, and the plugin would believe in a
-//! change that never happened. So a field is refused that runc or crun is known to lack, by its own
-//! word (`features`) or by its version where it has no word, and one that any other runtime does not
-//! name in its `features`. A runtime that does not answer is refused nothing.
+//! change that never happened. So a field is refused that runc or crun is known to lack, by its
+//! `features` or, where these cannot name it, by its version, and one that any other runtime does
+//! not name in its `features`. For a runtime that does not answer, no field is refused.
 //! Reference: OCI runtime-spec `features-linux.md`; change logs of runc (1.2.0-rc.1: time
 //! namespaces, scheduler, I/O priority, id-mapped mounts; 1.4.0-rc.1: network devices; 1.4.0-rc.2:
 //! memory policy, RDT schemata and monitoring) and crun (1.8.4: time namespaces; 1.8.5: scheduler;
@@ -112,7 +112,7 @@ struct Need {
 #[derive(Debug)]
 enum What {
     MountOption(String),
-    /// An option of a bind mount that is not known to be one.
+    /// An option that is not a known option of bind mounts.
     BindOption(String),
     Namespace(String),
     Seccomp(Filter),
@@ -130,7 +130,7 @@ enum What {
     IgnoredByRunc(String),
 }
 
-/// The words of a seccomp policy.
+/// The elements of a seccomp policy.
 #[derive(Debug, Default)]
 struct Filter {
     actions: Vec<String>,
@@ -139,12 +139,12 @@ struct Filter {
     flags: Vec<String>,
 }
 
-/// Whether a runtime has to be asked at all.
+/// Whether the runtime's features matter at all.
 pub fn needs_runtime(adjustment: &api::ContainerAdjustment, resolved: &Resolved) -> bool {
     !needs(adjustment, resolved).is_empty()
 }
 
-/// Which program writes the resources of a container.
+/// The program that writes the resources of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResourceWriter {
     /// The runtime, from its document.
@@ -153,10 +153,10 @@ pub enum ResourceWriter {
     Daemon,
 }
 
-/// Refuses what the runtime is known to lack.
+/// Refuses features that the runtime is known to lack.
 ///
 /// # Errors
-/// The NRI field, the runtime and what it lacks.
+/// The NRI field, the runtime and the feature.
 pub fn check_runtime(
     adjustment: &api::ContainerAdjustment,
     resolved: &Resolved,
@@ -231,7 +231,7 @@ fn needs_of_resources(
     resolved: &Resolved,
     add: &mut impl FnMut(&str, What),
 ) {
-    // What no runtime would take is refused by the patch.
+    // The patch refuses values that no runtime would take.
     let overlay = overlay_of(resources, resolved).unwrap_or_default();
     for (section, members) in &overlay {
         for (key, value) in members.as_object().into_iter().flatten() {
@@ -271,7 +271,7 @@ fn needs_of_linux(linux: &api::LinuxContainerAdjustment, add: &mut impl FnMut(&s
         let flags = flags.map(|flag| format!("{flag:?}")).collect();
         add("MemoryPolicy", What::MemoryPolicy { mode: mode.unwrap_or_default(), flags });
     }
-    // "None" takes out what is there, which every runtime can do without.
+    // "None" removes a present value, which every runtime can do without.
     let none = api::LinuxSchedulerPolicy::SCHED_NONE;
     if linux.scheduler.as_ref().is_some_and(|scheduler| scheduler.policy != none.into()) {
         add("LinuxSched", What::Scheduler);
@@ -319,7 +319,7 @@ impl Filter {
 }
 
 impl What {
-    /// What of this the runtime is known to lack.
+    /// The part that the runtime is known to lack, if any.
     fn lacking(&self, runtime: &Features) -> Option<String> {
         let said = runtime.said.as_ref();
         let linux = said.and_then(|said| said.linux.as_ref());
@@ -346,7 +346,7 @@ impl What {
                     .map_or(must_name(runtime) || is_young, |known| !known.contains(kind))
                     .then(|| format!("{kind} namespaces"))
             }
-            // runc refuses them all, and has no word for it.
+            // runc refuses all of them, and cannot name that.
             Self::Seccomp(filter)
                 if !filter.flags.is_empty() && runtime.is_before(RuntimeKind::Runc, (1, 2, 0)) =>
             {
@@ -354,7 +354,7 @@ impl What {
             }
             Self::Seccomp(filter) => match linux.map(|linux| linux.seccomp.as_ref()) {
                 Some(Some(seccomp)) => filter.lacking(seccomp, must_name(runtime)),
-                // runc is built without seccomp, and then says nothing about it.
+                // This runc is built without seccomp: its `features` omit it.
                 Some(None) if runtime.kind() == RuntimeKind::Runc => Some("seccomp".to_owned()),
                 _ => must_name(runtime).then(|| "seccomp".to_owned()),
             },
@@ -384,13 +384,13 @@ impl What {
     }
 }
 
-/// Whether the runtime has what it names in its `features`, and nothing else: it answered, and this
-/// project has no table of its versions.
+/// Whether the runtime supports only the features that it names in its `features`: it answered, and
+/// this project has no table of its versions.
 fn must_name(runtime: &Features) -> bool {
     !runtime.name.is_empty() && matches!(runtime.kind(), RuntimeKind::Youki | RuntimeKind::Other)
 }
 
-/// Whether the runtime lacks something that `features` has no word for: runc and crun by the first
+/// Whether the runtime lacks something that `features` cannot name: runc and crun by the first
 /// version that has it.
 fn before(runtime: &Features, runc: (u32, u32, u32), crun: (u32, u32, u32)) -> bool {
     let is_old = |kind, version| runtime.is_before(kind, version);
@@ -407,7 +407,7 @@ fn lacks(
     enabled.map_or_else(|| before(runtime, runc, crun), |enabled| !enabled)
 }
 
-/// The same for network devices and memory policies, which each crun that has them names.
+/// Whether it lacks network devices or memory policies, which each crun that has them names.
 fn lacks_unless_named(enabled: Option<bool>, runtime: &Features) -> bool {
     lacks(enabled, runtime, (1, 4, 0), (u32::MAX, 0, 0))
 }
@@ -432,7 +432,7 @@ fn lacks_option(
     let extensions = linux.and_then(|linux| linux.mount_extensions.as_ref());
     let idmap = extensions.and_then(|extensions| extensions.idmap.as_ref()?.enabled);
     match option {
-        // The runtime has a word of its own for these, beside the list.
+        // The runtime reports these outside the list.
         "idmap" | "ridmap" if idmap == Some(false) => true,
         "idmap" | "ridmap" if must_name(runtime) => idmap.is_none(),
         "idmap" => runtime.is_before(RuntimeKind::Runc, (1, 2, 0)),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the names in an adjustment stand for on this host, before the pure patch: CDI devices,
-//! block I/O and RDT classes; and whether the real runtime honours what plugins ask for.
+//! Resolves the names in an adjustment on this host, before the pure patch: CDI devices, block I/O
+//! and RDT classes; and checks whether the real runtime honours what plugins ask for.
 //!
-//! It reads files through the host door and writes none. It knows neither daemon nor bundle, so
-//! a dry run calls it as well. A name that means nothing here is refused in one line (decisions
-//! D23, D24), never skipped.
+//! It reads files through the host door and writes none. It knows neither daemon nor bundle, so a
+//! dry run calls it as well. A name that does not exist here is refused in one line (decisions D23,
+//! D24), never skipped.
 //! Reference: BUG-G10 and BUG-G11 (docs/nri-differences.md).
 
 mod blockio;
@@ -38,12 +38,11 @@ use crate::spec::patch::{PatchError, Resolved, is_acted_on};
 
 const RDT_CLASS: &str = "RdtClass";
 
-/// Finds out what the names in `adjustment` stand for. The second value is what only this host
-/// lacks for them: the container may be meant for another one, or has to be described before it is
-/// refused.
+/// Resolves the names in `adjustment`. The second value lists what only this host lacks for them:
+/// the container may be meant for another one, or has to be described before it is refused.
 ///
 /// # Errors
-/// The NRI field at fault and what is wrong with it on any host.
+/// The NRI field at fault and its mistake on any host.
 pub(crate) fn resolve(
     adjustment: &api::ContainerAdjustment,
     config: &Config,
@@ -84,10 +83,10 @@ pub(crate) fn runtime_annotations(config: &Config, merged: &Merged) -> BTreeSet<
     keys.filter(may_set).cloned().collect()
 }
 
-/// Finds out what the classes in an update stand for.
+/// Resolves the classes in an update.
 ///
 /// # Errors
-/// The NRI field at fault and what is wrong with it on this host.
+/// The NRI field at fault and its mistake on this host.
 pub(crate) fn resolve_classes(
     resources: &api::LinuxResources,
     config: &Config,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the host's mounts are like, for adjustments with mounts that propagate. It blocks where a
-//! source lies on a file server that does not answer.
+//! Reads the host's mounts, for adjustments with mounts that propagate. It blocks where a source
+//! lies on a file server that does not answer.
 
 use crate::error::{Context, Result};
 use crate::files;
@@ -8,7 +8,7 @@ use crate::host::Host;
 use crate::limits;
 use crate::spec::patch::{HostFacts, HostMounts, Resolved};
 
-/// Looks at the mounts, and at where `sources` really are.
+/// Reads the mounts, and the real paths of `sources`.
 ///
 /// # Errors
 /// Fails when the mounts cannot be listed.
@@ -27,7 +27,7 @@ pub(crate) fn host_facts(sources: &[String], names: Resolved, host: &Host) -> Re
     };
     let root = std::fs::canonicalize(host.path("/"))?;
     for source in sources {
-        // One that does not exist is for the runtime to refuse.
+        // The runtime refuses a source that does not exist.
         let Ok(real) = std::fs::canonicalize(host.path(source)) else { continue };
         let Ok(real) = real.strip_prefix(&root) else { continue };
         facts.resolved.insert(source.clone(), format!("/{}", real.display()));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What this node cannot do, whatever the runtime: refused with its field before the runtime runs.
+//! Refuses fields that no runtime can set on this node, before the runtime runs.
 //!
 //! Runtimes fail late and without the plugin's name (unified on cgroup v1), or drop the value and
-//! start the container (runc 1.1 and `closID` without resctrl). What is not known passes. It reads
-//! a few files below /sys and /proc, and only for fields that an adjustment has.
+//! start the container (runc 1.1 and `closID` without resctrl). Unknown features pass. It reads a
+//! few files below /sys and /proc, and only for fields that an adjustment has.
 
 use std::path::Path;
 
@@ -16,10 +16,10 @@ use crate::plugin::api;
 use crate::presence::IfThere;
 use crate::spec::patch::{PatchError, Resolved};
 
-/// Refuses what this node is known to lack; `document` is the container's.
+/// Refuses fields that this node is known not to support; `document` is the container's.
 ///
 /// # Errors
-/// The NRI field, and what the node lacks.
+/// The NRI field, and the lacking feature of the node.
 pub(crate) fn check_node(
     adjustment: &api::ContainerAdjustment,
     resolved: &Resolved,
@@ -58,7 +58,7 @@ pub(crate) fn check_node(
     if !root.is_dir() {
         return Ok(());
     }
-    // Without an answer neither version of cgroups is meant.
+    // Without an answer the version of cgroups is unknown.
     let v2 = files::read_kernel(&root.join("cgroup.controllers")).if_there().map_err(|error| {
         lacks("cgroup", &format!("cgroup.controllers cannot be read: {}", in_our_words(&error)))
     })?;
@@ -84,7 +84,7 @@ fn check_namespace(kind: &str, host: &Host) -> Result<(), PatchError> {
         "network" => "net",
         "mount" => "mnt",
         "cgroup" | "ipc" | "pid" | "time" | "user" | "uts" => kind,
-        // The runtime knows what to say about it.
+        // The runtime reports this.
         _ => return Ok(()),
     };
     let folder = host.path("/proc/self/ns");
@@ -137,7 +137,7 @@ fn has_word(words: &str, wanted: &str) -> bool {
     words.split_ascii_whitespace().any(|word| word == wanted)
 }
 
-/// A page's size, as `2M` or `2MB`; `None` for what is none: the patch says so.
+/// A page's size, as `2M` or `2MB`; `None` for any other form, which the patch refuses.
 fn kilobytes(size: &str) -> Option<u64> {
     let bare = size.trim_end_matches(['b', 'B']);
     let (number, factor) = match bare.char_indices().last()? {

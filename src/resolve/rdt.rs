@@ -3,8 +3,8 @@
 //! a file of classes (`[rdt] config_file`, in the format of goresctrl). Where that file is set, a
 //! class has to be in it: other folders are not the engine's.
 //!
-//! It makes and changes no class. The runtime puts the container into the folder by its name,
-//! so a name is looked up, and one that leads elsewhere is refused.
+//! It makes and changes no class. The runtime puts the container into the folder by its name, so
+//! the name is looked up, and one that leads out of resctrl is refused.
 //! Reference: Linux `filesystems/resctrl`; OCI `config-linux.md`, Intel RDT; goresctrl `doc/rdt.md`.
 
 use std::path::Path;
@@ -20,13 +20,13 @@ use crate::limits;
 use crate::presence::{self, IfThere};
 use crate::spec::patch::Class;
 
-/// The class whose group is resctrl itself, in which every process is that has no other.
+/// The class whose group is resctrl itself: all processes without another class are in it.
 const ROOT: &str = "system/default";
 
-/// Folders that resctrl has by itself, and that are no classes.
+/// Folders that resctrl makes itself, and that are not classes.
 const NO_CLASSES: [&str; 3] = ["info", "mon_data", "mon_groups"];
 
-/// Where classes are: the file that defines them, if there is one, and the folder of their groups.
+/// The places of classes: the file that defines them, if any, and the folder of their groups.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RdtPlaces<'c> {
     pub(super) config_file: Option<&'c Path>,
@@ -39,7 +39,7 @@ pub(crate) fn rdt_group(class: &str) -> &str {
     if class == ROOT { "" } else { class }
 }
 
-/// What the class means: a group that exists, or nothing for the empty class.
+/// Resolves the class: a group that exists, or nothing for the empty class.
 pub(super) fn class(name: &str, places: RdtPlaces<'_>, host: &Host) -> Result<Class, String> {
     match class_anywhere(name, places, host)? {
         (class, None) => Ok(class),
@@ -47,8 +47,8 @@ pub(super) fn class(name: &str, places: RdtPlaces<'_>, host: &Host) -> Result<Cl
     }
 }
 
-/// The same where the container may be meant for another host: one without resctrl has no groups
-/// to look at, and the second value says so.
+/// Resolves the class for a container that may be meant for another host: one without resctrl has
+/// no groups to look at, which the second value reports.
 pub(super) fn class_anywhere(
     name: &str,
     places: RdtPlaces<'_>,

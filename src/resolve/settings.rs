@@ -2,9 +2,9 @@
 //! Resources that the cgroups of this host have no setting for: runtimes drop some of them (runc's
 //! swappiness on cgroup v2) and refuse others without the plugin's name.
 //!
-//! The planner of updates decides (`src/cgroup`), on the files that a new cgroup would have: creates
-//! and updates cannot differ. What no cgroup shows passes; a file that cannot be read refuses.
-//! It writes nothing.
+//! The planner of updates decides (`src/cgroup`), on the files that a new cgroup would have:
+//! creates and updates cannot differ. A setting that no cgroup shows passes; a file that cannot be
+//! read refuses. It writes nothing.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,13 +23,13 @@ use crate::spec::overlay::overlay_of;
 use crate::spec::owned;
 use crate::spec::patch::{PatchError, Resolved};
 
-/// The first kernel without a limit of its own memory; later ones ignore it.
+/// The first kernel without a limit of kernel memory; later ones ignore it.
 const NO_KERNEL_LIMIT: (u32, u32) = (5, 16);
 
-/// How many of the present cgroups are looked at.
+/// Present cgroups that are looked at.
 const SEEN: usize = 8;
 
-/// Refuses what a new cgroup of this host would not have. `root` is where cgroups are mounted, and
+/// Refuses settings that a new cgroup of this host lacks. `root` is the mount point of cgroups, and
 /// `document` the container's, which names its cgroup.
 pub(super) fn check(
     resources: &api::LinuxResources,
@@ -38,9 +38,9 @@ pub(super) fn check(
     document: &[u8],
     host: &Host,
 ) -> Result<(), PatchError> {
-    // What no runtime would take is refused by the patch.
+    // The patch refuses values that no runtime would take.
     let mut wanted = overlay_of(resources, resolved).unwrap_or_default();
-    // Device rules are no values of files, and every runtime applies them to a new cgroup.
+    // Device rules are not file values, and every runtime applies them to a new cgroup.
     wanted.remove("devices");
     let files = NewCgroup { root, layout };
     let after = with_a_limit(&wanted);
@@ -68,7 +68,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// A weight of one disk is taken by the I/O scheduler BFQ alone, where the disk has it.
+/// Checks the weights of single disks: only disks with the I/O scheduler BFQ take them.
 fn check_weights(
     wanted: &Map<String, Value>,
     layout: Layout,
@@ -108,8 +108,8 @@ fn refused(path: &str, why: &str) -> PatchError {
     invalid(&field, &format!("on this node {why}"))
 }
 
-/// The resources with a limit beside a limit with swap: that it has one was checked before, and
-/// which one does not matter here.
+/// The resources with a limit beside a limit with swap: its presence was checked before, and its
+/// value does not matter here.
 fn with_a_limit(wanted: &Map<String, Value>) -> Map<String, Value> {
     let mut after = wanted.clone();
     if let Some(Value::Object(memory)) = after.get_mut("memory") {
@@ -119,7 +119,7 @@ fn with_a_limit(wanted: &Map<String, Value>) -> Map<String, Value> {
 }
 
 fn has_no_kernel_limit(host: &Host) -> bool {
-    // Unread, the limit passes: a later kernel ignores it.
+    // If it cannot be read, the limit passes: a later kernel ignores it.
     let release = files::read_kernel(&host.path("/proc/sys/kernel/osrelease")).or_absent();
     let release = release.unwrap_or_default();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
@@ -129,14 +129,14 @@ fn has_no_kernel_limit(host: &Host) -> bool {
     }
 }
 
-/// Whether a cgroup has time for real-time processes; one that is not there yet will have none.
+/// Whether a cgroup has time for real-time processes; one that does not exist yet will have none.
 fn has_real_time(dir: &Path) -> io::Result<bool> {
     let budget = files::read_kernel(&dir.join("cpu.rt_runtime_us")).if_there()?;
     let budget = budget.unwrap_or_default();
     Ok(budget.trim().parse::<i64>().is_ok_and(|budget| budget != 0))
 }
 
-/// The files of a cgroup that is made next, as others show them.
+/// The files of the next new cgroup, as present ones show them.
 struct NewCgroup {
     root: PathBuf,
     layout: Layout,
@@ -157,7 +157,7 @@ impl NewCgroup {
         }))
     }
 
-    /// The cgroup above the container's, for CPU time; `None` where its document does not say.
+    /// The cgroup above the container's, for CPU time; `None` if its document does not name it.
     fn above(&self, document: &[u8]) -> io::Result<Option<PathBuf>> {
         let Some(path) = parent_of_cgroup(document) else { return Ok(None) };
         Ok(self.controller("cpu")?.map(|dir| dir.join(path)))
@@ -174,7 +174,7 @@ fn parent_of_cgroup(document: &[u8]) -> Option<PathBuf> {
 impl CgroupFiles for NewCgroup {
     fn exists(&self, controller: &str, file: &str) -> io::Result<bool> {
         let Some(dir) = self.controller(controller)? else {
-            // A place without any of them says nothing.
+            // A place without any of them shows nothing.
             for one in ["cpu", "memory", "cpuset"] {
                 if self.controller(one)?.is_some() {
                     return Ok(false);
@@ -189,7 +189,7 @@ impl CgroupFiles for NewCgroup {
         }
         let (mut has_children, mut left) = (false, SEEN);
         for entry in presence::entries(&dir)? {
-            // Several: a threaded one has not all of them.
+            // Several: a threaded one lacks some of them.
             if left > 0 && presence::is_dir(&entry.path())? {
                 (has_children, left) = (true, left - 1);
                 if presence::exists(&entry.path().join(file))? {
@@ -201,7 +201,7 @@ impl CgroupFiles for NewCgroup {
     }
 
     fn text(&self, controller: &str, file: &str) -> io::Result<Option<String>> {
-        // The one that a new cgroup inherits.
+        // A new cgroup inherits this one.
         let is_inherited = file == "memory.use_hierarchy";
         match self.controller(controller)?.filter(|_| is_inherited) {
             Some(dir) => files::read_kernel(&dir.join(file)).if_there(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which processes that `exec` starts the operator's exec rules permit (decision D60).
+//! The operator's exec rules: which processes started by `exec` they permit (decision D60).
 //!
 //! The first rule that is about the pod and the process decides; without one, the process is
 //! permitted. Where a rule may be about it (a pod that is not proven, a process that could not be
@@ -17,7 +17,7 @@ use crate::link::LaterProcess;
 /// The other name of user 0.
 const ROOT: &str = "root";
 
-/// What exec rules say about a process.
+/// The decision of exec rules about a process.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ExecVerdict<'r> {
     /// The rule that refuses it.
@@ -26,7 +26,7 @@ pub(crate) struct ExecVerdict<'r> {
     pub(crate) would_refuse: Vec<&'r ExecRuleSection>,
 }
 
-/// Judges a process in a pod; of an unknown container nothing is known.
+/// Judges a process in a pod; `None` for an unknown container.
 pub(crate) fn judge<'r>(
     rules: &'r [ExecRuleSection],
     pod: Option<&RuledPod>,
@@ -96,7 +96,7 @@ fn fit_command(rule: &ExecRuleSection, process: &LaterProcess) -> Fit {
         (false, false) => glob::matches(pattern, program),
         _ => false,
     };
-    // What stands before a `..` may be a link to another folder: only the kernel knows the program.
+    // A part before `..` may be a link to another folder: only the kernel knows the program.
     let is_certain = !program.split('/').any(|part| part == "..");
     let names_it = |entry: &String| is_it(excluded(entry).unwrap_or(entry));
     if !is_certain && rule.commands.iter().any(names_it) {
@@ -109,7 +109,7 @@ fn yes_if(is_so: bool) -> Fit {
     if is_so { Fit::Yes } else { Fit::No }
 }
 
-/// Whether a list has what `is_it` recognises: no exclusion does, and an entry that chooses does, or
+/// Whether a list selects a value: no exclusion matches it, and an entry that selects does, or
 /// there are only exclusions.
 fn has(list: &[String], is_it: impl Fn(&str) -> bool) -> bool {
     if list.iter().filter_map(|entry| excluded(entry)).any(&is_it) {
@@ -134,13 +134,13 @@ fn cleaned(path: &str) -> String {
     format!("{root}{}", parts.join("/"))
 }
 
-/// What a refused process is refused by, as a clause.
+/// The reason for a refused process, as a clause.
 pub(crate) fn exec_refusal(rule: &str) -> String {
     format!("the exec rule \"{}\" does not permit this process", quoted(rule))
 }
 
-/// Every exec rule with how it fits a pod, for `explain` and `policy test`. What follows a rule that is
-/// about every process in the pod is never tried.
+/// Every exec rule with how it fits a pod, for `explain` and `policy test`. Rules after one that is
+/// about every process in the pod are never tried.
 pub(crate) fn exec_rows(rules: &[ExecRuleSection], pod: &RuledPod) -> Vec<Value> {
     let mut is_settled = false;
     let rows = rules.iter().map(|rule| {

@@ -13,7 +13,7 @@ use crate::glob;
 pub(crate) enum Fit {
     /// It is not.
     No,
-    /// It is if the pod is what the rule names, which is not proven.
+    /// It is if the pod is the one that the rule names, which is not proven.
     Maybe,
     /// It is.
     Yes,
@@ -30,12 +30,12 @@ impl Fit {
     }
 }
 
-/// Why: what each of its lists says, or the first one that does not match.
+/// The reason: the result of each list, or the first list that does not match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// This list does not have this value.
+    /// This list does not contain this value.
     Differs(&'static str, String),
-    /// Each of these lists matches, by this entry; none is there where the rule is about all.
+    /// Each of these lists matches, by this entry; empty where the rule is about all.
     Matches(Vec<(&'static str, String)>),
 }
 
@@ -62,7 +62,7 @@ pub(super) fn fit(rule: &RuleSection, plugin: &str, pod: &RuledPod) -> (Fit, Rea
     let differs = || (Fit::No, Reason::Differs("plugins", plugin.to_owned()));
     let bare = bare_name(plugin);
     let matches = |pattern: &str| glob::matches(pattern, plugin) || glob::matches(pattern, bare);
-    // An injection is the operator's own word: only its own name, or `inject:*`, names it.
+    // Only its own name, or `inject:*`, selects an injection: it is the operator's.
     if plugin.starts_with(INJECTIONS) {
         let is_its = |entry: &String| entry.starts_with(INJECTIONS) && matches(entry);
         if !rule.plugins.iter().any(is_its) {
@@ -84,7 +84,7 @@ pub(super) fn fit(rule: &RuleSection, plugin: &str, pod: &RuledPod) -> (Fit, Rea
     }
 }
 
-/// Tries the selectors of pods. A pod that could be any is not excluded by its name: it may be
+/// Tries the selectors of pods. A pod of doubtful identity is not excluded by its name: it may be
 /// another one (decision D59).
 pub(crate) fn fit_pod(pods: &PodSelectors, pod: &RuledPod) -> (Fit, Reason) {
     let mut by = Vec::new();
@@ -132,7 +132,7 @@ pub(crate) fn fit_pod(pods: &PodSelectors, pod: &RuledPod) -> (Fit, Reason) {
 }
 
 pub(crate) enum Entry<'r> {
-    /// The list is empty: it says nothing.
+    /// The list is empty: it matches anything.
     Any,
     Found(&'r str),
     /// By this entry.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the operator's rules let a plugin do with a pod and its containers (decision D44).
+//! The operator's rules on plugins, pods and containers (decision D44).
 //!
 //! The first rule that matches pod and plugin decides; without one, everything is permitted, as far
 //! as the plugin's own section permits it. A pod whose identity a tenant may have written could be
@@ -22,7 +22,7 @@ pub(crate) use execs::{exec_refusal, exec_rows, judge};
 pub(crate) use matching::{Entry, Fit, Reason, entry, fit_pod};
 pub(crate) use report::report;
 
-/// What rules see of a pod.
+/// The facts of a pod that rules match.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RuledPod {
     /// Its namespace.
@@ -38,7 +38,7 @@ pub struct RuledPod {
 }
 
 impl RuledPod {
-    /// The same of a pod as plugins see it.
+    /// Takes the facts from a pod as plugins see it.
     pub fn of(pod: &api::PodSandbox, engine: &str, is_doubtful: bool) -> Self {
         let labels = pod.labels.iter().map(|(key, value)| (key.clone(), value.clone()));
         Self {
@@ -57,7 +57,7 @@ pub trait PodsOfContainers {
     fn pod_of(&self, container: &str) -> Option<RuledPod>;
 }
 
-/// No container but the request's own is known.
+/// Only the request's own container is known.
 impl PodsOfContainers for () {
     fn pod_of(&self, _container: &str) -> Option<RuledPod> {
         None
@@ -92,17 +92,17 @@ impl Rules {
         Self { rules, has_hiding }
     }
 
-    /// Whether there is none.
+    /// Whether there are no rules.
     pub(crate) fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// Whether some plugin may hear less than everything.
+    /// Whether some rule hides pods from plugins.
     pub(crate) fn hides_anything(&self) -> bool {
         self.has_hiding
     }
 
-    /// What they say about this plugin (`NN-name`) and this pod.
+    /// The decision about this plugin (`NN-name`) and this pod.
     pub fn decide(&self, plugin: &str, pod: &RuledPod) -> RuleDecision {
         let mut rulings: Vec<Arc<Ruling>> = Vec::new();
         let mut is_settled = false;
@@ -117,13 +117,13 @@ impl Rules {
                 }
             }
         }
-        // Hidden only if it is by whichever rule holds: nobody may escape a plugin by a claim.
+        // Hidden only if every candidate rule hides it: a false claim must not hide a pod.
         let hides = |ruling: &Arc<Ruling>| ruling.hides && !ruling.is_audit;
         let is_hidden = is_settled && rulings.iter().all(hides);
         RuleDecision { rulings, is_hidden }
     }
 
-    /// The rule that keeps this plugin from hearing of this pod.
+    /// The rule that hides this pod from this plugin.
     pub(crate) fn hidden_by(&self, plugin: &str, pod: &RuledPod) -> Option<Arc<Ruling>> {
         if !self.has_hiding {
             return None;
@@ -132,8 +132,8 @@ impl Rules {
         rulings.into_iter().next().filter(|_| is_hidden)
     }
 
-    /// What a plugin may set in each container that its reply is about: the request's own, of
-    /// which `subject` is the pod, and those that it names.
+    /// The fields that a plugin may set in each container that its reply is about: the request's
+    /// own, whose pod is `subject`, and the named ones.
     pub fn rights<'i>(
         &self,
         rights: &Rights,
@@ -197,7 +197,7 @@ fn set(names: &[String]) -> FieldSet {
     names.iter().map(|name| one(name)).fold(FieldSet::NONE, FieldSet::or)
 }
 
-/// The configuration has refused every other name.
+/// The configuration has refused any other name.
 fn one(name: &str) -> FieldSet {
     match name {
         EVERY_FIELD => FieldSet::ALL,

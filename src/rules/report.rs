@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which rule decides what for a pod, and why: the document of `nri-runc nri policy test`. Nothing
+//! The deciding rules for a pod, with reasons: the document of `nri-runc nri policy test`. Nothing
 //! is changed, and no plugin is asked.
 
 use std::collections::BTreeSet;
@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::{Fit, RuledPod, Rules, exec_rows};
 use crate::config::{Config, EVERY_FIELD, EVICTION};
 
-/// What the rules say about this pod, for each of these plugins (`NN-name`, or a name), and for
-/// those that the configuration names.
+/// The rules' decisions about this pod, for each of these plugins (`NN-name`, or a name), and for
+/// configured ones.
 pub(crate) fn report(
     config: &Config,
     rules: &Rules,
@@ -73,7 +73,7 @@ fn row(config: &Config, rules: &Rules, pod: &RuledPod, id: &str) -> Value {
     })
 }
 
-/// What no rule, or only rules in audit mode, would refuse.
+/// The fields that rules in this mode refuse.
 fn refused(decision: &RuleDecision, is_audit: bool) -> FieldSet {
     let mut refused = FieldSet::NONE;
     for ruling in decision.rulings.iter().filter(|ruling| ruling.is_audit == is_audit) {
@@ -93,7 +93,7 @@ fn names(set: FieldSet) -> Vec<&'static str> {
     fields.map(NriField::name).chain(eviction).collect()
 }
 
-/// What the plugin's own section does not let it set, wherever.
+/// The fields that the plugin's own section refuses, in any container.
 fn by_section(config: &Config, id: &str) -> Vec<&'static str> {
     let name = bare(id);
     let index = id.strip_suffix(&name).unwrap_or_default().trim_end_matches('-');

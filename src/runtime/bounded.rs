@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Runs a program that answers and ends, within a time: a runtime's `--version`, `systemctl`.
 //!
-//! Whatever it started is killed with it.
+//! Its children are killed with it.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -16,10 +16,10 @@ use nix::unistd::Pid;
 
 use crate::error::{Context, Error, Result};
 
-/// More than any such program has to say, in bytes.
+/// Bytes of output, more than any such program prints.
 const ANSWER_LIMIT: u64 = 1 << 20;
 
-/// What a program printed, and how it ended.
+/// The output of a program, and how it ended.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: ExitStatus,
@@ -47,14 +47,14 @@ pub(crate) fn run(program: impl AsRef<OsStr>, words: &[&str], wait: Duration) ->
     };
     let (stdout, stderr) = (text(stdout), text(stderr));
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
-    // Its pipes are closed, so it is about to end. It is not reaped: its number stays its own.
+    // Its pipes are closed, so it is about to end. It is not reaped: its number stays reserved.
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     let is_running = || matches!(waitid(Id::Pid(pid), flags), Ok(WaitStatus::StillAlive));
     while stdout.is_some() && is_running() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }
     let has_ended = !is_running();
-    // Ends what it left behind, or itself.
+    // Ends the processes that it left behind, or itself.
     let _already_gone = killpg(pid, Signal::SIGKILL);
     let status = child.wait().doing(|| format!("executing {}", program.display()))?;
     match (stdout, stderr) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a runtime can do: its `features` and `--version`, asked once for each executable.
+//! The features of a runtime: its `features` and `--version`, asked once for each executable.
 //!
-//! It never starts a container, and waits two seconds at most. A runtime that does not answer
-//! can do everything as far as we know: what is unknown is let pass.
+//! It never starts a container, and waits two seconds at most. A runtime that does not answer is
+//! assumed to have every feature.
 //! Reference: OCI runtime-spec `features.md`, `features-linux.md`.
 
 use std::collections::HashMap;
@@ -15,21 +15,21 @@ use serde::Deserialize;
 
 use super::{RuntimeKind, bounded};
 
-/// How long a runtime may take for both answers.
+/// The time that a runtime has for both answers.
 const ANSWERS_WAIT: Duration = Duration::from_secs(2);
 
-/// What is known about a runtime.
+/// The known facts about a runtime.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Features {
-    /// `runc`, `crun`, …; empty when it did not say.
+    /// `runc`, `crun`, …; empty when it named none.
     pub name: String,
     /// Major, minor and patch.
     pub version: Option<(u32, u32, u32)>,
-    /// What `features` said, if it said anything.
+    /// The answer of `features`, if there was one.
     pub said: Option<FeaturesDocument>,
 }
 
-/// The answer of `features`; a member that is absent says nothing.
+/// The answer of `features`; an absent member leaves the feature open.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FeaturesDocument {
@@ -50,7 +50,7 @@ pub struct Linux {
     pub net_devices: Option<Enabled>,
 }
 
-/// What it can filter.
+/// Its seccomp support.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Seccomp {
@@ -62,7 +62,7 @@ pub struct Seccomp {
     pub supported_flags: Option<Vec<String>>,
 }
 
-/// What it does with resctrl.
+/// Its resctrl support.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct IntelRdt {
     pub enabled: Option<bool>,
@@ -70,27 +70,27 @@ pub struct IntelRdt {
     pub monitoring: Option<bool>,
 }
 
-/// Which memory policies it knows.
+/// The memory policies that it knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct MemoryPolicy {
     pub modes: Option<Vec<String>>,
     pub flags: Option<Vec<String>>,
 }
 
-/// What it can do to mounts beyond options.
+/// Its support of mounts beyond options.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct MountExtensions {
     pub idmap: Option<Enabled>,
 }
 
-/// Whether something is there.
+/// Whether a feature is enabled.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Enabled {
     pub enabled: Option<bool>,
 }
 
 impl Features {
-    /// Which one it is, by its own word.
+    /// The runtime kind, by the name that it reports.
     pub fn kind(&self) -> RuntimeKind {
         RuntimeKind::named(&self.name)
     }
@@ -100,7 +100,7 @@ impl Features {
         self.kind() == kind && self.version.is_some_and(|own| own < version)
     }
 
-    /// From what the runtime printed.
+    /// Reads the runtime's output.
     pub fn from_answers(version: &str, features: &str) -> Self {
         let mut words = version.lines().next().unwrap_or_default().split_ascii_whitespace();
         let name = words.next().unwrap_or_default().to_owned();
@@ -117,7 +117,7 @@ impl Features {
     }
 }
 
-/// The runtime's name and version, as people know it.
+/// The runtime's name and version for messages.
 impl std::fmt::Display for Features {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = if self.name.is_empty() { "the runtime" } else { &self.name };
@@ -128,7 +128,7 @@ impl std::fmt::Display for Features {
     }
 }
 
-/// Which file an executable is; another one under the same name is asked anew.
+/// The identity of an executable; another one under the same name is asked anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ExecutableStamp {
     device: u64,
@@ -141,8 +141,8 @@ struct ExecutableStamp {
 pub(crate) struct KnownRuntimes(Mutex<HashMap<PathBuf, (ExecutableStamp, Arc<Features>)>>);
 
 impl KnownRuntimes {
-    /// What the runtime at `path` can do. It blocks the thread while a runtime is asked that was
-    /// not asked before.
+    /// The features of the runtime at `path`. It blocks the thread while it asks a runtime for the
+    /// first time.
     pub(crate) fn features(&self, path: &Path) -> Arc<Features> {
         let Ok(meta) = std::fs::metadata(path) else { return Arc::default() };
         let changed = (meta.mtime(), meta.mtime_nsec());
@@ -153,7 +153,7 @@ impl KnownRuntimes {
         {
             return Arc::clone(features);
         }
-        // One that did not answer in time may do so later.
+        // A runtime that did not answer in time may do so later.
         let Some(features) = ask(path) else { return Arc::default() };
         let features = Arc::new(features);
         if let Ok(mut known) = self.0.lock() {

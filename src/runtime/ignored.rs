@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Members of `linux.resources` that runc takes without applying them: one table for creates and
-//! updates. crun applies what it takes, and refuses the rest in its own words.
+//! updates. crun applies every member that it takes, and refuses the rest in its own words.
 //!
-//! It never decides what becomes of them. Reference: runc's `update.go`, which reads only some
+//! Callers decide what to do about them. Reference: runc's `update.go`, which reads only some
 //! members, and its change log (1.0.0-rc94: kernel memory).
 
-/// When runc ignores a member.
+/// The occasions at which runc ignores a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IgnoredAt {
     /// In a running container only.
@@ -18,7 +18,7 @@ pub(crate) enum IgnoredAt {
 #[derive(Debug)]
 pub(crate) struct IgnoredMember {
     section: &'static str,
-    /// Empty for all of the section.
+    /// Empty for the whole section.
     key: &'static str,
     at: IgnoredAt,
 }
@@ -43,7 +43,7 @@ const IGNORED_BY_RUNC: [IgnoredMember; 13] = [
     row("blockIO", "throttleWriteIOPSDevice", IgnoredAt::Update),
 ];
 
-/// Whether runc's `update` ignores a member; `key` is empty for a section that is no object.
+/// Whether runc's `update` ignores a member; `key` is empty for a section that is not an object.
 pub(crate) fn is_ignored_in_updates(section: &str, key: &str) -> bool {
     IGNORED_BY_RUNC.iter().any(|row| row.section == section && row.key == key)
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real runtime: which one it is, and becoming it.
+//! The real runtime: finding and executing it.
 //!
 //! The name we are called by selects an instance; else the first candidate that exists and is
 //! not ourselves is taken. It never changes what the runtime inherits:
 //! descriptors, environment, signal mask and dispositions, working directory. A child is started
-//! only to ask what a runtime can do (`features.rs`, `bounded.rs`), and never by the wrapper.
+//! only to ask a runtime's features (`features.rs`, `bounded.rs`), and never by the wrapper.
 
 /// Programs that answer and end.
 pub(crate) mod bounded;
-/// What a runtime can do.
+/// The features of a runtime.
 pub(crate) mod features;
-/// What runc takes without applying it.
+/// The values that runc takes without applying them.
 pub(crate) mod ignored;
 
 use std::convert::Infallible;
@@ -29,15 +29,15 @@ use crate::limits;
 use crate::presence::IfThere;
 use crate::procfs;
 
-/// Where runtimes are looked for when PATH does not have them: engines scrub the environment,
-/// Podman's `kill` and `delete` come without any PATH.
+/// Directories to search when PATH has no runtime: engines scrub the environment, Podman's `kill`
+/// and `delete` come without any PATH.
 const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Where CRI-O's packages have their runtimes. It is searched last, so that a node on which another
-/// runtime was found keeps that one.
+/// The runtimes of CRI-O's packages. It is searched last, so that a node on which another runtime
+/// was found keeps that one.
 const CRIO_PATH: &str = "/usr/libexec/crio";
 
-/// How the names of the processes begin that look for a runtime in their PATH.
+/// Prefixes of the names of processes that look for a runtime in their PATH.
 const ENGINES: [&str; 7] = ["containerd", "k3s", "rke2", "k0s", "dockerd", "crio", "conmon"];
 
 /// The runtimes whose differences matter here.
@@ -54,14 +54,14 @@ pub enum RuntimeKind {
 }
 
 impl RuntimeKind {
-    /// By the name of the program, in which a version may stand too, and not by that of its folder.
+    /// By the program's name, which may contain a version, and not by its folder's.
     pub fn of_program(runtime: impl AsRef<Path>) -> Self {
         let name = runtime.as_ref().file_name().unwrap_or_default().to_string_lossy();
         let known = [Self::Crun, Self::Youki, Self::Runc];
         known.into_iter().find(|kind| name.contains(kind.name())).unwrap_or(Self::Other)
     }
 
-    /// By the name that a runtime gives itself, or by exactly this name of a program.
+    /// By the name that a runtime reports, or by exactly this program name.
     pub fn named(name: &str) -> Self {
         let known = [Self::Runc, Self::Crun, Self::Youki];
         known.into_iter().find(|kind| kind.name() == name).unwrap_or(Self::Other)
@@ -106,24 +106,24 @@ pub(crate) fn root_of(
 /// The real runtime for a process that was called as `called_as` (argv[0]).
 ///
 /// # Errors
-/// Fails when there is none, naming what was tried.
+/// Fails when none is found, naming what was tried.
 pub(crate) fn resolve(config: &Config, called_as: Option<&OsString>) -> Result<PathBuf> {
     resolve_in(config, called_as, &std::env::var_os("PATH").unwrap_or_default())
 }
 
-/// How long a runtime may take to print its version.
+/// The time that a runtime has to print its version.
 const VERSION_WAIT: Duration = Duration::from_secs(5);
 
 /// Finds the real runtime as [`resolve`] does, and executes it.
 ///
 /// # Errors
-/// Fails when there is none, or it does not run on this machine.
+/// Fails when none is found, or it does not run on this machine.
 pub(crate) fn resolve_and_try(config: &Config, called_as: Option<&OsString>) -> Result<PathBuf> {
     let path = resolve(config, called_as)?;
     execute(&path).map(|()| path)
 }
 
-/// Has a runtime print its version. What it prints, and its exit code, are its own affair.
+/// Has a runtime print its version. Its output and its exit code do not matter.
 ///
 /// # Errors
 /// Fails when it cannot be executed, is killed by a signal, or does not end.
@@ -135,10 +135,10 @@ pub(crate) fn execute(path: &Path) -> Result<()> {
     }
 }
 
-/// The same for a process whose PATH is `paths`.
+/// Finds the real runtime for a process whose PATH is `paths`.
 ///
 /// # Errors
-/// Fails when there is none, naming what was tried.
+/// Fails when none is found, naming what was tried.
 pub(crate) fn resolve_in(
     config: &Config,
     called_as: Option<&OsString>,
@@ -178,7 +178,7 @@ pub(crate) fn resolve_in(
 fn nothing_found(config: &Config, tried: &[String]) -> Error {
     let error = Error::new(format!("no real runtime was found: {}", tried.join(", ")));
     match &config.protection_error {
-        // What was tried may be the defaults, in place of what could not be read.
+        // The defaults may have been tried, in place of a file that could not be read.
         Some(why) => error.hint(format!("fix the configuration: {why}")),
         None => error.hint("set runtime in /etc/nri-runc/config.toml"),
     }
@@ -188,14 +188,14 @@ fn nothing_found(config: &Config, tried: &[String]) -> Error {
 /// whose runtime is not there leave the last valid configuration.
 ///
 /// # Errors
-/// Fails when there is none, naming what was tried.
+/// Fails when none is found, naming what was tried.
 pub(crate) fn resolve_loaded(
     loaded: Loaded,
     called_as: Option<&OsString>,
 ) -> Result<(Config, PathBuf)> {
     match resolve(&loaded.config, called_as) {
         Ok(runtime) if loaded.config.instances.is_empty() => return Ok((loaded.config, runtime)),
-        // It may be there: no other configuration, and no other runtime, takes its place.
+        // It may exist: no other configuration or runtime replaces it.
         Err(error) if error.may_pass() => return Err(error),
         Ok(_) | Err(_) => {}
     }
@@ -204,8 +204,8 @@ pub(crate) fn resolve_loaded(
     Ok((loaded.config, runtime))
 }
 
-/// What was read, with an error added where a runtime that the files name is not there: with these
-/// files no container could be created.
+/// Adds an error to the configuration if a runtime that it names is missing: no container could be
+/// created with it.
 pub(crate) fn verify(mut loaded: Loaded) -> Loaded {
     if let Some((path, error)) = missing(&loaded.config) {
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
@@ -234,11 +234,11 @@ fn missing(config: &Config) -> Option<(Vec<String>, Error)> {
     })
 }
 
-/// The same as [`resolve`], also where the engines look: one may have a folder of runtimes in its PATH that
-/// no other process has.
+/// Finds the real runtime as [`resolve`] does, also where the engines look: one may have a folder
+/// of runtimes in its PATH that no other process has.
 ///
 /// # Errors
-/// Fails when there is none, naming what was tried.
+/// Fails when none is found, naming what was tried.
 pub(crate) fn resolve_as_engines(config: &Config, called_as: Option<&OsString>) -> Result<PathBuf> {
     resolve(config, called_as).or_else(|_| resolve_in(config, called_as, &paths_of_engines(config)))
 }
@@ -267,10 +267,10 @@ fn paths_of_engines(config: &Config) -> OsString {
     paths.join(OsStr::new(":"))
 }
 
-/// Why a candidate is not the runtime.
+/// The reason why a candidate is not the runtime.
 enum Unfit {
     Known(&'static str),
-    /// It may be the one.
+    /// It may be the runtime.
     Unknown(std::io::Error),
 }
 
@@ -314,7 +314,7 @@ pub(crate) fn is_usable(path: &str) -> bool {
     path.starts_with('/') && usable(Path::new(path), &Ourselves::open()).is_ok()
 }
 
-/// Whether an engine that calls `program`, by path or by name, calls us.
+/// Whether an engine that calls `program`, by path or by name, calls nri-runc.
 pub(crate) fn is_ourselves(program: &str) -> bool {
     let ourselves = Ourselves::open();
     let is = |path: &Path| {
@@ -331,12 +331,12 @@ pub(crate) fn is_ourselves(program: &str) -> bool {
     all.next().is_some_and(|path| is(&path))
 }
 
-/// What we know of our own executable: a link to it is the same file, a copy has its bytes.
+/// The metadata of our own executable: a link to it is the same file, a copy has its bytes.
 struct Ourselves(Option<Metadata>);
 
 impl Ourselves {
     fn open() -> Self {
-        // Without it a copy of this program passes for the runtime, and looks again.
+        // Without it a copy of this program would count as the runtime, and search again.
         Self(std::fs::metadata("/proc/self/exe").or_absent())
     }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The addresses of a container, read from its network namespace while its process runs.
 //!
-//! A thread of its own enters the namespace, asks the kernel, and ends with it: no other thread of
-//! this process ever leaves the host's. Nothing is run inside, no file of the container is opened,
-//! and what its processes may have made of the namespace is bounded in time, bytes and number. The
-//! host's own namespace has no addresses of a container.
+//! A thread enters the namespace, asks the kernel, and ends with it: no other thread of this
+//! process ever leaves the host's. Nothing is run inside, no file of the container is opened, and
+//! the work is bounded in time, bytes and number, whatever the namespace holds. The host's own
+//! namespace has no addresses of a container.
 //! Reference: network_namespaces(7), setns(2).
 
 use std::fs::File;
@@ -27,24 +27,24 @@ use crate::host::Host;
 use crate::presence::IfThere;
 use crate::procfs;
 
-/// How long the events of a container wait for its addresses.
+/// The time that the events of a container wait for its addresses.
 const ADDRESSES_WAIT: Duration = Duration::from_millis(250);
 
-/// How long the kernel may take for one answer.
+/// The time that the kernel has for one answer.
 const ANSWER_WAIT: TimeVal = TimeVal::new(0, 200_000);
 
-/// Threads that may be in other namespaces at once; without a place the addresses stay unknown.
+/// Threads that may be in other namespaces at once; beyond that the addresses stay unknown.
 const MOST_AT_ONCE: usize = 8;
 
-/// The most answers that are read, of up to `ANSWER` bytes: a container may give itself millions
-/// of addresses.
+/// Answers that are read at most, of up to `ANSWER` bytes: a container may give itself millions of
+/// addresses.
 const MOST_ANSWERS: usize = 8;
 const ANSWER: usize = 32 << 10;
 
-/// The most addresses that plugins see.
+/// Addresses that plugins see at most.
 const MOST_ADDRESSES: usize = 16;
 
-/// How many threads are in other namespaces.
+/// The threads that are in other namespaces.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
 /// The addresses in the network namespace of the process `pid` that started at `start`, interface
@@ -94,7 +94,7 @@ fn foreign_namespace(host: &Host, pid: u32, start: Option<u64>) -> Option<File> 
     (!ours.any(|own| own == theirs)).then_some(namespace)
 }
 
-/// Enters the namespace with this thread, for good, and asks for its addresses.
+/// Moves this thread into the namespace, without return, and asks for its addresses.
 fn look(namespace: &File) -> Option<Vec<FoundAddress>> {
     let deadline = Instant::now() + ADDRESSES_WAIT;
     setns(namespace, CloneFlags::CLONE_NEWNET).ok()?;

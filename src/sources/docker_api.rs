@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which runtimes a running Docker knows: `GET /info` of its API on its socket (Docker Engine API).
+//! The runtimes of a running Docker: `GET /info` of its API on its socket (Docker Engine API).
 //! HTTP/1.0, so that the answer ends with the connection. For `check` only: nothing on a
 //! container's path waits for it.
 
@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 
 use super::LoadedHandlers;
 
-/// Docker counts its containers before it answers.
+/// The time that Docker has: it counts its containers before it answers.
 const API_WAIT: Duration = Duration::from_secs(2);
 
 /// The largest answer that is read; the usual one has 5 KB.
@@ -20,7 +20,7 @@ const LIMIT: u64 = 4 << 20;
 
 const REQUEST: &[u8] = b"GET /info HTTP/1.0\r\nHost: docker\r\nAccept: application/json\r\n\r\n";
 
-/// Its runtimes; `None` where nobody answers in time.
+/// Its runtimes; `None` if it does not answer in time.
 pub(crate) fn docker_runtimes(socket: &Path) -> Option<LoadedHandlers> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let answer = runtime.block_on(async { tokio::time::timeout(API_WAIT, ask(socket)).await });

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which runtime handlers a running CRI engine has in effect: `runtime.v1.RuntimeService/Status` on its
-//! socket. Engines list their names since CRI v0.30; containerd shows its configuration too when it
-//! is asked for details, with the program of each handler and the default one. For `check` only:
-//! nothing on a container's path waits for it.
+//! The runtime handlers that a running CRI engine has in effect: `runtime.v1.RuntimeService/Status`
+//! on its socket. Engines list their names since CRI v0.30; containerd shows its configuration too
+//! when it is asked for details, with the program of each handler and the default one. For `check`
+//! only: nothing on a container's path waits for it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,16 +18,16 @@ const PATH: &str = "/runtime.v1.RuntimeService/Status";
 /// The handlers that a running engine has loaded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LoadedHandlers {
-    /// Each name, with the program that it stands for where the engine says that.
+    /// Each name, with its program where the engine shows that.
     pub programs: BTreeMap<String, Option<String>>,
-    /// The name that containers get which name none, where the engine says that.
+    /// The handler of containers that name none, where the engine shows that.
     pub default: Option<String>,
 }
 
 /// `StatusRequest`: verbose, field 1.
 const AT_LENGTH: [u8; 2] = [0x08, 0x01];
 
-/// The engine's handlers; `None` where nobody answers in time, or does not say.
+/// The engine's handlers; `None` if it does not answer in time, or does not list them.
 pub(crate) fn handlers(socket: &Path) -> Option<LoadedHandlers> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let messages = [AT_LENGTH.to_vec()];
@@ -63,7 +63,7 @@ fn loaded(answer: &[u8]) -> Result<LoadedHandlers> {
 }
 
 impl LoadedHandlers {
-    /// Takes what containerd's configuration says.
+    /// Takes the handlers from containerd's configuration.
     fn read(&mut self, containerd: &Value) {
         let text =
             |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Header fields of HTTP/2 (RFC 7541), as far as one gRPC call needs them: fields are written as
-//! literals that enter no table, and of those that are read only the ones with a spelled-out name
-//! are given, which `grpc-status` and `grpc-message` are. There is no table: its size is set to 0.
+//! literals that enter no table, and only fields with a spelled-out name are read, such as
+//! `grpc-status` and `grpc-message`. The size of the table is set to 0.
 
 /// Huffman codes by their length, in the order of their values (RFC 7541, appendix B). Codes of
 /// bytes that no field of gRPC has are left out; the zero byte keeps its place among those of its
@@ -54,7 +54,7 @@ pub(super) fn read_fields(block: &[u8]) -> Option<Vec<(String, String)>> {
     Some(fields)
 }
 
-/// A text, which is none if it has bytes that no field of gRPC has.
+/// A text; `None` inside if it has bytes that no field of gRPC has.
 fn read_text(rest: &mut &[u8]) -> Option<Option<String>> {
     let is_huffman = rest.first()? & 0x80 != 0;
     let length = read_integer(rest, 7)?;
@@ -83,7 +83,7 @@ fn read_integer(rest: &mut &[u8], prefix: u32) -> Option<usize> {
     None
 }
 
-/// The same with a prefix of 7 bits.
+/// Writes a length as an integer with a prefix of 7 bits.
 fn write_length(block: &mut Vec<u8>, length: usize) {
     let Some(mut rest) = length.checked_sub(127) else {
         block.push(u8::try_from(length).unwrap_or(0));
@@ -114,7 +114,7 @@ fn decode(bytes: &[u8]) -> Option<String> {
     (length < 8 && code == (1 << length) - 1).then_some(text)
 }
 
-/// The byte of a code. Codes of one length follow each other, and those of the next length them.
+/// The byte of a code. Codes of one length are consecutive, then come those of the next length.
 fn symbol(code: u32, length: u32) -> Option<u8> {
     let (mut first, mut before) = (0_u32, 0);
     for (bits, bytes) in CODES {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fetches what the files in `engine` want to read of the host: files of the engine, and
-//! containerd's own records; and the addresses of a container that runs (`addresses.rs`). One short
-//! time limit bounds all of it; what is missing, slow or odd is simply not there. It decides nothing about a container, never asks an engine about a running
-//! one, and runs in the wrapper only before a refusal.
+//! Fetches the host's files for `engine`: the engine's files and containerd's own records; and the
+//! addresses of a container that runs (`addresses.rs`). One short time limit bounds all of it; a
+//! missing, slow or odd source counts as absent. It decides nothing about a container, never asks
+//! an engine about a running one, and runs in the wrapper only before a refusal.
 
 mod addresses;
 mod docker_api;
@@ -33,10 +33,10 @@ pub(crate) use docker_api::docker_runtimes;
 pub(crate) use handlers::{LoadedHandlers, handlers};
 pub(crate) use processes::{Process, callers, dockers, processes};
 
-/// How long a `create` waits for all sources together.
+/// The time that a `create` waits for all sources together.
 const FETCH_LIMIT: Duration = Duration::from_millis(500);
 
-/// How long a containerd that did not answer in time is left alone, or a disk.
+/// Back-off after a slow containerd or disk.
 const SLOW_SOURCE_PAUSE: Duration = Duration::from_secs(10);
 
 type FetchedFiles = BTreeMap<String, Vec<u8>>;
@@ -45,13 +45,13 @@ type FetchedFiles = BTreeMap<String, Vec<u8>>;
 #[derive(Debug, Default)]
 pub struct Sources {
     rests_until: Cell<Option<Instant>>,
-    /// Of each engine the reading that was too slow, and until when there is no other.
+    /// The last slow reading by engine, and the time before which no other starts.
     slow: RefCell<BTreeMap<&'static str, (Instant, JoinHandle<FetchedFiles>)>>,
 }
 
 impl Sources {
-    /// Everything that call, document and host tell of a container: who called, what that engine
-    /// says, and what stands for what it does not say.
+    /// The facts of call, document and host about a container: which engine called, what it says,
+    /// and the defaults for the rest.
     pub async fn facts(
         &self,
         host: &Host,
@@ -83,8 +83,8 @@ impl Sources {
         facts
     }
 
-    /// Fetches what only the engine's own process tells where to find, if the record of the
-    /// container was not among what was found (Docker).
+    /// Fetches the files whose place only the engine's own process shows, if the record of the
+    /// container was not found (Docker).
     pub async fn complete(
         &self,
         host: &Host,
@@ -104,8 +104,8 @@ impl Sources {
         found.files.extend(self.read_files(host, engine.name(), wanted.files, deadline).await);
     }
 
-    /// Fetches what is wanted, as far as it can be had in time: the files while the store, which
-    /// is another process, works on its answer.
+    /// Fetches as much as can be had in time: the files while the store, which is another process,
+    /// works on its answer.
     pub async fn fetch(&self, host: &Host, engine: &'static str, wanted: Wanted) -> FetchedFacts {
         let deadline = Instant::now() + FETCH_LIMIT;
         let Wanted { files, store } = wanted;
@@ -171,7 +171,7 @@ impl Sources {
         found
     }
 
-    /// Reads on a thread of its own; nothing if that is not over in time, or the last was not.
+    /// Reads in a thread; nothing if that takes too long, or the last reading still hangs.
     async fn on_a_thread(
         &self,
         what: &'static str,
@@ -192,7 +192,7 @@ impl Sources {
     }
 
     /// Whether the disk of this engine's files is left alone. A reading that hangs keeps its
-    /// thread: there is no other as long as it does.
+    /// thread: none is started beside it.
     fn disk_rests(&self, engine: &str) -> bool {
         let slow = self.slow.borrow();
         let last = slow.get(engine);
@@ -310,7 +310,7 @@ mod tests {
             .max_blocking_threads(1)
             .build()
             .unwrap();
-        // While the only thread is busy, whatever is read there hangs.
+        // While the only thread is busy, any reading on it hangs.
         let (release, hanging) = std::sync::mpsc::channel::<()>();
         let disk = runtime.spawn_blocking(move || hanging.recv());
         let sources = Sources::default();

@@ -30,9 +30,9 @@ impl Process {
     }
 }
 
-/// The command lines of the process `parent` that called `pid`, and of its parent. Whoever ended
-/// meanwhile is nobody: its number may be another process's by now, a container's maybe, and that
-/// may call itself anything.
+/// The command lines of the process `parent` that called `pid`, and of its parent. A process that
+/// ended meanwhile does not count: its number may be another process's by now, maybe a container's,
+/// which may call itself anything.
 ///
 /// # Errors
 /// Fails when they cannot be read: a caller that is not known is not the absence of one.

@@ -41,8 +41,8 @@ pub(super) async fn get(
     Ok((records, refusal))
 }
 
-/// Adds what the names of the images stand for. A name that was given to another image after the
-/// container was made says nothing about it.
+/// Adds the digests of the images' names. A name that was given to another image after the
+/// container was made proves nothing about it.
 async fn add_digests(host: &Host, query: &StoreQuery, records: &mut BTreeMap<String, StoreRecord>) {
     let records = records.values_mut().filter(|record| !record.image.is_empty());
     let records: Vec<&mut StoreRecord> = records.collect();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `install` has recorded of the engines that call us. Engines that were configured by hand are
+//! The record of `install` about the engines that call us. Engines that an operator configured are
 //! not in it.
 
 use std::path::Path;

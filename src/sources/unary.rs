@@ -15,7 +15,7 @@ use crate::error::{Context, Error, Result, quoted};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The most that responses may come to, and the window that is opened for them.
+/// Bytes of all responses, and the window that is opened for them.
 const LIMIT: u32 = 16 << 20;
 
 /// The largest frame that a server may send, as no other size is announced.
@@ -47,12 +47,12 @@ pub(super) struct GrpcStatus {
 }
 
 impl GrpcStatus {
-    /// Whether what was asked for is not there.
+    /// Whether the requested object does not exist.
     pub(super) fn is_not_found(&self) -> bool {
         self.code == Some(NOT_FOUND)
     }
 
-    /// Of a response that has neither a message nor a status.
+    /// The status of a response that has neither a message nor a status.
     fn absent() -> Self {
         Self { code: None, message: String::new() }
     }
@@ -77,7 +77,7 @@ impl fmt::Display for GrpcStatus {
     }
 }
 
-/// The text of `grpc-message`: bytes that are no printable ASCII are `%` and two digits.
+/// The text of `grpc-message`: bytes that are not printable ASCII are `%` and two digits.
 fn percent_decoded(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
     while let Some((&first, more)) = rest.split_first() {
@@ -100,7 +100,7 @@ fn percent_decoded(text: &str) -> String {
 /// The message that a server sent, or why it sent none.
 pub(super) type UnaryResponse = std::result::Result<Vec<u8>, GrpcStatus>;
 
-/// What a request's stream has brought so far.
+/// The data received on a request's stream.
 #[derive(Debug, Default)]
 struct ResponseStream {
     body: Vec<u8>,
@@ -170,7 +170,7 @@ fn headers(path: &str, metadata: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
-/// What each stream brought, once all have ended.
+/// The data of each stream, once all have ended.
 async fn responses(stream: &mut UnixStream, count: usize) -> Result<Vec<ResponseStream>> {
     let mut streams: Vec<ResponseStream> = Vec::new();
     streams.resize_with(count, ResponseStream::default);
@@ -259,7 +259,7 @@ fn message(stream: ResponseStream) -> UnaryResponse {
 mod tests {
     use super::*;
 
-    /// A server that says these bytes, whatever it is asked.
+    /// A server that sends these bytes in answer to any request.
     fn told(says: &[u8], count: usize) -> Result<Vec<UnaryResponse>> {
         let temp = tempfile::tempdir().unwrap();
         let socket = temp.path().join("s");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The resource flags of `update` as an OCI `LinuxResources` object.
 //!
-//! Only operators type these; engines send a document. They have to become one all the same, or what
-//! plugins own could not be kept. It reads values as runc does and never corrects one.
-//! The RDT flags are not resources of the specification: they stay flags, and are passed over.
+//! Only operators type these; engines send a document. The flags become a document too, or plugins'
+//! values could not be kept. It reads values as runc does and never corrects one. The RDT flags are
+//! not resources of the specification: they stay flags.
 //! Reference: runc `update.go`; docker go-units `RAMInBytes`.
 
 use serde_json::{Map, Value};
@@ -70,7 +70,7 @@ pub(crate) fn resources_from_flags(flags: &[(&str, &str)]) -> Result<Map<String,
     Ok(resources)
 }
 
-/// `512m`, `1.5 GiB`, `100`, `-1`: units are powers of 1024 whatever their spelling.
+/// `512m`, `1.5 GiB`, `100`, `-1`: units are powers of 1024 in any spelling.
 fn bytes(text: &str) -> Option<i64> {
     if text == "-1" {
         return Some(-1);
@@ -89,7 +89,7 @@ fn bytes(text: &str) -> Option<i64> {
     is_known.then(|| whole(number * 1024_f64.powi(power))).flatten()
 }
 
-/// The whole part, unless negative or beyond what the kernel can count.
+/// The whole part, unless negative or too large for the kernel.
 fn whole(number: f64) -> Option<i64> {
     #[expect(clippy::cast_possible_truncation, reason = "the range is checked right here")]
     (0.0..9_223_372_036_854_775_807.0).contains(&number).then_some(number as i64)

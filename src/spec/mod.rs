@@ -7,9 +7,9 @@
 
 /// The flags of `update` as a document.
 pub(crate) mod flags;
-/// What plugins own survives an engine's update.
+/// Keeps the values that plugins own when an engine updates a container.
 pub(crate) mod overlay;
-/// Whose the members of an overlay are.
+/// The owners of an overlay's members.
 pub(crate) mod owned;
-/// An adjustment becomes edits of the document.
+/// Turns an adjustment into edits of the document.
 pub(crate) mod patch;

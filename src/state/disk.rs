@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store's form on disk: one JSON file for each container and pod, replaced in one step,
-//! and the engine's documents beside them. A file that cannot be used is set aside with one
-//! line; it never keeps the daemon from starting. One that cannot be read now is another thing:
-//! no container is forgotten because a descriptor was missing, and the daemon starts later.
+//! The store's form on disk: one JSON file for each container and pod, replaced in one step, and
+//! the engine's documents beside them. A file that cannot be used is set aside with one line; it
+//! never keeps the daemon from starting. If one cannot be read now, the daemon starts later: no
+//! container is forgotten because a descriptor was missing.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -33,7 +33,7 @@ const STAMP: &str = "boot_id";
 /// boot.
 pub(super) const CONNECTED: &str = "plugins.json";
 
-/// What a daemon one version ahead writes: downgrading by one loses nothing.
+/// The schema of a daemon one version ahead: downgrading by one loses nothing.
 const NEXT: u32 = SCHEMA + 1;
 
 /// The folders, opened once: a record is written many times in a container's life.
@@ -100,7 +100,7 @@ impl RecordFolders {
         }
     }
 
-    /// Replaces a file, which is not to be removed any more.
+    /// Replaces a file, and cancels its pending removal.
     fn replace(&self, kind: &'static str, name: &str, bytes: &[u8]) -> Result<()> {
         files::replace_at(self.folder(kind), name, bytes)?;
         self.unremoved.borrow_mut().remove(&(kind, name.to_owned()));
@@ -115,7 +115,7 @@ impl RecordFolders {
     /// Removes the files that the disk refused to remove before.
     ///
     /// # Errors
-    /// Fails when it still does.
+    /// Fails when it still refuses.
     pub(super) fn remove_what_is_left(&self) -> Result<()> {
         let mut outcome = Ok(());
         self.unremoved.borrow_mut().retain(|(kind, name)| {
@@ -134,7 +134,7 @@ impl RecordFolders {
         !self.unremoved.borrow().is_empty()
     }
 
-    /// Whether they are the folders at this path.
+    /// Whether the open folders are still at this path.
     ///
     /// # Errors
     /// Fails when that cannot be known.
@@ -212,7 +212,7 @@ impl RecordFolders {
         self.write(KEPT, &file_name(&container.key), container)
     }
 
-    /// Removes it.
+    /// Removes that record.
     pub(super) fn remove_kept(&self, key: &ContainerKey) {
         self.remove(KEPT, &file_name(key));
     }
@@ -227,8 +227,8 @@ impl RecordFolders {
         self.remove(PODS, &pod_file(id));
     }
 
-    /// Keeps a document. Nothing refers to it until the container's record does, so it need not
-    /// come into being in one step.
+    /// Keeps a document. Nothing refers to it until the container's record does, so it need not be
+    /// written in one step.
     pub(super) fn keep_pristine(&self, incarnation: u64, bytes: &[u8]) -> Result<String> {
         let name = format!("{incarnation}.json");
         let written = files::write_at(&self.pristine, &name, bytes);
@@ -261,20 +261,20 @@ pub(super) fn is_stamped(dir: &Path, boot_id: &str) -> Result<bool> {
 fn stamp_of(dir: &Path) -> Result<Option<String>> {
     let path = dir.join(STAMP);
     match files::read_own_text(&path, limits::OWN_FILE).if_there() {
-        // What is no file of text names no boot, and is replaced.
+        // A file that is not text names no boot, and is replaced.
         Err(error) if !error.may_pass() => Ok(None),
         read => read.doing(|| format!("reading {}", path.display())),
     }
 }
 
-/// Notes that they are.
+/// Notes the boot of these records.
 pub(super) fn stamp(dir: &Path, boot_id: &str) -> Result<()> {
     files::replace(&dir.join(STAMP), boot_id.as_bytes())
 }
 
 /// The records that were set aside, now or earlier.
 pub(super) fn set_aside_before(dir: &Path) -> Vec<PathBuf> {
-    // For operators to see: nothing is decided by them.
+    // They are only shown to operators.
     let entries = presence::entries(&dir.join(ASIDE)).or_absent().into_iter().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     paths.sort();
@@ -284,7 +284,7 @@ pub(super) fn set_aside_before(dir: &Path) -> Vec<PathBuf> {
 /// Reads every record of this boot.
 ///
 /// # Errors
-/// Fails when one cannot be read now, or the list of them.
+/// Fails when a record, or the list of records, cannot be read now.
 pub(super) fn load(dir: &Path, boot_id: &str) -> Result<LoadedRecords> {
     if presence::insist(|| stamp_of(dir))?.is_some_and(|boot| boot != boot_id) {
         // Files of another boot are not repaired, and no create waits for their plugins.
@@ -313,7 +313,7 @@ fn load_containers(
     let containers = load_all::<Container>(dir, kind, problems, |found| file_name(&found.key))?;
     let is_now = |container: &Container| (container.schema, container.boot_id == boot_id);
     let mut containers = keep(dir, containers, problems, is_now);
-    // From here on this version owns them, whichever wrote them.
+    // From here on this version owns them, whichever version wrote them.
     containers.iter_mut().for_each(|container| container.schema = SCHEMA);
     Ok(containers)
 }
@@ -321,7 +321,7 @@ fn load_containers(
 /// Removes kept documents that no container needs: the daemon was killed in between. They
 /// are kept while a record is set aside, as its needs are not known.
 fn sweep(dir: &Path, containers: &[Container]) {
-    // Also while it cannot be known whether one is.
+    // Or while that cannot be known.
     if !matches!(presence::entries(&dir.join(ASIDE)), Ok(aside) if aside.is_empty()) {
         return;
     }
@@ -356,11 +356,11 @@ fn load_all<T: DeserializeOwned>(
         let parsed = read
             .and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| Error::json(&error)));
         match parsed {
-            // A file that no attempt can read is set aside; a lack of the host's is waited for.
+            // A file that no attempt can read is set aside; a shortage is waited out.
             Err(error) if error.is_shortage() => {
                 return Err(error.doing(format!("reading {}", path.display())));
             }
-            // It would be written, and removed, under its own name only.
+            // Later writes and removals would use the record's proper name only.
             Ok(record) if !path.ends_with(name(&record)) => {
                 set_aside(dir, &path, "it tells of something else than its name", problems);
             }
@@ -381,7 +381,7 @@ fn keep<T>(
     for (path, record) in records {
         match check(&record) {
             (SCHEMA | NEXT, true) => kept.push(record),
-            // Another boot: none of its containers exists any more.
+            // Another boot: its containers do not exist.
             (_, false) => {
                 let _stale = std::fs::remove_file(&path);
             }
@@ -405,8 +405,8 @@ fn set_aside(dir: &Path, path: &Path, why: &str, problems: &mut Vec<String>) {
 
 /// A file name for a key: roots differ, ids may be anything that the runtime accepts.
 fn file_name(key: &ContainerKey) -> String {
-    // The hash is over the root, and over what is cut off the id: short and stable across versions.
-    // The id beside it keeps the name readable.
+    // The hash covers the root and the cut end of the ID: short and stable across versions. The ID
+    // beside it keeps the name readable.
     let cut = key.id.bytes().skip(READABLE);
     let hash = fnv64(key.root.bytes().chain(cut));
     format!("{}-{hash:016x}.json", escaped(&key.id))

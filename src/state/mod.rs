@@ -29,7 +29,7 @@ pub use store::Store;
 pub(crate) use wire::Wire;
 
 /// Version of the records on disk. A record of the next version is read as far as this one
-/// understands it, and what it does not is kept; any other is set aside.
+/// understands it, and the rest is kept; any other is set aside.
 pub(crate) const SCHEMA: u32 = 1;
 
 /// The verb of a call in flight that starts a created container.
@@ -149,7 +149,7 @@ pub struct Container {
     /// The exit code, if it is known.
     #[serde(default)]
     pub exit_code: Option<i32>,
-    /// Why it is not running any more, in the words of the CRI, where that is known.
+    /// Why it no longer runs, in the words of the CRI, where that is known.
     #[serde(default)]
     pub status_reason: String,
     /// A message for operators.
@@ -176,10 +176,10 @@ pub struct Container {
     pub patched: Option<Patched>,
     /// The plugins' changes.
     pub changes: Vec<Change>,
-    /// What `exec` carries over, where the list of changes does not have all of it.
+    /// The values that `exec` carries over, where the list of changes is incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_values: Option<Vec<ProcessValue>>,
-    /// What a wrapper has to know of it for `exec`, while the daemon has to know of each.
+    /// Facts that a wrapper needs for `exec`, while the daemon has to know of each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec_subject: Option<ExecSubject>,
     /// Why it was refused, if it was.
@@ -189,13 +189,13 @@ pub struct Container {
     pub refused_at: i64,
     /// Omissions: skipped plugins, and values that were not applied.
     pub skipped: Vec<Skipped>,
-    /// What was done although a rule in audit mode would refuse it.
+    /// Changes that were made although a rule in audit mode would refuse them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub would_refuse: Vec<RuleHit>,
-    /// What injections in audit mode would have set.
+    /// Values that injections in audit mode would have set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub would_inject: Vec<WouldInject>,
-    /// What injections left to the container or to others.
+    /// Values that injections left to the container or to others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gave_way: Vec<GaveWay>,
     /// Values that the engine repeats, and that do not come into force.
@@ -231,7 +231,7 @@ pub struct Container {
 }
 
 impl Container {
-    /// Keeps why it was refused, and when; the latest of many reasons.
+    /// Records the reason and time of a refusal; only the latest reasons are kept.
     pub fn refuse(&mut self, why: String, at: i64) {
         limits::keep_latest(&mut self.refused, why, limits::REFUSALS);
         self.refused_at = at;
@@ -249,8 +249,7 @@ impl Container {
         self.state == Lifecycle::Created && self.in_flight.as_ref().is_some_and(starts)
     }
 
-    /// What `exec` and `kill` have to know of it; `None` where that is nothing, or no process of it
-    /// runs any more.
+    /// The mark for `exec` and `kill`; `None` where they need none, or none of its processes runs.
     pub fn mark(&self) -> Option<Mark> {
         if matches!(self.state, Lifecycle::Stopped | Lifecycle::Removed) {
             return None;
@@ -275,14 +274,13 @@ impl Container {
         folder.filter(|folder| !folder.is_empty()).unwrap_or(&self.bundle)
     }
 
-    /// Whether `there` is the document that was put in place for this container: its content
-    /// decides, for a file is edited in place as easily as it is replaced, and inodes are used
-    /// again.
+    /// Whether `there` is the document that was put in place for this container. Its content
+    /// decides: a file may be edited in place, and inodes are reused.
     pub fn is_patched_document(&self, there: &Original) -> bool {
         let Some(patched) = &self.patched else { return false };
         if patched.fingerprint.is_empty() {
-            // Of an earlier version only the inode is on record: a file that was written to since
-            // the container was created has been edited.
+            // An earlier version records only the inode: a file that was written to since the
+            // container was created has been edited.
             let is_older = self.created_at == 0 || there.modified <= self.created_at;
             return patched.inode == there.inode && is_older;
         }
@@ -319,7 +317,7 @@ pub struct Pod {
     /// Whether an untrusted party may have written the namespace.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_unproven_namespace: bool,
-    /// Whether a tenant may have written what rules go by: the namespace, or the engine.
+    /// Whether a tenant may have written facts that rules use: the namespace, or the engine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_doubtful: bool,
     /// Whether it is in an exempt namespace, by a trusted source.

@@ -35,7 +35,7 @@ pub struct Skipped {
     pub reason: String,
 }
 
-/// What stands between the verb of a command that bypassed the daemon and why the daemon was away.
+/// Separates the verb of a command that bypassed the daemon from the reason for its absence.
 const BYPASSED: &str = " bypassed the daemon: ";
 
 impl Skipped {
@@ -52,7 +52,7 @@ impl Skipped {
     }
 }
 
-/// What a plugin did although a rule in audit mode would refuse it.
+/// A plugin's change that a rule in audit mode would refuse.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleHit {
     /// Unix time in nanoseconds, the first time.
@@ -67,7 +67,7 @@ pub struct RuleHit {
     pub rule: String,
 }
 
-/// What an injection in audit mode would have set.
+/// A value that an injection in audit mode would have set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WouldInject {
     /// Unix time in nanoseconds.
@@ -78,7 +78,7 @@ pub struct WouldInject {
     pub field: String,
 }
 
-/// What an injection did not set because another value stands.
+/// A value that an injection did not set because another value stands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GaveWay {
     /// `inject:NAME`.

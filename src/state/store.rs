@@ -16,7 +16,7 @@ use super::disk::{self, LoadedRecords, RecordFolders};
 use super::index::Index;
 use super::{Container, ContainerKey, Lifecycle, Pod, Wire};
 
-/// How many removed or refused containers `explain` still answers for (D27).
+/// Removed or refused containers that `explain` still answers for (D27).
 const REMEMBERED: usize = 1000;
 
 /// How many removed containers' records stay on disk, for containers that may be re-created under
@@ -38,7 +38,7 @@ pub struct Store {
     pods: BTreeMap<String, Pod>,
     gone: VecDeque<Container>,
     gone_pods: VecDeque<Pod>,
-    /// Those of them whose record is still on disk, oldest first.
+    /// The keys of `gone` whose record is still on disk, oldest first.
     kept: VecDeque<ContainerKey>,
     incarnations: u64,
     /// Containers whose record could not be written.
@@ -106,7 +106,7 @@ impl Store {
         disk::set_aside_before(&self.dir)
     }
 
-    /// Whether the folders at their paths are those that this process writes to.
+    /// Whether this process still writes to the folders at their paths.
     ///
     /// # Errors
     /// Fails when that cannot be known.
@@ -150,7 +150,7 @@ impl Store {
         self.containers.get(key).map(Rc::as_ref)
     }
 
-    /// The same, shared: it stays as it is now.
+    /// Returns a shared snapshot of the container.
     pub fn shared(&self, key: &ContainerKey) -> Option<Rc<Container>> {
         self.containers.get(key).cloned()
     }
@@ -160,7 +160,7 @@ impl Store {
         self.containers.values().map(Rc::as_ref)
     }
 
-    /// The same, shared.
+    /// Returns shared snapshots of all containers.
     pub fn all_shared(&self) -> Vec<Rc<Container>> {
         self.containers.values().cloned().collect()
     }
@@ -212,7 +212,7 @@ impl Store {
             });
         }
         if written.is_err() {
-            // The mark is that of what stays on record.
+            // The mark goes back to the recorded state.
             match self.containers.get(&container.key).map(|known| self.folders.write_mark(known)) {
                 Some(_as_before) => {}
                 None => self.folders.remove_mark(&container.key),
@@ -244,7 +244,7 @@ impl Store {
         self.containers.insert(key, Rc::new(container));
     }
 
-    /// Changes a record, on disk first. An unknown key is no error: it was removed meanwhile.
+    /// Changes a record, on disk first. An unknown key is ignored: it was removed meanwhile.
     ///
     /// # Errors
     /// Fails when the disk refuses; memory is unchanged then.
@@ -275,7 +275,7 @@ impl Store {
     /// Writes the records that the disk refused before.
     ///
     /// # Errors
-    /// Fails when it still does.
+    /// Fails when it still refuses.
     pub fn write_what_is_not(&mut self) -> Result<()> {
         let (folders, containers, pods) = (&self.folders, &self.containers, &self.pods);
         let mut refusals = Vec::new();
@@ -302,7 +302,7 @@ impl Store {
     /// Tries whether the disk takes a record, and leaves nothing there.
     ///
     /// # Errors
-    /// Fails when it does not.
+    /// Fails when it refuses.
     pub fn try_disk(&self) -> Result<()> {
         files::try_write(&self.dir)
     }

@@ -12,7 +12,7 @@ use crate::formats::protobuf;
 pub struct Wire(pub Arc<[u8]>);
 
 impl Wire {
-    /// The message without these fields of its own; a malformed one is kept as it is.
+    /// The message without these top-level fields; a malformed one is kept as it is.
     pub fn without(bytes: &[u8], fields: &[u64]) -> Self {
         let mut kept = Vec::with_capacity(bytes.len());
         for field in protobuf::fields(bytes) {
@@ -62,7 +62,7 @@ impl<'de> Deserialize<'de> for Wire {
         let pairs = text.as_bytes().chunks_exact(2);
         let bytes: Option<Vec<u8>> =
             pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect();
-        // A record that was tampered with gives an empty message, not a dead daemon.
+        // A record that was tampered with gives an empty message, not a failing daemon.
         Ok(Self(bytes.unwrap_or_default().into()))
     }
 }

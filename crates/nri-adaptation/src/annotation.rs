@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a pod says in its annotations: which value counts for a container, and how it is read.
+//! Annotations of a pod: which value counts for a container, and how it is read.
 //!
-//! A value is a truth value or a list of names, both written by the pod's author. What cannot
-//! be read is an error and never a guess. Lists are the part of YAML that holds names: `[a, "b"]`
-//! (so JSON too) or one `- a` a line; no comments, anchors, tags, nested or folded texts, and in
-//! double quotes only the escapes of JSON. What is not quoted is a text of letters, digits and
-//! `_.+-`, which are the characters of plugin names. Reference: annotations of NRI's plugins.
+//! A value is a truth value or a list of names, both written by the pod's author. An unreadable
+//! value is an error and never a guess. Lists are the part of YAML that holds names: `[a, "b"]` (so
+//! JSON too) or one `- a` a line; no comments, anchors, tags, nested or folded texts, and in double
+//! quotes only the escapes of JSON. An unquoted text has letters, digits and `_.+-`, which are the
+//! characters of plugin names. Reference: annotations of NRI's plugins.
 
 use nri_api as api;
 
 use crate::validator::MOST_REQUIRED_PLUGINS;
 use nri_api::identity::PLUGIN_NAME;
 
-/// Between the parts of a list.
+/// Blanks between the parts of a list.
 const BLANKS: [char; 4] = [' ', '\t', '\r', '\n'];
 /// YAML's words for nothing.
 const NOTHING: [&str; 4] = ["~", "null", "Null", "NULL"];
 
 /// The value of annotation `key` that counts for `container`: its own, else the pod's, else the
-/// plain one. Values are never merged, so an empty one for a container hides what the pod has.
-/// Without a container, the value of the pod.
+/// plain one. Values are never merged, so an empty one for a container hides the pod's. Without a
+/// container, the value of the pod.
 pub(crate) fn effective<'p>(
     pod: &'p api::PodSandbox,
     key: &str,
@@ -39,7 +39,7 @@ pub(crate) fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// A list of texts; nothing at all is an empty one.
+/// A list of texts; an empty text is an empty list.
 pub(crate) fn list(text: &str) -> Result<Vec<String>, &'static str> {
     let whole = text.trim_matches(BLANKS);
     if whole.is_empty() || NOTHING.contains(&whole) {
@@ -64,7 +64,7 @@ pub(crate) fn plugin_names(text: &str) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// What follows the opening bracket.
+/// Reads the part after the opening bracket.
 fn flow(inside: &str) -> Result<Vec<String>, &'static str> {
     let mut items = Vec::new();
     let mut rest = inside.trim_start_matches(BLANKS);

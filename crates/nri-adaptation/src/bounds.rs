@@ -2,24 +2,24 @@
 //! Bounds on the size of one reply.
 //!
 //! No real plugin comes near these numbers; an answer above them is a mistake or an attack, and
-//! merging it would delay all other requests. The walk uses the schema's own reflection, so
-//! it covers each list and map there will ever be. Nothing here looks at values.
+//! merging it would delay all other requests. The walk uses the schema's own reflection, so it
+//! covers future lists and maps too. Nothing here looks at values.
 
 use protobuf::reflect::{ReflectFieldRef, ReflectValueRef};
 use protobuf::{MessageDyn, MessageFull};
 
-/// The most entries of one list or map of an answer.
+/// Entries of one list or map of an answer, at most.
 pub const MOST_IN_ONE: usize = 10_000;
 
-/// The most entries of all its lists and maps together.
+/// Entries of all its lists and maps together, at most.
 pub const MOST_IN_ALL: usize = 50_000;
 
-/// What an answer has too much of.
+/// A part of a response with too many entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TooMany {
     /// The list or map, such as `adjust.mounts`; empty for all of them together.
     pub field: String,
-    /// How many entries it has, at least.
+    /// The number of its entries, at least.
     pub count: usize,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One plugin's claims in one container: what it may set, and what is still free.
+//! One plugin's claims in one container: the fields that it may set, and that are still free.
 //!
 //! Every setter goes through here before it changes anything, so that no field can be set
 //! without its owner on record and against the operator's `allow` and `deny`. Values are not looked at.
@@ -52,7 +52,7 @@ pub enum MergeError {
     NotAllowed {
         /// The plugin that tried.
         plugin: String,
-        /// What it tried to set.
+        /// The field it tried to set.
         field: NriField,
         /// In which container.
         container: String,
@@ -60,12 +60,12 @@ pub enum MergeError {
     /// A rule of the operator's forbids it.
     #[error("{0}")]
     AgainstRule(RuleNote),
-    /// An answer that holds more than any plugin has reason to ask for.
+    /// An answer with more entries than any plugin needs.
     #[error("plugin \"{}\" answered with {what}", quoted(plugin))]
     TooMany {
-        /// The plugin that answered so.
+        /// The plugin that answered.
         plugin: String,
-        /// What there is too much of.
+        /// The list or map that is too long.
         what: TooMany,
     },
     /// A command line that asks to be replaced by nothing.
@@ -88,7 +88,7 @@ pub(crate) struct FieldClaims<'a> {
     pub(crate) rights: &'a Rights,
     pub(crate) container: &'a str,
     pub(crate) owners: &'a mut Owners,
-    /// What is done although a rule would refuse it.
+    /// Changes that are made although a rule in audit mode would refuse them.
     pub(crate) noted: &'a mut BTreeSet<RuleNote>,
 }
 
@@ -135,7 +135,7 @@ impl FieldClaims<'_> {
         Ok(())
     }
 
-    /// Notes the removal of what the original container has; other plugins may still set it.
+    /// Notes the removal of an original value; other plugins may still set it.
     pub(crate) fn note_removal(&mut self, field: NriField, key: &str) -> Result<(), MergeError> {
         self.permit(field)?;
         self.owners.note_removal(self.container, field, key, self.plugin);
@@ -148,7 +148,7 @@ impl FieldClaims<'_> {
         matches!(owner, Some(Owner::Set(_) | Owner::Cleared(_)))
     }
 
-    /// Refuses what the operator does not let this plugin set, and notes what a rule would refuse.
+    /// Refuses fields that the operator does not permit, and notes those a rule would refuse.
     fn permit(&mut self, field: NriField) -> Result<(), MergeError> {
         check(self.rights, self.plugin, self.container, field, self.noted)
     }
@@ -169,7 +169,7 @@ pub(crate) fn check(
     permit_by_rules(rights, plugin, container, Forbidden::Field(field), noted)
 }
 
-/// Refuses what a rule does not permit, and notes what one in audit mode would not.
+/// Refuses a field that a rule does not permit, and notes one that an audit rule would not.
 pub(crate) fn permit_by_rules(
     rights: &Rights,
     plugin: &str,

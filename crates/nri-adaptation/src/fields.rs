@@ -3,7 +3,7 @@
 //!
 //! The names are used wherever operators see ownership: conflict messages, `owners` in JSON,
 //! `allow` and `deny` in the configuration. The numbers go over the wire in `OwningPlugins`.
-//! Nothing here knows what a field holds. Reference: `enum Field` of NRI v0.12.
+//! Nothing here knows a field's content. Reference: `enum Field` of NRI v0.12.
 
 use std::fmt;
 
@@ -103,18 +103,18 @@ impl FieldSet {
         Self(1 << field as u8)
     }
 
-    /// What is in either.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Takes out what `other` has.
+    /// Removes the fields of `other`.
     pub const fn remove(&mut self, other: Self) {
         self.0 &= !other.0;
     }
 
-    /// Whether everything in `other` is in it.
+    /// Whether it contains all of `other`.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }

@@ -10,8 +10,8 @@ pub(crate) fn marked(name: &str) -> Option<&str> {
     name.strip_prefix('-')
 }
 
-/// A mount destination without `.`, `..`, doubled or trailing slashes, and absolute, as the
-/// runtime will read it. None at all stays none: it is a mistake, and not the root.
+/// A mount destination without `.`, `..`, doubled or trailing slashes, and absolute, as the runtime
+/// will read it. An empty one stays empty: it is a mistake, and not the root.
 pub fn destination(path: &str) -> String {
     if path.is_empty() {
         return String::new();
@@ -35,8 +35,8 @@ pub fn rlimit(kind: &str) -> String {
     if upper.starts_with("RLIMIT_") { upper } else { format!("RLIMIT_{upper}") }
 }
 
-/// A huge page size as runtimes spell it: `2M`, `2MiB` and `2048KB` are `2MB`. What cannot be
-/// read as a size stays as it is.
+/// A huge page size as runtimes spell it: `2M`, `2MiB` and `2048KB` are `2MB`. A text that is not a
+/// size stays as it is.
 pub fn hugepage(size: &str) -> String {
     let Some(mut bytes) = bytes(size) else { return size.to_owned() };
     let mut unit = 0;

@@ -2,10 +2,10 @@
 //! Entries that are set and removed by name: mounts, variables, devices, namespaces; and the
 //! maps: annotations, sysctls, network devices.
 //!
-//! A name that starts with a dash asks for removal. A removal undoes what earlier plugins set
-//! and leaves its marker in the combined adjustment, so that the entry also goes from the
-//! original container. Within one answer all removals come first, whatever their order.
-//! Nothing here touches the container that the next plugin sees, but for maps.
+//! A name that starts with a dash asks for removal. A removal undoes what earlier plugins set and
+//! leaves its marker in the combined adjustment, so that the entry is also removed from the
+//! original container. Within one answer all removals come first, in any order. Nothing here
+//! touches the container that the next plugin sees, but for maps.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,9 +16,9 @@ use nri_api as api;
 
 /// An entry of a list in which a name can occur once.
 pub(crate) trait Listed: Clone {
-    /// Under which field it is owned.
+    /// The field under which it is owned.
     const FIELD: NriField;
-    /// Whether removing an entry that no plugin set is an act that others may not undo.
+    /// Whether other plugins may not undo the removal of an entry that no plugin set.
     const REMOVAL_IS_OWNED: bool = false;
     /// Whether the marker of an earlier plugin stays when a later one sets the entry again.
     const MARKER_STAYS: bool = false;
@@ -26,7 +26,7 @@ pub(crate) trait Listed: Clone {
     /// The name as the plugin wrote it.
     fn name(&self) -> &str;
 
-    /// What two spellings of one name have in common.
+    /// Returns the key that all spellings of one name share.
     fn key(name: &str) -> String {
         name.to_owned()
     }
@@ -72,7 +72,7 @@ impl Listed for api::LinuxNamespace {
     }
 }
 
-/// What becomes of one key of a list.
+/// A change to one key of a list.
 pub(crate) enum ListChange<T> {
     Removed(String),
     Set(String, T),
@@ -86,12 +86,12 @@ impl<T> ListChange<T> {
     }
 }
 
-/// Merges one plugin's entries into the combined adjustment and returns what became of each key,
+/// Merges one plugin's entries into the combined adjustment and returns the change of each key,
 /// removals first.
 ///
-/// NRI: for variables and devices the reference loses the marker, so what the original
-/// container has cannot be removed (BUG-01, BUG-02); for namespaces it has no way to override
-/// (BUG-06). All four lists work alike here.
+/// NRI: for variables and devices the reference loses the marker, so an original value cannot be
+/// removed (BUG-01, BUG-02); for namespaces it has no way to override (BUG-06). All four lists work
+/// alike here.
 pub(crate) fn merge_list<T: Listed>(
     claims: &mut FieldClaims<'_>,
     given: &[T],
@@ -152,7 +152,7 @@ fn combine<T: Listed>(
     combined.extend(additions.iter().map(|(_, entry)| (*entry).clone()));
 }
 
-/// Merges one plugin's map into the combined adjustment and into what the next plugin sees.
+/// Merges one plugin's map into the combined adjustment and the next plugin's container.
 ///
 /// The combined map has both the marker and the new value when a key was removed and set again;
 /// it is applied by removing first. NRI: a removal alone leaves the value visible, with its

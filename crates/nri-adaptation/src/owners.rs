@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Owners of fields: the table by which a conflict between two plugins is found.
+//! Owners of fields: the table that reveals conflicts between two plugins.
 //!
 //! A field, or a key of a compound field, is free until a plugin claims it; a second claim is a
 //! conflict, even by the same plugin. Clearing takes a field away from its owner, and only
@@ -14,22 +14,22 @@ use crate::fields::NriField;
 use crate::quoted;
 use nri_api as api;
 
-/// The owners of everything that was set in a container, or in several by updates.
+/// The owners of all fields set in a container, or in several by updates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Owners {
     containers: BTreeMap<String, ContainerOwners>,
-    /// What was there before each change since [`Owners::begin`]; `None` outside of that.
+    /// The state before each change since [`Owners::begin`]; `None` outside of that.
     journal: Option<Vec<Before>>,
 }
 
-/// What one change of one container's part replaced.
+/// The former value of one change in one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Before {
     Slot((NriField, Option<String>), Option<Owner>),
     Rule(String, Option<String>),
 }
 
-/// What is owned in one container.
+/// The owners of one container's fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ContainerOwners {
     /// The key is `None` for simple fields.
@@ -39,20 +39,20 @@ pub(crate) struct ContainerOwners {
     device_rules: BTreeMap<String, String>,
 }
 
-/// Whose a field is.
+/// The owner of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Owner {
     /// Set by this plugin; for hooks by several, separated by commas.
     Set(String),
     /// Removed by this plugin; no other may set it.
     Cleared(String),
-    /// Removed by this plugin from the original container only: anybody may set it anew.
-    /// NRI: the reference has no owner then, so the plugin cannot be named.
+    /// Removed by this plugin from the original container only: any plugin may set it anew. NRI:
+    /// the reference has no owner then, so the plugin cannot be named.
     Removed(String),
 }
 
 impl Owner {
-    /// The plugin (or plugins, for hooks), however it came to own the field.
+    /// The plugin (or plugins, for hooks) that owns the field.
     pub fn plugin(&self) -> &str {
         match self {
             Self::Set(plugin) | Self::Cleared(plugin) | Self::Removed(plugin) => plugin,
@@ -60,7 +60,7 @@ impl Owner {
     }
 }
 
-/// `10-foo`, or `-10-foo` for what it removed: the form NRI gives to validators.
+/// `10-foo`, or `-10-foo` for a removal: the form NRI gives to validators.
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -73,9 +73,9 @@ impl fmt::Display for Owner {
 /// Two claims to one thing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
-    /// What both want.
+    /// The field that both set.
     pub field: NriField,
-    /// Which one of them, for compound fields.
+    /// The key in it, for compound fields.
     pub key: Option<String>,
     /// In which container.
     pub container: String,
@@ -145,7 +145,7 @@ impl Owners {
         self.of_mut(container).slots.insert(slot, Owner::Cleared(plugin.to_owned()));
     }
 
-    /// Notes that `plugin` removed what no plugin had set or taken.
+    /// Notes that `plugin` removed a field that no plugin had set or taken.
     pub(crate) fn note_removal(
         &mut self,
         container: &str,
@@ -187,13 +187,13 @@ impl Owners {
             .or_insert_with(|| plugin.to_owned());
     }
 
-    /// Whose `field` of a container is, if anybody's.
+    /// Returns the owner of this field of a container, if it has one.
     pub fn owner(&self, container: &str, field: NriField, key: Option<&str>) -> Option<&Owner> {
         let slot = (field, key.map(str::to_owned));
         self.containers.get(container)?.slots.get(&slot)
     }
 
-    /// What this plugin has set or removed: container and field, each pair as often as it has keys.
+    /// Returns the fields this plugin has set or removed, by container, once for each key.
     pub(crate) fn held_by<'o>(
         &'o self,
         plugin: &'o str,
@@ -207,18 +207,18 @@ impl Owners {
         })
     }
 
-    /// From here on claims can be undone by [`Owners::roll_back`]. Undoing costs what was claimed
-    /// since, not what the container has.
+    /// Makes claims from here on revocable by [`Owners::roll_back`]. The cost of undoing depends on
+    /// the claims since, not on the container.
     pub(crate) fn begin(&mut self) {
         self.journal = Some(Vec::new());
     }
 
-    /// Keeps what was claimed since [`Owners::begin`].
+    /// Keeps the claims since [`Owners::begin`].
     pub(crate) fn commit(&mut self) {
         self.journal = None;
     }
 
-    /// Undoes what was claimed in this container since [`Owners::begin`].
+    /// Undoes the claims in this container since [`Owners::begin`].
     pub(crate) fn roll_back(&mut self, container: &str) {
         let journal = self.journal.take().unwrap_or_default();
         let owned = self.of_mut(container);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the operator lets a plugin set.
+//! The fields that the operator lets a plugin set.
 //!
-//! `[plugin.NAME] allow` and `deny` name fields; without either a plugin may set everything, as
-//! in the reference. `deny` wins over `allow`. Rules add a say about single containers (D44): a
-//! field needs every permission. Nothing here reads a configuration or chooses a rule.
+//! `[plugin.NAME] allow` and `deny` name fields; without either a plugin may set everything, as in
+//! the reference. `deny` wins over `allow`. Rules decide about single containers too (D44): a field
+//! needs every permission. Nothing here reads a configuration or chooses a rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,40 +19,40 @@ pub struct Rights {
     pub allow: Option<BTreeSet<NriField>>,
     /// Never these.
     pub deny: BTreeSet<NriField>,
-    /// What rules say about single containers, by their IDs.
+    /// Decisions of rules about single containers, by container ID.
     pub ruled: BTreeMap<String, RuleDecision>,
 }
 
-/// What one rule says about a plugin and a container.
+/// The decision of one rule about a plugin and a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ruling {
     /// The rule's name.
     pub rule: String,
-    /// What it permits.
+    /// The fields that it permits.
     pub permits: FieldSet,
-    /// Whether the plugin is not to know of the container. It permits nothing then.
+    /// Whether the container is hidden from the plugin. It permits nothing then.
     pub hides: bool,
-    /// Whether what it does not permit is done all the same, and noted.
+    /// Whether the plugin's change is made and noted, although the rule does not permit it.
     pub is_audit: bool,
 }
 
-/// What the rules say about a plugin and a pod, or a container of it.
+/// The decision of all rules about a plugin and a pod, or a container of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuleDecision {
     /// The rules that decide: none, one, or for a doubtful pod all that may.
     pub rulings: Vec<Arc<Ruling>>,
-    /// Whether the plugin is not to know of it.
+    /// Whether it is hidden from the plugin.
     pub is_hidden: bool,
 }
 
 impl RuleDecision {
-    /// The rule that keeps the plugin from hearing of it.
+    /// The rule that hides it from the plugin.
     pub fn hidden_by(&self) -> Option<&Ruling> {
         self.rulings.first().filter(|_| self.is_hidden).map(Arc::as_ref)
     }
 }
 
-/// What a plugin asked for and a rule does not permit.
+/// A request of a plugin that a rule does not permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Forbidden {
     /// To set a field.
@@ -63,21 +63,21 @@ pub enum Forbidden {
     Knowledge,
 }
 
-/// What a rule did not permit, or under `mode = "audit"` would not.
+/// A request that a rule did not permit, or under `mode = "audit"` would not.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RuleNote {
     /// The plugin that asked.
     pub plugin: String,
     /// The container.
     pub container: String,
-    /// What it asked for.
+    /// The request.
     pub what: Forbidden,
     /// The rule's name.
     pub rule: String,
 }
 
 impl RuleNote {
-    /// What it asked for, as rules name it.
+    /// The request, as rules name it.
     pub fn field(&self) -> &'static str {
         match self.what {
             Forbidden::Field(field) => field.name(),
@@ -103,7 +103,7 @@ impl fmt::Display for RuleNote {
 
 impl Rights {
     /// Reads two lists of field names; an unknown name is an error, since a typing mistake in
-    /// `deny` must not open what was meant to be closed.
+    /// `deny` must not permit the field.
     ///
     /// # Errors
     /// Fails at the first name that is not one of NRI's fields.
@@ -115,12 +115,12 @@ impl Rights {
         Ok(Self { allow, deny, ruled: BTreeMap::new() })
     }
 
-    /// The rule that keeps the plugin from knowing of this container.
+    /// The rule that hides this container from the plugin.
     pub fn hidden_by(&self, container: &str) -> Option<&Ruling> {
         self.ruled.get(container)?.hidden_by()
     }
 
-    /// The rules that do not permit this: the first one that refuses it, and those that note it.
+    /// The rules that do not permit this: the first that refuses it, and the audit ones.
     pub(crate) fn objections(
         &self,
         container: &str,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The built-in validator: what the operator never lets any plugin do to a new container, and
-//! which plugins must have been there.
+//! The built-in validator: the changes that the operator forbids to all plugins in a new container,
+//! and the plugins that must have been there.
 //!
-//! It judges one ValidateContainerAdjustment request, as a plugin would, and changes nothing.
-//! Texts are those of the reference but for doubled blanks, so that what searches for them finds
-//! them. Hooks cannot be taken back and updates are not judged, as in the reference (BUG-28).
-//! Reference: `plugins/default-validator` of NRI v0.12.
+//! It judges one ValidateContainerAdjustment request, as a plugin would, and changes nothing. Texts
+//! are those of the reference but for doubled blanks, so that searches for them succeed. Hooks
+//! cannot be taken back and updates are not judged, as in the reference (BUG-28). Reference:
+//! `plugins/default-validator` of NRI v0.12.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,15 +22,15 @@ pub const REQUIRED_PLUGINS: &str = "required-plugins.noderesource.dev";
 /// cut would let the pod pass without the rest, so the pod is refused.
 pub(crate) const MOST_REQUIRED_PLUGINS: usize = 64;
 
-/// How much of an annotation is shown, in characters.
+/// Characters of an annotation that a message shows.
 const LONGEST_VALUE: usize = 80;
-/// How long a refusal may be, in characters.
+/// Characters of a refusal.
 const LONGEST_REFUSAL: usize = 1000;
 
-/// What is refused; by default nothing is. The fields are the keys of `[nri.default_validator]`.
+/// The changes to refuse; by default none. The fields are the keys of `[nri.default_validator]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DefaultValidator {
-    /// Whether anything is judged at all.
+    /// Whether adjustments are judged at all.
     pub enable: bool,
     /// Refuse OCI hooks.
     pub reject_oci_hook_adjustment: bool,
@@ -38,7 +38,7 @@ pub struct DefaultValidator {
     pub reject_runtime_default_seccomp_adjustment: bool,
     /// Refuse a seccomp policy for a container without one.
     pub reject_unconfined_seccomp_adjustment: bool,
-    /// Refuse another seccomp policy for a container with one of its own.
+    /// Refuse another seccomp policy for a container with a custom one.
     pub reject_custom_seccomp_adjustment: bool,
     /// Refuse to set or remove namespaces.
     pub reject_namespace_adjustment: bool,
@@ -54,7 +54,7 @@ impl DefaultValidator {
     /// Judges an adjustment.
     ///
     /// # Errors
-    /// The reason of the refusal, in one line: the first thing that is not allowed.
+    /// The reason of the refusal, in one line: the first change that is not allowed.
     pub fn validate(
         &self,
         request: &api::ValidateContainerAdjustmentRequest,
@@ -89,7 +89,7 @@ impl DefaultValidator {
         let mut kinds = match container.linux.seccomp_profile.as_ref() {
             // NRI: a container without a profile counts as unconfined. An engine's document has
             // policies and no profiles, so a policy without one may be of either kind: each flag
-            // refuses it, lest a flag that is set guards nothing.
+            // refuses it, so that every flag that is set takes effect.
             None if container.linux.seccomp_policy.is_some() => {
                 vec![runtime_default, custom, unconfined]
             }
@@ -98,7 +98,7 @@ impl DefaultValidator {
                 Ok(api::security_profile::ProfileType::RUNTIME_DEFAULT) => vec![runtime_default],
                 Ok(api::security_profile::ProfileType::UNCONFINED) => vec![unconfined],
                 Ok(api::security_profile::ProfileType::LOCALHOST) => vec![custom],
-                // A kind that is newer than this validator is none it could let pass.
+                // A kind newer than this validator is refused by each flag.
                 Err(_number) => vec![custom, runtime_default, unconfined],
             },
         }
@@ -130,7 +130,7 @@ impl DefaultValidator {
         let mut present = BTreeSet::new();
         for plugin in &request.plugins {
             present.insert(format!("{}-{}", plugin.index, plugin.name));
-            // A name like `10-policy` is meant with its index, whatever others call themselves.
+            // A name like `10-policy` in the settings means index and name, never a bare name.
             if !matches!(plugin.name.as_bytes(), [a, b, b'-', ..] if a.is_ascii_digit() && b.is_ascii_digit())
             {
                 present.insert(plugin.name.clone());
@@ -145,8 +145,8 @@ impl DefaultValidator {
         }
     }
 
-    /// The plugins that must be there for this container (without one: for the pod itself), and
-    /// are not; none while nothing is judged.
+    /// The missing plugins that this container requires (without one: the pod itself); none while
+    /// nothing is judged.
     ///
     /// # Errors
     /// Fails when an annotation that counts cannot be read.
@@ -181,8 +181,8 @@ impl DefaultValidator {
         named
     }
 
-    /// NRI: the reference looks for owners of what is in the adjustment by its key there, and so
-    /// misses removals, which are marked (BUG-25).
+    /// NRI: the reference looks for owners by the keys in the adjustment, and so misses removals,
+    /// whose keys are marked (BUG-25).
     fn sysctls(
         &self,
         owned: JudgedOwners<'_>,
@@ -208,18 +208,18 @@ impl DefaultValidator {
 /// Exemptions from the operator's required plugins (`[plugin.NAME] required`).
 #[derive(Debug, Clone, Copy)]
 pub struct ValidatorExemptions<'a> {
-    /// The pod is in an exempt namespace, by a word that no tenant can write.
+    /// Whether the pod is in an exempt namespace, by a source that no tenant can write.
     pub is_exempt: bool,
     /// Pods where this annotation is true; empty = none.
     pub tolerate_missing_plugins_annotation: &'a str,
 }
 
-/// Those of `required` that are missing and must not be: a pod that brings up a required plugin
-/// itself has to start without it. The names come in the order given, each once; without a
-/// container, they are those of the pod itself.
+/// Returns the missing plugins of `required` that this pod needs: a pod that brings up a required
+/// plugin itself has to start without it. The names come in the order given, each once; without a
+/// container, they are the names that the pod itself needs.
 ///
 /// # Errors
-/// Fails when something is missing and the annotation that may excuse it cannot be read.
+/// Fails when one is missing and the annotation that may excuse it cannot be read.
 pub fn missing_required<'a>(
     pod: &api::PodSandbox,
     container: Option<&str>,

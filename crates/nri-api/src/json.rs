@@ -50,7 +50,7 @@ fn without_null_entry((key, value): (&String, &Value), of: &MessageDescriptor) -
 /// Reads a list of messages; `null` and absence are the empty one.
 ///
 /// # Errors
-/// As [`read`], and on what is no list.
+/// Fails as [`read`] does, and on a value that is not a list.
 pub fn read_list<M: MessageFull>(value: &Value) -> Result<Vec<M>, String> {
     if value.is_null() {
         return Ok(Vec::new());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The messages of the Node Resource Interface (NRI): what a container runtime asks its plugins,
-//! and what they answer. Protocol `nri.pkg.api.v1alpha1`, as of NRI v0.12.
+//! The messages of the Node Resource Interface (NRI): a container runtime's requests to plugins,
+//! and their answers. Protocol `nri.pkg.api.v1alpha1`, as of NRI v0.12.
 //!
 //! A plugin receives a [`CreateContainerRequest`] and answers with a [`ContainerAdjustment`]:
 //!
@@ -18,7 +18,7 @@
 //! * Feature `services`: the ttRPC clients and servers of both sides, asynchronous.
 //! * Feature `json`: messages as JSON (`json`), in protobuf's own mapping.
 //!
-//! There is no connection here and no plugin: messages only. The generated code is checked in, so
+//! The crate has messages only, and no connections or plugins. The generated code is checked in, so
 //! that building needs no `protoc`; `tests/pure/wire.rs` of nri-runc generates it anew and compares.
 
 mod convert;

@@ -26,7 +26,7 @@ pub fn printable(text: &str) -> String {
 }
 
 fn push(shown: &mut String, c: char) {
-    // Quotes and backslashes are what they look like; escape_debug escapes them as well.
+    // Quotes and backslashes stay as they are; escape_debug would escape them.
     if matches!(c, ' '..='~') {
         shown.push(c);
     } else if is_blank_letter(c) {

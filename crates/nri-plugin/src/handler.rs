@@ -22,7 +22,7 @@ macro_rules! handlers {
         /// runtime where nothing is left to refuse (stop, remove, the post events).
         ///
         /// The runtime waits for a handler as long as [`Context::remaining`] says. Then the handler is dropped where it
-        /// waits; one of a [`BlockingHandler`] goes on, and its answer is not used.
+        /// waits; one of a [`BlockingHandler`] runs to its end, and its answer is not used.
         #[async_trait]
         #[expect(unused_variables, reason = "the names are documentation")]
         pub trait Handler: Send + Sync + 'static {
@@ -35,7 +35,8 @@ macro_rules! handlers {
                 None
             }
 
-            /// A cache that is to follow the events. The plugin is subscribed to those that the cache needs.
+            /// The cache that follows the events. The plugin is subscribed to the events that the
+            /// cache needs.
             fn cache(&self) -> Option<&Cache> {
                 None
             }
@@ -192,7 +193,8 @@ handlers! {
     /// A container was started.
     post_start_container(request: api::PostStartContainerRequest) -> ();
 
-    /// The engine changes the resources of a container; the answer may change them, and those of other containers.
+    /// The engine changes the resources of a container; the answer may change them, and other
+    /// containers' resources.
     update_container(request: api::UpdateContainerRequest) -> api::UpdateContainerResponse;
 
     /// A container was updated.

@@ -31,8 +31,9 @@
 //! }
 //! ```
 //!
-//! The same program runs launched by the runtime, whose socket it inherits as a descriptor, and by hand, where it
-//! connects to the runtime's socket, reconnects with growing pauses, and is synchronized again.
+//! The runtime can launch this program, which then inherits its socket as a descriptor. Started
+//! from a shell, it connects to the runtime's socket, reconnects with growing pauses, and is
+//! synchronized again.
 //!
 //! * [`Plugin`] is that life without the command line: it runs over a socket, a descriptor or a stream.
 //!   [`PluginHandle`] waits until the plugin is ready, serves its readiness, updates containers unasked, and ends it.
@@ -77,7 +78,7 @@ pub use program::main;
 pub use resources::{Resources, Update, UpdateTarget};
 pub use stub::Stub;
 
-/// Any error of a plugin's own; its text is what the operator reads.
+/// Any error of a plugin; operators read its text.
 pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
 /// The result of a handler.
 pub type Result<T> = std::result::Result<T, HandlerError>;

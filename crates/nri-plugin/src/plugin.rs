@@ -238,7 +238,8 @@ impl PluginHandle {
         self.0.ending.send_replace(true);
     }
 
-    /// Answers the probes of kubelet and others over HTTP, whatever their path: 200 while the plugin is ready, and else 503.
+    /// Answers HTTP probes of kubelet and others on any path: 200 while the plugin is ready, else
+    /// 503.
     ///
     /// # Errors
     /// Fails when no connection can be accepted any longer.

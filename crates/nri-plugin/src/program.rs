@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plugin as a program: launched by its runtime, or started by hand with options. It ends at SIGTERM and SIGINT
-//! once it has answered. The log goes to standard error.
+//! A plugin as a program: launched by its runtime, or started from a shell with options. SIGTERM
+//! and SIGINT end it after the answer in progress. The log goes to standard error.
 
 use std::process::ExitCode;
 
@@ -69,7 +69,7 @@ impl Options {
 /// The whole `main` of a plugin that calls itself `id` (`NN-name`). A [`BlockingHandler`](crate::BlockingHandler) is
 /// given inside [`Blocking`](crate::Blocking).
 pub fn main(id: &str, handler: impl Handler) -> ExitCode {
-    // An argument that is not text is no option of this, and refused as one that is unknown.
+    // An argument that is not UTF-8 matches no option, and is refused as unknown.
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     let options = match Options::read(words) {
         Ok(options) if options.help => {

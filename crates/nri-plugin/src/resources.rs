@@ -117,7 +117,8 @@ setters! {
         resources.cpu.mut_or_insert_default().shares = Some(shares.into()).into();
     }
 
-    /// Limits CPU time to `quota` microseconds in each `period` of microseconds; a negative quota is no limit.
+    /// Limits CPU time to `quota` microseconds in each `period` of microseconds; a negative quota
+    /// removes the limit.
     fn cpu_quota(resources, quota: i64, period: u64) {
         let cpu = resources.cpu.mut_or_insert_default();
         cpu.quota = Some(quota.into()).into();
@@ -134,7 +135,7 @@ setters! {
         mems.clone_into(&mut resources.cpu.mut_or_insert_default().mems);
     }
 
-    /// Limits its memory, in bytes; a negative limit is none.
+    /// Limits its memory, in bytes; a negative limit removes the limit.
     fn memory_limit(resources, bytes: i64) {
         resources.memory.mut_or_insert_default().limit = Some(bytes.into()).into();
     }

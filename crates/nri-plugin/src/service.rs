@@ -97,7 +97,7 @@ fn refusal(error: impl Into<HandlerError>) -> ttrpc::Error {
     ttrpc::Error::RpcStatus(ttrpc::get_status(ttrpc::Code::UNKNOWN, text))
 }
 
-/// The container of a notification; those of pods have none.
+/// The container of a notification; a pod's notifications have none.
 macro_rules! notified {
     (run_pod_sandbox $request:ident) => {
         None

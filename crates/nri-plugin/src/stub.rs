@@ -18,7 +18,8 @@ use crate::{HandlerError, Result, status_message};
 /// How often a plugin that ends looks whether a request is still open.
 const IDLE_POLL: Duration = Duration::from_millis(10);
 
-/// A connected plugin. [`Plugin`](crate::Plugin) keeps one connected; this is for those who bring each stream.
+/// A connected plugin, for callers that bring each stream. [`Plugin`](crate::Plugin) reconnects by
+/// itself.
 pub struct Stub {
     runtime: RuntimeHandle,
     /// The reason why the plugin itself refused to start; empty for a plugin of the generated service.

@@ -14,13 +14,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::frame::{REQUEST, RESPONSE, TTRPC_HEADER, TYPE, message_length, message_number};
 
-/// How many requests of a plugin are read before the first one is answered.
+/// Requests of a plugin that are read before the first one is answered.
 pub(crate) const IN_HAND: usize = 32;
 /// Bytes that are buffered for one connection; a larger frame is buffered alone.
 const ROOM: u32 = 1 << 20;
 /// Bytes of one plugin's requests that are read and not answered: each is in memory several times.
 const REQUESTS_IN_HAND: usize = 8 << 20;
-/// What a frame costs besides its bytes.
+/// Bytes that a buffered frame is charged in addition to its payload.
 const FRAME: usize = 64;
 
 /// A frame for one connection, and the room that it takes until it is dropped.
@@ -53,7 +53,7 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Waits until so many bytes fit into the buffer.
+    /// Waits until this many bytes fit into the buffer.
     pub(crate) async fn reserve(&self, length: usize) -> RoomTaken {
         let cost = u32::try_from(length + FRAME).unwrap_or(ROOM).min(ROOM);
         let permit = Arc::clone(&self.0).acquire_many_owned(cost).await;
@@ -65,7 +65,7 @@ impl Room {
 #[derive(Debug)]
 pub(crate) struct InHand {
     limit: usize,
-    /// Of the message that is being read: its header so far, and how much is left of the rest.
+    /// The message being read: its header so far, and the bytes left of the rest.
     header: Vec<u8>,
     left: usize,
     /// The number and the length of each request that is not answered.

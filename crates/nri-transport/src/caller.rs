@@ -4,8 +4,8 @@
 //!
 //! The crate's own client has a task for each direction and a copy of the request at each step;
 //! this one writes a request into the frames that leave, and wakes the caller with the frame that
-//! came. It has no deadline of its own: the caller bounds the wait, and a call whose caller is gone
-//! is forgotten. Reference: the protocol of ttRPC, unary calls only.
+//! came. It sets no deadline: the caller bounds the wait, and a call whose caller is gone is
+//! forgotten. Reference: the protocol of ttRPC, unary calls only.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -32,7 +32,7 @@ const SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 const ENVELOPE: usize = 200;
 /// Bytes that a pair of metadata needs beside its key and value.
 const PAIR: usize = 16;
-/// A response above so many bytes is read on another thread.
+/// Bytes of a response above which it is read on another thread.
 const LARGE: usize = 256 << 10;
 const NO_NUMBER_LEFT: &str = "all numbers for calls of this connection are used up";
 
@@ -43,9 +43,9 @@ pub trait PluginRequest {
     /// The type of its response.
     type Answer: Message;
 
-    /// How many bytes it has.
+    /// The encoded size in bytes.
     fn size(&self) -> u64;
-    /// Writes them, once they were counted.
+    /// Writes the message, after [`Self::size`] was called.
     fn write(&self, to: &mut CodedOutputStream<'_>) -> protobuf::Result<()>;
 
     /// The pod and container that it is about; none if it is not an event.
@@ -140,15 +140,15 @@ requests! {
 /// Why a call has no answer.
 #[derive(Debug, PartialEq)]
 pub enum Unanswered {
-    /// The request has so many bytes, and was not sent.
+    /// The request has this many bytes, and was not sent.
     TooLarge(u64),
     /// The plugin answered with this status.
     Status(ttrpc::Status),
-    /// What came cannot be read, or nothing can come any more; why.
+    /// The response cannot be read, or none can come; the reason.
     Unreadable(String),
 }
 
-/// What comes for a call: a message, header included.
+/// The response to a call: a message, header included, or the reason for its absence.
 type ReplyBytes = Result<Vec<u8>, Unanswered>;
 
 /// The callers that wait, by the number of their call.
@@ -232,7 +232,7 @@ impl PluginCaller {
         self.waiting.lock().is_empty() && self.reading.requests.count() == 0
     }
 
-    /// The connections as they are, for a program that goes on with them; `heard` frames came.
+    /// Saves the connections for a program that replaces this one; `heard` frames came.
     pub fn save(&self, heard: usize) -> SavedTrunk {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         SavedTrunk {
@@ -278,7 +278,7 @@ impl PluginCaller {
     }
 
     /// Sends it under the next number. Both in one step: a server refuses a number that is not
-    /// above those that it has seen.
+    /// above all earlier ones.
     fn send<R: PluginRequest>(
         &self,
         request: &R,
@@ -335,7 +335,7 @@ fn message<R: PluginRequest>(
     Ok(bytes)
 }
 
-/// What `ttrpc::Request` would be written as, without a copy of the request in it.
+/// Writes the bytes of a `ttrpc::Request`, without a copy of the request in it.
 fn envelope<R: PluginRequest>(
     bytes: &mut Vec<u8>,
     request: &R,
@@ -379,7 +379,7 @@ pub(crate) struct Answers {
     waiting: PendingCalls,
     /// The beginning of a message.
     bytes: Vec<u8>,
-    /// How much is still to come of a message that is too large to be read.
+    /// Bytes still to come of a message that is too large to be read.
     surplus: usize,
 }
 
@@ -426,7 +426,7 @@ impl Answers {
         }
     }
 
-    /// Says why there is no answer to this call.
+    /// Answers this call with the reason for the missing response.
     fn refuse(&self, number: u32, why: String) {
         self.waiting.answer(number, Err(Unanswered::Unreadable(why)));
     }
@@ -442,7 +442,7 @@ mod tests {
     use crate::frame::FRAME_LIMIT;
     use crate::mux::split_to_call;
 
-    /// What is asked for, and one that takes in what comes.
+    /// Receivers for these calls, and the [`Answers`] that serve them.
     fn waiting_for(numbers: &[u32]) -> (Vec<oneshot::Receiver<ReplyBytes>>, Answers) {
         let waiting = PendingCalls::default();
         let receivers = numbers.iter().map(|number| waiting.expect(*number)).collect();

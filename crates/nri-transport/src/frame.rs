@@ -26,7 +26,7 @@ pub(crate) const FRAME_HEADER: usize = 8;
 
 /// Length of the header of a ttRPC message: length, stream, type, flags.
 pub(crate) const TTRPC_HEADER: usize = 10;
-/// Where in it the type stands.
+/// Offset of the message type in this header.
 pub(crate) const TYPE: usize = 8;
 pub(crate) const REQUEST: u8 = 1;
 pub(crate) const RESPONSE: u8 = 2;
@@ -61,7 +61,7 @@ impl Trunk {
         }
     }
 
-    /// Notes that the plugin has registered: whatever it sends from now on is read.
+    /// Notes that the plugin has registered: from now on all that it sends is read.
     pub fn note_registered(&self) {
         self.is_registered.store(true, Ordering::Relaxed);
     }
@@ -76,7 +76,7 @@ impl Trunk {
         self.heard.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many frames of answers came before another program went on.
+    /// Sets the number of response frames that the previous program received.
     pub(crate) fn set_frames_received(&self, heard: usize) {
         self.heard.store(heard, Ordering::Relaxed);
     }
@@ -92,7 +92,7 @@ impl Trunk {
         });
     }
 
-    /// How many frames of answers have come; an answer that comes too late counts as well.
+    /// The number of response frames received, those that came too late included.
     pub fn frames_received(&self) -> usize {
         self.heard.load(Ordering::Relaxed)
     }
@@ -102,7 +102,7 @@ impl Trunk {
         self.reason.borrow().is_some()
     }
 
-    /// Why it was closed, if it was.
+    /// The reason it was closed for, if it was.
     pub fn closed_because(&self) -> Option<String> {
         self.reason.borrow().clone()
     }

@@ -66,7 +66,8 @@ struct RuntimeService {
     trunk: Trunk,
     registered: mpsc::Sender<PluginIdentity>,
     identity: OnceCell<PluginIdentity>,
-    /// Index and name of a launched plugin, from its file name; those that it registers with are ignored.
+    /// Index and name of a launched plugin, from its file name; those in its registration are
+    /// ignored.
     launched_as: Option<(String, String)>,
     is_synchronized: Arc<AtomicBool>,
     upcalls: Arc<dyn Upcalls>,

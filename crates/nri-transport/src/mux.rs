@@ -100,22 +100,22 @@ fn start_to_call(
     Ok((trunk, caller, runtime))
 }
 
-/// What was read of a stream and is not done with.
+/// Bytes read from a stream that are not processed yet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reading {
     pub(crate) unread: Unread,
-    /// Of the runtime connection.
+    /// The requests on the runtime connection.
     pub(crate) requests: OpenRequests,
 }
 
-/// A trunk between two calls, for the program that goes on with it.
+/// A trunk between two calls, saved for the program that replaces this one.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct SavedTrunk {
     /// Bytes that were read and are no whole frame yet.
     pub(crate) unread: Blob,
     /// The beginning of a message on the runtime connection.
     pub(crate) beginning: Blob,
-    /// What the plugin had no room for.
+    /// Bytes that the plugin's socket buffer had no room for.
     pub(crate) unsent: Blob,
     pub(crate) answers: SavedAnswers,
     pub(crate) heard: usize,
@@ -144,7 +144,7 @@ fn connection(id: u32, outgoing: &Arc<Outgoing>) -> (Incoming, Connection) {
     (Incoming { sender, room: Room::default() }, connection)
 }
 
-/// Where the frames of the plugin connection go.
+/// The destination of frames of the plugin connection.
 enum Inbox {
     /// To a server.
     Stream(Incoming, OpenRequests),
@@ -153,8 +153,8 @@ enum Inbox {
 }
 
 impl Inbox {
-    /// Waits until a frame of this length can be taken, then takes it. Until then it is not taken
-    /// out of what was read: another program may go on with that.
+    /// Waits until a frame of this length can be buffered, then takes it from the bytes read. Until
+    /// then it stays there, where a handover to another program can save it.
     async fn take(&self, unread: &Unread, length: usize) {
         match self {
             Self::Stream(incoming, requests) => {
@@ -254,7 +254,7 @@ async fn read_frames(
                 }
             }
         }
-        // The beginning of a frame that will never be read is no reason to make room for it.
+        // A trunk that is not registered gets no larger buffer for the beginning of a frame.
         let most = if trunk.is_registered() { READ_AT_MOST } else { READ_AT_ONCE };
         chunk.resize(unread.missing().clamp(READ_AT_ONCE, most), 0);
         match reader.read(&mut chunk).await {
@@ -279,7 +279,7 @@ pub struct Connection {
     id: u32,
     incoming: mpsc::UnboundedReceiver<BufferedFrame>,
     in_hand: InHand,
-    /// The peer's requests: another program would have to go on with them.
+    /// The peer's requests, saved for a program that replaces this one.
     requests: Option<OpenRequests>,
     /// The frame that is being taken, and how much of it was.
     rest: Option<BufferedFrame>,

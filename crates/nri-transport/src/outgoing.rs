@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What goes out over the trunk: whole messages, in the order in which they are handed over.
+//! Writes whole messages to the trunk, in the order in which they are handed over.
 //!
-//! The sender of a message writes it itself, at once: a task for that would have to be woken
-//! for each request to each plugin. What a plugin has no room for waits here, and for that there
-//! is a task. Nothing here looks into a message; its frames are made by `frame`.
+//! The sender of a message writes it itself, at once: a task for that would have to be woken for
+//! each request to each plugin. Bytes that the plugin's socket has no room for wait here, and a
+//! task writes them later. Nothing here parses a message; `frame` makes its frames.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -23,7 +23,7 @@ const LIMIT: usize = 2 * FRAME_LIMIT;
 /// Rare, a plugin that does not read: looked at again this soon, instead of one more waker.
 const FULL_POLL: Duration = Duration::from_millis(5);
 
-/// The way out that both connections share; the trunk is closed when neither is there any more.
+/// The sending side that both connections share; the trunk closes when both are gone.
 #[derive(Debug)]
 pub(crate) struct Outgoing(Arc<OutgoingState>);
 
@@ -38,7 +38,7 @@ struct OutgoingState {
 #[derive(Debug, Default)]
 struct UnsentMessages {
     messages: VecDeque<Vec<u8>>,
-    /// Of the first one.
+    /// Bytes of the first message that are written.
     written: usize,
     bytes: usize,
 }
@@ -76,7 +76,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Whether so many bytes wait that nothing should be added.
+    /// Whether more than [`LIMIT`] bytes wait.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting_bytes() > LIMIT
     }
@@ -85,7 +85,7 @@ impl Outgoing {
         self.0.waiting().bytes
     }
 
-    /// What waits to be written.
+    /// Returns the bytes that are still to be written.
     pub(crate) fn save(&self) -> Blob {
         let waiting = self.0.waiting();
         let mut bytes: Vec<u8> = waiting.messages.iter().flatten().copied().collect();
@@ -96,7 +96,7 @@ impl Outgoing {
     /// Puts bytes of whole messages, the first of which may be begun, in front of all others.
     pub(crate) fn put_back(&self, bytes: Vec<u8>) {
         if !bytes.is_empty() {
-            // A stream that has failed closes the trunk, which says so.
+            // A stream that has failed closes the trunk, which keeps the reason.
             let _closed = self.send(bytes);
         }
     }

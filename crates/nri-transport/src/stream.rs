@@ -43,7 +43,7 @@ impl PluginStream {
         self.0.get_ref().as_raw_fd()
     }
 
-    /// Ends writing. A peer that is gone already is no error.
+    /// Ends writing. A peer that is gone already is not an error.
     pub(crate) fn end(&self) {
         let _peer_is_gone = self.0.get_ref().shutdown(Shutdown::Write);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bytes that came from a plugin and are not done with, in a place where they can be seen at any
-//! moment: another program of this daemon may have to go on with them. It reads no stream.
+//! Bytes received from a plugin and not processed yet, kept where they can be saved at any moment:
+//! another program of this daemon may have to continue with them. It reads no stream.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -30,7 +30,7 @@ impl<'de> Deserialize<'de> for Blob {
     }
 }
 
-/// What was read of the stream and is no frame yet, or a frame that waits for room.
+/// Bytes read from the stream: an incomplete frame, or a frame that waits for room.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Unread(Arc<Mutex<UnreadBytes>>);
 
@@ -80,7 +80,7 @@ impl Unread {
         payload
     }
 
-    /// How many bytes of a frame whose header is there are still to come.
+    /// Returns how many bytes are still missing of the frame whose header was received.
     pub(crate) fn missing(&self) -> usize {
         let length = self.header().map_or(0, |(_, length)| length);
         let unread = self.lock();
@@ -101,7 +101,7 @@ impl Unread {
         unread.bytes.extend_from_slice(bytes);
     }
 
-    /// What is there.
+    /// Returns the unprocessed bytes.
     pub(crate) fn save(&self) -> Blob {
         let unread = self.lock();
         Blob(unread.bytes[unread.done..].to_vec())
@@ -148,12 +148,12 @@ impl OpenRequests {
         }
     }
 
-    /// How many requests are not answered.
+    /// The number of unanswered requests.
     pub fn count(&self) -> usize {
         self.lock().unanswered
     }
 
-    /// The beginning of a message, which no answer can be about yet.
+    /// Returns the beginning of a message, which no answer can concern yet.
     pub(crate) fn save(&self) -> Blob {
         Blob(self.lock().beginning.clone())
     }
@@ -186,7 +186,7 @@ mod tests {
                 {
                     found.push((id, unread.take_frame(length)));
                 }
-                // Another program goes on from here.
+                // Another program continues from here.
                 let Blob(kept) = unread.save();
                 assert_eq!(Unread::new(kept).missing(), unread.missing());
             }

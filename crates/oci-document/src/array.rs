@@ -16,7 +16,7 @@ use crate::scan;
 #[derive(Debug)]
 pub struct Array<'t> {
     text: &'t [u8],
-    /// Where it stands and where its elements do; `None`: the document has no such array yet.
+    /// Its place and its elements' places; `None`: the document has no such array yet.
     source: Option<(Range<usize>, Vec<Range<usize>>)>,
     items: Vec<Item<'t>>,
 }
@@ -24,13 +24,13 @@ pub struct Array<'t> {
 /// One element.
 #[derive(Debug, Clone)]
 pub struct Item<'t> {
-    /// Which element of the original it is, or stands for.
+    /// Index of the original element that it is, or replaces.
     origin: Option<usize>,
     text: Cow<'t, [u8]>,
 }
 
 impl Item<'_> {
-    /// What it says.
+    /// Decodes the element.
     pub fn value(&self) -> Value {
         value_of(&self.text)
     }
@@ -40,7 +40,7 @@ impl Item<'_> {
         Object::open(&self.text, 0..self.text.len(), path.to_owned(), false)
     }
 
-    /// What it says if it is a string.
+    /// Decodes the element if it is a string.
     pub fn as_string(&self) -> Option<String> {
         scan::decode(&self.text)
     }
@@ -79,17 +79,17 @@ impl<'t> Array<'t> {
         Ok(Self { text, source: Some((source, places)), items })
     }
 
-    /// Its elements, to be read, moved, taken out and added to.
+    /// Its elements, to be read, moved, removed and added to.
     pub fn items(&mut self) -> &mut Vec<Item<'t>> {
         &mut self.items
     }
 
-    /// What it says; `None` when the document has no such array.
+    /// Decodes the array; `None` when the document has no such array.
     pub fn value(&self) -> Option<Value> {
         (!self.is_absent()).then(|| self.items.iter().map(Item::value).collect())
     }
 
-    /// It was not there and nothing was put into it.
+    /// Whether it was absent and nothing was put into it.
     pub(crate) fn is_absent(&self) -> bool {
         self.source.is_none() && self.items.is_empty()
     }
@@ -112,15 +112,15 @@ impl<'t> Array<'t> {
         out.extend_from_slice(tail);
     }
 
-    /// The text that separated an element from its neighbour in the original. It is used even
-    /// when that neighbour is gone, so that taking an element out is nothing but a cut.
+    /// The text that separated an element from its neighbour in the original. It is used even when
+    /// that neighbour is gone, so that removing an element only cuts text out.
     fn before(&self, item: &Item<'t>) -> Option<&'t [u8]> {
         let (_, places) = self.source.as_ref()?;
         let index = item.origin?;
         self.text.get(places.get(index.checked_sub(1)?)?.end..places.get(index)?.start)
     }
 
-    /// Head, indentation and tail, so that what is added looks like what was there.
+    /// Head, indentation and tail, so that added elements look like the others.
     fn style(&self) -> (&'t [u8], &'t [u8], &'t [u8]) {
         let Some((source, places)) = &self.source else { return (b"[", b"", b"]") };
         let (Some(first), Some(last)) = (places.first(), places.last()) else {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A document as Go's decoder reads it, where that is something else than it looks like.
+//! A document as Go's decoder reads it, where strict readers would read something else.
 //!
-//! runc takes documents that strict readers refuse or read otherwise: members that are there
-//! twice or in another case, strings with lone surrogates or bytes that are no UTF-8, `null` in
-//! lists, anything behind the document. What plugins see has to be what runc reads, or a
-//! member could be hidden from them. Nothing is edited here.
+//! runc takes documents that strict readers refuse or read otherwise: members that are there twice
+//! or in another case, strings with lone surrogates or bytes that are not UTF-8, `null` in lists,
+//! anything behind the document. What plugins see has to be what runc reads, or a member could be
+//! hidden from them. Nothing is edited here.
 //! Reference: Go `encoding/json` (`Unmarshal`); tried with runc 1.1.5, 1.5.2 and 1.6.0-rc.1.
 
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use crate::document::DocumentError;
 use crate::gojson::fold;
 use crate::scan;
 
-/// Members of the specification, as far as anything of the program reads them.
+/// Members of the specification that any part of the program reads.
 const NAMES: &str = "process terminal user uid gid username additionalGids args env cwd rlimits \
     type hard soft oomScoreAdj ioPriority class priority scheduler policy nice flags runtime deadline period \
     mounts destination source options hooks path timeout prestart createRuntime createContainer \
@@ -37,17 +37,17 @@ static KNOWN: LazyLock<HashMap<String, &'static str>> =
 /// Objects whose keys are data: case counts.
 const MAPS: [&str; 5] = ["annotations", "sysctl", "unified", "netDevices", "rdma"];
 
-/// Of those, whose values are strings.
+/// The maps whose values are strings.
 const STRING_MAPS: [&str; 3] = ["annotations", "sysctl", "unified"];
 
 /// Lists of strings.
 const STRING_LISTS: [&str; 7] =
     ["args", "env", "options", "flags", "architectures", "names", "schemata"];
 
-/// No member of the specification lies deeper; what does is skipped.
+/// Members of the specification lie no deeper; deeper ones are skipped.
 const DEEPEST: usize = 64;
 
-/// What a document says to Go's decoder; `None` where it says what it looks like.
+/// Decodes a document as Go does; `None` where a strict reader reads the same.
 ///
 /// # Errors
 /// Fails where Go's decoder does: the document does not begin with a JSON object.
@@ -65,7 +65,7 @@ pub fn odd_document(text: &[u8]) -> Result<Option<Value>, DocumentError> {
     Ok(Some(read(text, &span, "", 0)))
 }
 
-/// Whether a value says what it looks like; `name` is the member that it is of.
+/// Whether Go reads a value as a strict reader does; `name` is its member.
 fn is_plain(text: &[u8], span: &Range<usize>, name: &str, depth: usize) -> bool {
     match text.get(span.start) {
         Some(b'{' | b'[') if depth > DEEPEST => false,
@@ -137,7 +137,7 @@ fn read(text: &[u8], span: &Range<usize>, name: &str, depth: usize) -> Value {
     }
 }
 
-/// What `null` is in a list of this name.
+/// The value that Go reads for `null` in a list of this name.
 fn zero(name: &str) -> Value {
     match name {
         name if STRING_LISTS.contains(&name) => Value::from(""),
@@ -151,7 +151,7 @@ fn known(name: String) -> String {
     KNOWN.get(&fold(&name)).map_or(name, |known| (*known).to_owned())
 }
 
-/// A member that is there again: objects are read into the one before, `null` takes out what may
+/// Puts a repeated member: objects are read into the earlier one, `null` removes a value that may
 /// be absent and leaves the rest, anything else replaces.
 fn put(object: &mut Map<String, Value>, key: String, value: Value) {
     match (object.get_mut(&key), value) {

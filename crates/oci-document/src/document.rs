@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A JSON document that is edited without being rewritten.
 //!
-//! Objects are opened one level at a time, only where something is to change; what is not opened
-//! stays a byte range of the original text and comes out as it went in: blanks, odd numbers,
-//! escapes, lone surrogates, order of keys, unknown keys even when there twice.
+//! Objects are opened one level at a time, only where something is to change; the rest stays a byte
+//! range of the original text and is written back unchanged: blanks, odd numbers, escapes, lone
+//! surrogates, order of keys, unknown keys even when there twice.
 //! It never guesses: where a key that has to be touched is there twice, or in another case, Go's
 //! decoder would merge what this parser sees as two members, so that edit is refused.
 //! Reference: Go `encoding/json` (`Unmarshal`: key case, duplicates, null), RFC 8259.
@@ -18,7 +18,7 @@ use crate::array::Array;
 use crate::gojson::{fold, is_field};
 use crate::scan::{self, MemberSpan};
 
-/// Larger documents are not looked at: no engine writes one, and reading it costs the node.
+/// The largest document in bytes: no engine writes a larger one, and reading it costs the node.
 pub const MAX_BYTES: usize = 16 << 20;
 
 /// Why a document cannot be edited.
@@ -27,21 +27,21 @@ pub enum DocumentError {
     /// More than [`MAX_BYTES`].
     #[error("config.json has {size} bytes, more than the {MAX_BYTES} that are accepted")]
     TooLarge {
-        /// How many bytes it has.
+        /// Its length in bytes.
         size: usize,
     },
     /// Not JSON, or more than one JSON value.
     #[error("config.json is not well-formed JSON: {detail}")]
     Malformed {
-        /// What the parser says.
+        /// The parser's message.
         detail: String,
     },
-    /// A place that has to be edited holds something else than it should.
+    /// A value to edit has another type than it should.
     #[error("{place} in config.json is not an {wanted}", place = place(path))]
     WrongType {
         /// Where, as a dotted path; empty for the document itself.
         path: String,
-        /// What should be there.
+        /// The expected type.
         wanted: &'static str,
     },
     /// A key that has to be edited is there twice or spelt in another case.
@@ -49,7 +49,7 @@ pub enum DocumentError {
     Ambiguous {
         /// The member that has to be edited, as a dotted path.
         path: String,
-        /// How its key is spelt, each time.
+        /// Each spelling of its key.
         spellings: String,
     },
 }
@@ -76,8 +76,8 @@ pub struct SpecDocument<'t> {
 }
 
 impl<'t> SpecDocument<'t> {
-    /// Checks that `text` begins with a JSON object, and opens its top level only. What comes
-    /// behind is not read by Go's decoder, and stays.
+    /// Checks that `text` begins with a JSON object, and opens its top level only. Go's decoder
+    /// does not read text after it, which stays.
     pub fn parse(text: &'t [u8]) -> Result<Self, DocumentError> {
         if text.len() > MAX_BYTES {
             return Err(DocumentError::TooLarge { size: text.len() });
@@ -114,7 +114,7 @@ pub struct Object<'t> {
     /// Keys are data (annotations), not names of a schema: case matters.
     exact: bool,
     members: Vec<Member<'t>>,
-    /// Where members of a name are, once there are so many that looking through them costs more.
+    /// Indices of members by name, for objects with more than [`FEW`] members.
     index: Option<HashMap<String, Vec<usize>>>,
 }
 
@@ -173,7 +173,7 @@ impl<'t> Object<'t> {
         if self.exact { name.to_owned() } else { fold(name) }
     }
 
-    /// Member `key` as a value, opened or not, for comparing and for telling what it was.
+    /// Member `key` as a value, opened or not, to compare and report it.
     pub fn value(&self, key: &str) -> Result<Option<Value>, DocumentError> {
         let Some(index) = self.find(key)? else { return Ok(None) };
         let Some(written) = self.members[index].written() else { return Ok(None) };
@@ -189,7 +189,7 @@ impl<'t> Object<'t> {
         Ok(())
     }
 
-    /// Takes member `key` out, if it is there.
+    /// Removes member `key`, if it is there.
     pub fn remove(&mut self, key: &str) -> Result<(), DocumentError> {
         if let Some(index) = self.find(key)? {
             self.members[index].now = Now::Removed;
@@ -197,8 +197,8 @@ impl<'t> Object<'t> {
         Ok(())
     }
 
-    /// Opens the object `key` whose keys are names of the specification. One that is not there
-    /// comes into being when something is put into it.
+    /// Opens the object `key` whose keys are names of the specification. A missing one is created
+    /// with its first member.
     pub fn object(&mut self, key: &str) -> Result<&mut Object<'t>, DocumentError> {
         self.open_object(key, false)
     }
@@ -244,7 +244,7 @@ impl<'t> Object<'t> {
         Ok(Object { text: self.text, path, source: None, exact, members, index: None }.indexed())
     }
 
-    /// Opens the array `key`. One that is not there comes into being with its first element.
+    /// Opens the array `key`. A missing one is created with its first element.
     pub fn array(&mut self, key: &str) -> Result<&mut Array<'t>, DocumentError> {
         let index = match self.find(key)? {
             Some(index) if matches!(self.members[index].now, Now::Array(_)) => index,
@@ -266,7 +266,7 @@ impl<'t> Object<'t> {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// Where the original value of `key` stands, unless it is absent, removed or `null`.
+    /// The place of the original value of `key`, unless it is absent, removed or `null`.
     fn span(&self, key: &str) -> Result<Option<Range<usize>>, DocumentError> {
         let Some(index) = self.find(key)? else { return Ok(None) };
         let member = &self.members[index];
@@ -331,7 +331,7 @@ impl<'t> Object<'t> {
         Err(DocumentError::Ambiguous { path, spellings: spellings.join(", ") })
     }
 
-    /// It was not there and nothing was put into it.
+    /// Whether it was absent and nothing was put into it.
     fn is_absent(&self) -> bool {
         self.source.is_none() && self.members.iter().all(|member| member.written().is_none())
     }
@@ -368,7 +368,7 @@ impl<'t> Object<'t> {
     }
 
     /// The text that separated a member from its neighbour in the original. It is used even when
-    /// that neighbour is gone, so that taking a member out is nothing but a cut.
+    /// that neighbour is gone, so that removing a member only cuts text out.
     fn before(&self, index: usize) -> Option<&'t [u8]> {
         let from = self.members.get(index.checked_sub(1)?)?.origin.as_ref()?.value.end;
         let to = self.members.get(index)?.origin.as_ref()?.key.start;
@@ -376,7 +376,7 @@ impl<'t> Object<'t> {
     }
 }
 
-/// How an object is laid out, so that what is added looks like what was there.
+/// The layout of an object, so that added members look like the others.
 struct Style<'t> {
     head: &'t [u8],
     indent: &'t [u8],
@@ -425,7 +425,7 @@ impl MemberSource<'_, '_> {
 }
 
 impl<'t> Member<'t> {
-    /// What stands for this member in the result, if anything does.
+    /// The source of this member in the result, unless it is removed.
     fn written(&self) -> Option<MemberSource<'_, 't>> {
         let origin = || {
             let origin = self.origin.as_ref().filter(|_| !self.is_replaced);
@@ -434,7 +434,7 @@ impl<'t> Member<'t> {
         match &self.now {
             Now::Kept => origin(),
             Now::Text(text) => Some(MemberSource::Text(text)),
-            // Opened for nothing: it must not appear.
+            // Opened without an edit: it must not appear.
             Now::Object(object) if object.is_absent() => origin(),
             Now::Object(object) => Some(MemberSource::Object(object)),
             Now::Array(array) if array.is_absent() => origin(),
@@ -444,7 +444,7 @@ impl<'t> Member<'t> {
     }
 }
 
-/// What a text of the document says. A text that serde_json cannot hold (nested too deep, lone
+/// Decodes a value of the document. A value that serde_json cannot hold (nested too deep, lone
 /// surrogates) is given as a string of its source.
 pub(crate) fn value_of(raw: &[u8]) -> Value {
     serde_json::from_slice(raw)

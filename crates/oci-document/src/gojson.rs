@@ -7,8 +7,8 @@
 //! No letter becomes two ("ß" is not "ss"), and neither Turkish i is an i.
 //! Reference: Go `encoding/json`, `fold.go`; `tests/engines/interop/names.rs` asks Go about every letter.
 
-/// What all spellings of a field have in common. Fields have ASCII names: other letters than these
-/// two are no part of any.
+/// Maps all spellings of a field to one. Field names are ASCII: of other letters, only these two
+/// can match one.
 pub fn fold(name: &str) -> String {
     let fold = |c: char| match c {
         '\u{17f}' => 's',

@@ -4,7 +4,7 @@
 //! A container's `config.json` is written by one program and read by another, both usually in Go. A program between
 //! them that parses and serializes it changes it: unknown members get lost, `1E+400` becomes an error, blanks and
 //! the order of members change, and a member that is spelled `Process` may be read by one and not by the other.
-//! [`SpecDocument`] changes what it is told to, and every other byte stays as it was:
+//! [`SpecDocument`] makes the requested changes, and every other byte stays as it was:
 //!
 //! ```
 //! use oci_document::SpecDocument;

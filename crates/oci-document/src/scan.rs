@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where things are in a JSON text: the byte ranges of members and elements.
+//! Finds the byte ranges of members and elements in a JSON text.
 //!
 //! Works on text that [`crate::document`] has already found to be well-formed, looks only at one
 //! level at a time and steps over everything below it without recursion, so depth costs nothing.
 //! It never decodes a number and never changes a byte.
-//! Reference: RFC 8259; Go's `encoding/json` for what a decoder makes of odd strings.
+//! Reference: RFC 8259; Go's `encoding/json` for the decoding of odd strings.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -26,7 +26,7 @@ pub(crate) fn skip_blank(text: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// The members of the object that starts at `open`; `None` if there is none.
+/// The members of the object that starts at `open`; `None` if no object does.
 pub(crate) fn members(text: &[u8], open: usize) -> Option<Vec<MemberSpan>> {
     let mut at = enter(text, open, b'{')?;
     let mut places = Vec::new();
@@ -49,7 +49,7 @@ pub(crate) fn members(text: &[u8], open: usize) -> Option<Vec<MemberSpan>> {
     }
 }
 
-/// The elements of the array that starts at `open`; `None` if there is none.
+/// The elements of the array that starts at `open`; `None` if no array does.
 pub(crate) fn elements(text: &[u8], open: usize) -> Option<Vec<Range<usize>>> {
     let mut at = enter(text, open, b'[')?;
     let mut places = Vec::new();
@@ -66,7 +66,7 @@ pub(crate) fn elements(text: &[u8], open: usize) -> Option<Vec<Range<usize>>> {
     }
 }
 
-/// What a string literal (with its quotes) says. A lone surrogate reads as U+FFFD, as in Go.
+/// Decodes a string literal (with its quotes). A lone surrogate reads as U+FFFD, as in Go.
 pub(crate) fn decode(literal: &[u8]) -> Option<String> {
     let inner = literal.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     if !inner.contains(&b'\\') {
@@ -78,7 +78,7 @@ pub(crate) fn decode(literal: &[u8]) -> Option<String> {
     decode_lossily(&lossy(inner))
 }
 
-/// Bytes as text. Each byte that is no UTF-8 reads as U+FFFD, as in Go.
+/// Bytes as text. Each byte that is not UTF-8 reads as U+FFFD, as in Go.
 pub(crate) fn lossy(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -88,12 +88,12 @@ pub(crate) fn lossy(bytes: &[u8]) -> String {
     text
 }
 
-/// Where the first JSON value of `text` stands. Strings may have bytes that are no UTF-8, and
-/// anything may follow: Go's decoder takes the one and does not look at the other.
+/// Finds the first JSON value of `text`. Strings may hold bytes that are not UTF-8, and anything
+/// may follow: Go's decoder takes the first value and ignores the rest.
 pub(crate) fn first_value(text: &[u8]) -> serde_json::Result<Range<usize>> {
     let mut plain = Cow::Borrowed(text);
     if std::str::from_utf8(text).is_err() {
-        // The same text with a letter for each such byte: nothing moves.
+        // Each such byte is replaced by a letter, so all offsets stay.
         let mut same = Vec::with_capacity(text.len());
         for chunk in text.utf8_chunks() {
             same.extend_from_slice(chunk.valid().as_bytes());

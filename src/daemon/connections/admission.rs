@@ -2,7 +2,7 @@
 //! Plugins register: external ones through the socket, pre-installed ones from `launcher.rs`.
 //!
 //! Handshakes run side by side and are bounded; a connection that never registers delays no other.
-//! D11 says which plugins may connect, D15 what they are synchronized with, D41 what becomes of a
+//! D11 rules which plugins may connect, D15 what they are synchronized with, D41 how they replace a
 //! connected plugin with the same identity (`takeover.rs`).
 
 use std::collections::BTreeMap;
@@ -51,8 +51,8 @@ pub(crate) async fn serve_all(daemon: Rc<Daemon>, listener: UnixListener) {
             refusals::report(&daemon, ConnectionLine::Unaccepted, "", (&line, &line));
         };
         let (first, _) = accept::next(async || listener.accept().await, failed).await;
-        // While the kernel's queue is full, other plugins cannot connect at all: it is emptied before any
-        // of these connections is looked at.
+        // While the kernel's queue is full, other plugins cannot connect at all: it is emptied
+        // before any of these connections is handled.
         let mut cgroups = BTreeMap::new();
         assign_slot(&daemon, &slots, &mut cgroups, first);
         for _at_once in 1..ACCEPTED_AT_ONCE {
@@ -72,7 +72,7 @@ fn assign_slot(
     stream: UnixStream,
 ) {
     let peer = stream.peer_cred();
-    // A user that is not known is none that may connect.
+    // An unknown user may not connect.
     let uid = peer.as_ref().map_or(u32::MAX, tokio::net::unix::UCred::uid);
     if let Err(why) = allow_user(&daemon.config(), uid) {
         return refusals::report(daemon, ConnectionLine::User, "", (&why, &why));
@@ -92,7 +92,7 @@ async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
     if slot.is_lost() {
         return report_crowded(&daemon, slot.pid());
     }
-    // Before the first word of it: later the process may be another.
+    // Before its first message: later the process may be another.
     let peer = origin::peer_of(&daemon, &stream);
     origin::look_at_program(&daemon, &peer).await;
     let pid = peer.pid;
@@ -117,7 +117,7 @@ async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
                 plugin.disconnect(&why);
             }
         },
-        // `check` and `install` connect to find out who listens.
+        // `check` and `install` connect to identify the listener.
         Some(Err(error)) if registered.is_none() && error.to_string() == nri_transport::CLOSED => {
             debug!("process {pid} connected to the plugin socket and left");
         }
@@ -213,7 +213,7 @@ pub(super) async fn admit(
     let counted_connections = daemon.report.metrics.plugins();
     let config = daemon.config();
     if launched || config.names_plugin(&id) {
-        // Others that choose a name take no label from it.
+        // A later plugin that chooses its name takes no label from it.
         counted_connections.reserve(&id);
     }
     plugin.count_calls(daemon.report.metrics.call_meter());
@@ -370,7 +370,7 @@ async fn request_synchronization(
     }
 }
 
-/// Reports a plugin that did not come to take part, and who has its place.
+/// Reports a plugin that failed to take part, and which plugin has its place.
 fn report_unsynchronized(daemon: &Rc<Daemon>, connected: &ConnectedPlugin, why: &str) {
     let id = connected.chained.id();
     let stays = daemon.registry.predecessor(connected).map(|old| {

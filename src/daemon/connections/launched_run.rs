@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One run of a pre-installed plugin, from the start of its process to its end. When to start one is
-//! the launcher's.
+//! One run of a pre-installed plugin, from the start of its process to its end. The launcher
+//! decides when to start one.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -20,7 +20,7 @@ use crate::daemon::shared::Daemon;
 use crate::daemon::watch::pidfd;
 use crate::presence::IfThere;
 
-/// How long the process of a stopped plugin may take to exit, the kill included.
+/// The time the process of a stopped plugin has to exit, the kill included.
 const LEAVING: Duration = Duration::from_secs(3);
 
 /// One run.
@@ -33,7 +33,7 @@ pub(super) struct LaunchedRun {
 }
 
 impl LaunchedRun {
-    /// The run that the program before this one in the same process has begun, if it goes on.
+    /// The run that the previous program of this process began, if it continues.
     pub(super) fn before(daemon: &Rc<Daemon>, record: &LaunchRecord) -> Option<Self> {
         let before = daemon.registry.roster.take_launched_before(&record.id())?;
         record.resumes(&before.file, before.starts, &before.log);
@@ -144,7 +144,7 @@ async fn follow(daemon: Rc<Daemon>, plugin: Plugin, registration: Registration) 
     wait_until_gone(process.as_ref()).await;
 }
 
-/// The same of a plugin that takes part already; `stays` is over with its connection.
+/// Follows the process of a registered plugin; `stays` ends with its connection.
 async fn follow_process(
     stays: impl Future<Output = ()>,
     process: Option<OwnedFd>,

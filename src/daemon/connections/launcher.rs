@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the pre-installed plugins running: checks their folders every second, or waits until there
-//! is one, starts plugins that appeared, stops removed ones, starts changed ones anew (D14) and those that exited, with a pause
-//! that grows until the plugin runs steadily. The process of a changed one runs beside the old one,
-//! which is ended once the new one has its place (D41). It decides nothing about containers.
+//! Keeps the pre-installed plugins running: checks their folders every second (or waits for the
+//! folder), starts new plugins, stops removed ones, restarts changed ones (D14) and exited ones,
+//! with growing pauses until they run steadily. The process of a changed one runs beside the old
+//! one, which is ended once the new one has its place (D41). It decides nothing about containers.
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
@@ -22,11 +22,11 @@ use crate::daemon::registry::process_name;
 use crate::daemon::registry::roster::LaunchRecord;
 use crate::daemon::shared::Daemon;
 
-/// How often the folders are checked. A change is acted upon when two checks see the same: a file
-/// that is being copied must not be executed.
+/// Interval of the checks of the folders. A change takes effect when two checks see the same: a
+/// file that is being copied must not be executed.
 const FOLDER_CHECK: Duration = Duration::from_secs(1);
 
-/// How often it is checked whether there is a folder, beside the watch over its path: a link on the way
+/// Interval of the checks for an absent folder, beside the watch over its path: a link on the way
 /// may lead to a place that is not watched.
 const ABSENT_CHECK: Duration = Duration::from_secs(60);
 
@@ -37,14 +37,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// A plugin that ran for this long begins with the first pause again.
 const STEADY: Duration = Duration::from_secs(60);
 
-/// The plugin files to run, by name; `None` tells the task of a plugin to end it.
+/// The plugin files to run, by name; `None` makes a plugin's task stop it.
 type WantedPlugins = BTreeMap<String, Sender<Option<PluginFile>>>;
 
 /// Keeps the pre-installed plugins running for ever.
 pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
     let look = || {
         let config = daemon.config();
-        // What cannot be known now is looked at again.
+        // A state that cannot be known now is looked at again.
         let _counts_as_before = daemon.registry.pre_installed.look(&config);
         plugin::discover(&config.plugin_path, &config.plugin_config_path)
     };
@@ -57,7 +57,7 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
             follow(&daemon, &mut wanted, &seen);
             if done.is_none() {
                 let daemon = Rc::clone(&daemon);
-                // Each task of a plugin has taken its own by then.
+                // After this time each plugin's task has taken over its process.
                 tokio::task::spawn_local(async move {
                     tokio::time::sleep(FOLDER_CHECK).await;
                     resumed::end_forgotten(&daemon).await;
@@ -76,8 +76,8 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
     }
 }
 
-/// Waits while there is no folder of plugins, until something happens near its path or a reload may
-/// have named another.
+/// Waits while the folder of plugins does not exist, until something happens near its path or a
+/// reload may have named another.
 async fn until_there_is_a_folder(daemon: &Daemon) {
     let path = daemon.config().plugin_path.clone();
     while matches!(presence::exists(&path), Ok(false)) {
@@ -138,8 +138,8 @@ fn follow(
     }
 }
 
-/// Whether a plugin goes on: its file is there, or that cannot be known, or its configuration cannot
-/// be read.
+/// Whether a plugin keeps running: its file is there, or that cannot be known, or its configuration
+/// cannot be read.
 fn stays(id: &str, (found, unusable): &(Vec<PluginFile>, Vec<Unusable>)) -> bool {
     let may_be_it = |file: &Unusable| match file.kind {
         UnusableKind::Folder => true,
@@ -215,8 +215,8 @@ async fn end_of(run: &mut Option<LaunchedRun>) {
     }
 }
 
-/// The run that goes on: the one that was started, once it has the place of the one before; else
-/// the one before, if it still lasts.
+/// The run that stays: the new one once it has taken the old one's place; else the old one, if it
+/// still lasts.
 async fn which_stays(
     before: Option<LaunchedRun>,
     started: Option<LaunchedRun>,
@@ -225,15 +225,15 @@ async fn which_stays(
     let Some(mut started) = started else { return before };
     let Some(before) = before else { return Some(started) };
     if started.takes_part().await {
-        // The one before ends by itself, once it has answered its last request.
+        // The old one ends once it has answered its last request.
         return Some(started);
     }
     started.ended().await;
     Some(before).filter(|run| !run.has_ended())
 }
 
-/// Waits while a process that the daemon did not start has the place of a plugin whose name is given
-/// away (`displace = "any"`): started again, the two would fight for it. Returns whether there was one.
+/// Waits while a process that the daemon did not start has the place of a plugin whose name is
+/// given away (`displace = "any"`): two would fight for it. Returns whether there was one.
 async fn gives_way(
     daemon: &Daemon,
     file: &PluginFile,

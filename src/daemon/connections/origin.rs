@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who may connect under a plugin's name (`[plugin.NAME] from`, decision D44), by what the kernel
-//! says of the process that connected, and by our own records of pods.
+//! Decides which processes may connect under a plugin's name (`[plugin.NAME] from`, decision D44),
+//! by the kernel's facts about the process that connected, and by our own records of pods.
 //!
-//! Nothing that a process says of itself counts. A PID is only a number, so the process is held by
-//! a descriptor: the one that the kernel made when it connected (SO_PEERPIDFD, from Linux 6.5 on),
-//! else one that is opened now, while the connection stands. What was read of a process that has
-//! ended meanwhile does not count. It admits and refuses nothing.
+//! Nothing that a process claims counts. A PID is only a number, so the process is held by a
+//! descriptor: the one that the kernel made when it connected (SO_PEERPIDFD, from Linux 6.5 on),
+//! else one that is opened now, while the connection stands. Facts read about a process that has
+//! ended meanwhile do not count. It admits and refuses nothing.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,7 +35,7 @@ pub(super) fn peer_of(daemon: &Daemon, stream: &impl AsFd) -> PluginPeer {
         (Some(_), Some(pid)) => facts_of(daemon, pid),
         _ => PeerFacts::default(),
     };
-    // A user that is not known is none that may connect.
+    // An unknown user may not connect.
     let uid = peer.map_or(u32::MAX, |peer| peer.uid());
     PluginPeer { pid, uid, process, facts }
 }
@@ -102,8 +102,8 @@ fn is_program_of_host(host: &Host, pid: u32, program: &str) -> bool {
     Path::new(program).is_absolute() && executed.is_some() && executed == file(&host.path(program))
 }
 
-/// Whether the process is in the user and PID namespaces of this one: not in a container, whatever
-/// it has mounted where.
+/// Whether the process is in the user and PID namespaces of this one: not in a container, with any
+/// mounts.
 fn is_process_of_host(host: &Host, pid: u32) -> bool {
     let namespace = |process: &str, kind: &str| {
         let path = host.path(format!("/proc/{process}/ns/{kind}"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins that were connected to the program before this one in the same process: they take part
-//! at once, know what they knew, and are told nothing of the change. A launched one keeps running.
+//! Plugins that were connected to the previous program of this process: they take part at once,
+//! know what they knew, and are not notified of the change. A launched one keeps running.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::daemon::shared::Daemon;
 use crate::error::{Context, Result};
 use crate::plugin::{Plugin, PluginFile, ProcessLog, SavedPlugin};
 
-/// Registers a plugin again, with what it knows.
+/// Registers a plugin again, with the subjects that it knows.
 ///
 /// # Errors
 /// Fails when its descriptor cannot be used; its connection is closed then.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins that creates wait for after a daemon start (decision D14): those that were connected
-//! before, those that are pre-installed, and those that the operator names. One that cannot come
-//! back is not waited for.
+//! Plugins that creates wait for after a daemon start (decision D14): plugins that were connected
+//! before, pre-installed ones, and those that the operator names. One that cannot come back is not
+//! waited for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -33,7 +33,7 @@ pub(crate) fn remember(daemon: &Daemon) {
     log_failure("recording the plugins", files::replace(&file(daemon), bytes.as_bytes()));
 }
 
-/// A connected plugin as it is recorded.
+/// The recorded form of a connected plugin.
 fn row(daemon: &Daemon, plugin: &ConnectedPlugin) -> Value {
     let pid = plugin.chained.plugin.pid().and_then(|pid| u32::try_from(pid).ok());
     let pid = pid.filter(|pid| *pid > 0);
@@ -48,8 +48,8 @@ fn row(daemon: &Daemon, plugin: &ConnectedPlugin) -> Value {
     })
 }
 
-/// Disconnects plugins that may know of more pods after a reload: they are synchronized with them
-/// when they come back, since a connection has one Synchronize. Creates wait for them meanwhile, as
+/// Disconnects plugins from which a reload hides fewer pods: they are synchronized with these when
+/// they come back, since a connection has one Synchronize. Creates wait for them meanwhile, as
 /// after a daemon start.
 pub(crate) fn synchronize_anew(daemon: &Daemon, plugins: &[Rc<ConnectedPlugin>]) {
     for plugin in plugins {
@@ -65,8 +65,8 @@ pub(crate) fn synchronize_anew(daemon: &Daemon, plugins: &[Rc<ConnectedPlugin>])
     }
 }
 
-/// Lets creates wait for the plugins that a reload has added to those which a daemon start waits
-/// for; `before` is the configuration until now.
+/// Lets creates wait for plugins that a reload adds to those of a daemon start; `before` is the
+/// configuration until now.
 pub(crate) fn expect_added(daemon: &Daemon, before: &Config) {
     let config = daemon.config();
     let added: BTreeMap<_, _> = if daemon.is_bystander() {
@@ -94,7 +94,7 @@ pub(crate) fn expect_at_start(daemon: &Daemon) {
     expect_remembered(daemon, presence::insist(|| remembered(daemon)));
 }
 
-/// The same for a daemon that serves already.
+/// Lets creates wait, like [`expect_at_start`], in a daemon that serves already.
 pub(crate) fn expect(daemon: &Daemon) {
     expect_remembered(daemon, remembered(daemon));
 }
@@ -177,7 +177,7 @@ pub(super) fn cgroup(daemon: &Daemon, pid: u32) -> String {
     lines().max_by_key(|path| path.len()).unwrap_or_default().to_owned()
 }
 
-/// Whether systemd would restart it: a service of its own, not one that belongs to a session.
+/// Whether systemd would restart it: a system service, not part of a session.
 fn is_service(cgroup: &str) -> bool {
     let last = cgroup.rsplit('/').next().unwrap_or_default();
     cgroup.starts_with("/system.slice/") && last.ends_with(".service")

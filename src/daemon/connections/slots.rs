@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Slots for connections that have not registered yet (D11). When all are taken, the connection that
-//! goes is one of the peer with the most: a plugin registers within milliseconds, and keeps its slot
-//! for as long while others flood the socket.
+//! Slots for connections that have not registered yet (D11). When all are taken, the peer with the
+//! most connections loses one: a plugin registers within milliseconds, and keeps its slot for that
+//! long while others flood the socket.
 //!
 //! A peer is its user, its cgroup and its process, compared in this order and level by level: many
 //! processes, or cgroups that a container has made below its own, are one peer beside all others.
@@ -22,7 +22,7 @@ const LEVELS: usize = 12;
 #[derive(Clone, Default)]
 pub(super) struct Slots(Rc<RefCell<VecDeque<Rc<Slot>>>>);
 
-/// One connection's, given back when it is dropped.
+/// The slot of one connection, given back when it is dropped.
 pub(super) struct Taken {
     slots: Slots,
     slot: Rc<Slot>,
@@ -66,12 +66,12 @@ impl Taken {
         self.slot.pid
     }
 
-    /// Whether it was given to another connection.
+    /// Whether the slot was given to another connection.
     pub(super) fn is_lost(&self) -> bool {
         self.slot.is_lost.get()
     }
 
-    /// Completes when it is.
+    /// Completes when the slot is lost.
     pub(super) async fn lost(&self) {
         self.slot.lost.notified().await;
     }
@@ -99,7 +99,7 @@ fn crowding(slots: &VecDeque<Rc<Slot>>) -> Option<usize> {
         for at in group.iter().copied() {
             parts.entry(slots[at].peer.get(level)).or_default().push(at);
         }
-        // Of groups of one size the one with the oldest connection.
+        // The largest group; of equal ones, that with the oldest connection.
         let largest = parts.into_values().max_by_key(|part| (part.len(), usize::MAX - part[0]))?;
         let is_a_process = slots[largest[0]].peer.len() <= level + 1;
         if is_a_process {

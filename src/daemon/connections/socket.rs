@@ -31,11 +31,11 @@ use crate::daemon::watch::pidfd;
 use crate::error::{Error, Result};
 use crate::presence::IfThere;
 
-/// How often the path is checked even without an event.
+/// Interval of the checks of the path without an event.
 const PATH_CHECK: Duration = Duration::from_secs(10);
 
-/// How seldom the daemon connects to a process that the kernel does not list with the path: an
-/// engine logs each connection that registers no plugin.
+/// Interval of connecting to a process that the kernel does not list with the path: an engine logs
+/// each connection that registers no plugin.
 const CONNECT: Duration = Duration::from_secs(60);
 
 /// An engine unlinks the old socket and then binds its own: between the two the path is not free.
@@ -85,10 +85,10 @@ pub(crate) fn open(daemon: &Rc<Daemon>) {
     keep(daemon);
 }
 
-/// Goes on with the socket of the program before.
+/// Resumes the socket of the previous program.
 ///
 /// # Errors
-/// Fails when its descriptor is no listener.
+/// Fails when its descriptor is not a listener.
 pub(crate) fn resume(daemon: &Rc<Daemon>, saved: &SavedSocket) -> Result<()> {
     let slot = &daemon.registry.socket;
     let since = saved.since;
@@ -111,11 +111,11 @@ pub(crate) fn resume(daemon: &Rc<Daemon>, saved: &SavedSocket) -> Result<()> {
     Ok(())
 }
 
-/// The plugin socket as another configuration wants it.
+/// The change of the plugin socket that another configuration needs.
 pub(crate) enum SocketChange {
     /// As it is.
     None,
-    /// The same path, another mode or group.
+    /// A new mode or group for this path.
     Mode,
     /// No socket.
     Off,
@@ -145,15 +145,15 @@ pub(crate) fn prepare(daemon: &Daemon, next: &Config) -> Result<SocketChange> {
     }
 }
 
-/// Drops a socket that was prepared in vain.
+/// Drops a prepared socket that is not needed.
 pub(crate) fn abandon(change: SocketChange, next: &Config) {
     if let SocketChange::Bound(bound) = change {
         bound.file.remove(&next.socket_path);
     }
 }
 
-/// Changes over to the prepared socket, once the configuration is in force; `before` is the path
-/// until now. Connected plugins stay.
+/// Switches to the prepared socket, once the configuration is in force; `before` is the path until
+/// now. Connected plugins stay.
 pub(crate) fn change(daemon: &Rc<Daemon>, change: SocketChange, before: &Path) {
     let slot = &daemon.registry.socket;
     match change {
@@ -193,7 +193,7 @@ pub(crate) fn change(daemon: &Rc<Daemon>, change: SocketChange, before: &Path) {
     }
 }
 
-/// Accepts no more plugins at the path that was used until now.
+/// Stops accepting plugins at the former path.
 fn leave_path(daemon: &Daemon, path: &Path) {
     let slot = &daemon.registry.socket;
     if let Some(task) = slot.accepting.borrow_mut().take() {
@@ -285,7 +285,7 @@ async fn ends(process: Option<&OwnedFd>) {
 }
 
 fn is_ours(daemon: &Daemon, path: &Path) -> bool {
-    // It is looked at again; what cannot be known now is not lost.
+    // A path that cannot be looked at now does not count as lost.
     daemon.registry.socket.file.get().is_some_and(|file| file.is_at(path).unwrap_or(true))
 }
 
@@ -339,7 +339,7 @@ fn look_again(daemon: &Rc<Daemon>, path: &Path) -> Option<PathHolder> {
     }
 }
 
-/// Takes over the path: no process listens there any more.
+/// Takes over the path, on which no process listens.
 fn take_path(daemon: &Rc<Daemon>, bound: Bound) {
     let was_bystander = daemon.is_bystander();
     let config = daemon.config();
@@ -352,9 +352,9 @@ fn take_path(daemon: &Rc<Daemon>, bound: Bound) {
     end_standing_by(daemon);
 }
 
-/// Plugins connect to the daemon from now on, and no longer to an engine.
+/// Ends the time as a bystander: plugins connect to the daemon from now on, not to an engine.
 fn end_standing_by(daemon: &Rc<Daemon>) {
-    // Creates wait for plugins that change over from the engine, as after a daemon start.
+    // Creates wait for plugins that switch over from the engine, as after a daemon start.
     returning::expect(daemon);
     launch(daemon);
     daemon.tell_crio_watch(PodNews::LookOut);

@@ -3,8 +3,8 @@
 //! DaemonSet, a restarted pod whose old process lingers, an upgraded file. The newcomer is configured
 //! and synchronized beside the old connection, which takes part until the newcomer has caught up.
 //!
-//! A newcomer that fails before it has the place changes nothing. Two processes that fight for one
-//! place are told apart, and the newcomer is refused. Order and queues are the registry's.
+//! A newcomer that fails before it has the place changes nothing. If two processes fight for one
+//! place, the newcomer is refused. Order and queues are the registry's.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use crate::daemon::shared::{Daemon, log_failure};
 use crate::host::Point;
 use crate::plugin::Plugin;
 
-/// How operators see refusals of one kind as one failure, whichever processes fight.
+/// Refusals of one kind are one failure for operators, between any processes.
 const CONTESTED: &str = "several processes connect as one plugin";
 
 /// A newcomer with the identity of a connected plugin, until it has its place.
@@ -113,7 +113,7 @@ impl Takeover {
     }
 }
 
-/// Passes a point of a takeover; nothing else has such points.
+/// Passes a fault point of a takeover; other connections have none.
 pub(super) fn pass(
     daemon: &Daemon,
     takeover: Option<&Takeover>,

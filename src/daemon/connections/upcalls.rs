@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! UpdateContainers requests, which a plugin sends on its own: answered one after the other. A plugin
-//! that takes another connection's place has no say before it takes part (D41).
+//! UpdateContainers requests, which a plugin sends on its own: answered one after the other. A
+//! plugin that takes another connection's place cannot update before it takes part (D41).
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
@@ -36,7 +36,7 @@ struct Unsolicited {
 pub(super) struct Registration(Rc<(RefCell<Weak<ConnectedPlugin>>, Notify)>);
 
 impl Registration {
-    /// The connection is this plugin's from here on.
+    /// Sets the plugin of the connection.
     pub(super) fn set(&self, connected: &Rc<ConnectedPlugin>) {
         let (plugin, is_set) = &*self.0;
         *plugin.borrow_mut() = Rc::downgrade(connected);
@@ -48,8 +48,8 @@ impl Registration {
         self.0.0.borrow().upgrade()
     }
 
-    /// Waits until the connection is a plugin's that is no longer being synchronized; whether it
-    /// takes part then. A connection that never becomes a plugin is waited for without end.
+    /// Waits until a plugin has registered over the connection and is no longer being synchronized;
+    /// returns whether it takes part. The wait has no bound if no plugin registers.
     pub(super) async fn takes_part(&self) -> bool {
         let plugin = loop {
             let is_set = self.0.1.notified();
@@ -88,8 +88,8 @@ pub(super) fn upcalls(
 }
 
 /// The plugin that asks, if its updates are carried out now. One that is about to take another
-/// connection's place waits until it has it. It may ask from inside a handler, which must end before
-/// it can take that place: so it is answered within half of its request time-out.
+/// connection's place waits until it has it. It may ask from inside a handler, which must end
+/// before the plugin can take that place: so the answer comes within half of its request time-out.
 async fn may_ask(registration: &Registration, id: &str) -> Result<Rc<ConnectedPlugin>, String> {
     let plugin = registration.connected();
     let plugin = plugin.ok_or_else(|| format!("{id} has not been configured yet"))?;

@@ -3,8 +3,8 @@
 //! does: values that plugins set after the old container's creation hold in the new one too.
 //!
 //! Replies of plugins to the new creation take precedence, values that the engine changed meanwhile
-//! are the engine's (D21), and a disconnected plugin owns nothing. The record of the old container
-//! outlives the daemon if it has such values. This module only decides; `updates.rs` applies.
+//! are the engine's (D21), and a disconnected plugin owns nothing. If the old container has such
+//! values, its record outlives the daemon. This module only decides; `updates.rs` applies.
 
 use crate::engine::EngineKind;
 use crate::plugin::Event;
@@ -32,7 +32,7 @@ pub(crate) fn keep_values(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// Values to apply once the container is created; `answered` has those of this creation's replies.
+/// Values to apply once the container is created; `answered` holds this creation's replies.
 pub(crate) fn from_earlier(
     daemon: &Daemon,
     key: &ContainerKey,

@@ -16,7 +16,7 @@ use crate::error::in_our_words;
 use crate::presence::Backoff;
 use crate::state::ContainerKey;
 
-/// Watches every init process that other rooms queue. Never ends.
+/// Watches every init process that other modules queue. Never ends.
 pub(crate) async fn watch_all(daemon: Rc<Daemon>) {
     let Some(mut inits) = daemon.watches.inits.receive() else { return };
     while let Some(init) = inits.recv().await {
@@ -33,10 +33,10 @@ async fn watch(daemon: Rc<Daemon>, init: InitProcess) {
             None => return,
         },
     };
-    // Its descriptor stays open until its exit was noted: another program may go on with it.
+    // Its descriptor stays open until its exit was noted: the next program may take it over.
     daemon.watches.init_watches.begin(&key, incarnation, process.as_ref());
     // Boxed, all but the waiting: futures that call plugins are large, and there may be thousands.
-    // A process that has been reaped is looked at too: the container may have been started before.
+    // Reaped processes are checked too: the container may have been started before.
     Box::pin(late_start::until_started(&daemon, &key, incarnation, process.as_ref(), folder)).await;
     let process = match process {
         Some(process) => {

@@ -15,10 +15,10 @@ use crate::daemon::watch::start_watch::StartWatch;
 use crate::plugin::Event;
 use crate::state::{ContainerKey, Lifecycle, PodState};
 
-/// How often the container is looked at while its state cannot be known.
+/// Interval of looks at the container while its state cannot be known.
 const UNKNOWN_CHECK: Duration = Duration::from_millis(200);
 
-/// A container was started without a request: plugins are notified afterwards, and cannot refuse.
+/// Notifies plugins of a container that was started without a request; they cannot refuse.
 pub(crate) async fn started(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     if record.state != Lifecycle::Created || record.in_flight.is_some() {

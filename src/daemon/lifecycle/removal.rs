@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::plugin::Event;
 use crate::state::ContainerKey;
 
-/// The container is removed.
+/// Removes the container.
 pub(crate) async fn removed(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     stop::stopped(daemon, key).await;
@@ -29,7 +29,7 @@ pub(crate) async fn removed(daemon: &Rc<Daemon>, key: &ContainerKey) {
     daemon.drop_idle_lanes(key, &record.pod);
 }
 
-/// The runtime no longer knows the container. It is removed, or stays until its engine removes it.
+/// Removes a container that the runtime has deleted, now or once its engine does.
 pub(crate) async fn deleted(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     let is_kept = until_removed::is_kept(daemon, &record);
@@ -54,7 +54,7 @@ pub(crate) async fn deleted(daemon: &Rc<Daemon>, key: &ContainerKey) {
     }
 }
 
-/// After a `delete`: the container was removed if the runtime no longer knows it.
+/// Removes the container after a `delete` if the runtime no longer knows it.
 ///
 /// # Errors
 /// Fails when that cannot be known.

@@ -12,7 +12,7 @@ use crate::daemon::watch::pidfd;
 use crate::host::Point;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
-/// The runtime has created the container: its init process is known.
+/// Records that the runtime has created the container, with its init process.
 ///
 /// # Errors
 /// Fails when it cannot be known when that process started; nothing is changed then.
@@ -26,7 +26,7 @@ pub(crate) fn mark_created(daemon: &Daemon, key: &ContainerKey, pid: u32) -> io:
     Ok(())
 }
 
-/// The container's process was started; `init` is its PID, where it was not known before.
+/// Records that the container's process was started; `init` is its PID, if not known before.
 ///
 /// # Errors
 /// Fails when it cannot be known when `init` started; nothing is changed then.
@@ -53,8 +53,8 @@ pub(crate) fn mark_running(
     Ok(())
 }
 
-/// What plugins changed is in force from here on: an earlier entry of the audit log would also be
-/// there for a container that never came to be.
+/// Writes the plugins' changes to the audit log once they are in force: an earlier entry would also
+/// be there for a container whose creation failed.
 fn audit_creation(daemon: &Daemon, key: &ContainerKey) {
     if let Some(record) = daemon.container(key) {
         daemon.audit_applied(key, &record.changes);
@@ -72,8 +72,8 @@ fn set_init(record: &mut Container, pid: u32, start: Option<u64>) {
 /// The exit code of a container that the runtime did not create, as engines report it.
 const NOT_CREATED: i32 = 128;
 
-/// The runtime refused to create the container: its engine has it all the same, and says that it
-/// exited at once.
+/// Records that the runtime refused to create the container: its engine has it all the same, and
+/// reports that it exited at once.
 pub(crate) fn mark_not_created(daemon: &Daemon, key: &ContainerKey) {
     daemon.records.change_in_memory(key, |record| {
         if record.created_at == 0 {
@@ -83,7 +83,7 @@ pub(crate) fn mark_not_created(daemon: &Daemon, key: &ContainerKey) {
     });
 }
 
-/// The container's process has exited; false if that was known, or there is no container.
+/// Records that the container's process has exited; false without a change to record.
 pub(crate) fn mark_stopped(daemon: &Daemon, key: &ContainerKey) -> bool {
     let Some(record) = daemon.container(key) else { return false };
     if matches!(record.state, Lifecycle::Stopped | Lifecycle::Removed) {
@@ -121,8 +121,8 @@ pub(crate) fn learn_exit_status(daemon: &Daemon, key: &ContainerKey) {
     });
 }
 
-/// The runtime has deleted the container, and its engine keeps it: the engine's own document is of
-/// no use any more.
+/// Records that the runtime has deleted the container while its engine keeps it; the engine's own
+/// document is no longer needed.
 pub(crate) fn mark_deleted(daemon: &Daemon, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     log_failure("recording a delete", daemon.host.point(Point::DaemonDeleted));
@@ -136,7 +136,7 @@ pub(crate) fn mark_deleted(daemon: &Daemon, key: &ContainerKey) {
     }
 }
 
-/// The container is removed: its record goes, and `explain` shows it for a while.
+/// Removes the container's record; `explain` shows it for a while.
 pub(crate) fn forget(daemon: &Daemon, key: &ContainerKey) {
     log_failure("forgetting a container", daemon.host.point(Point::DaemonForget));
     daemon.records.forget(key);
@@ -144,7 +144,7 @@ pub(crate) fn forget(daemon: &Daemon, key: &ContainerKey) {
 }
 
 /// Fills in the present state of a container that the runtime made without the daemon. Its times
-/// are those of its process, as far as the host has them.
+/// come from its process, as far as the host has them.
 ///
 /// # Errors
 /// Fails when that state cannot be known.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container's process has exited: StopContainer, exactly once, whether its descriptor reported
-//! the exit or a `delete` saw it first.
+//! Sends StopContainer exactly once when a container's process has exited, whether its descriptor
+//! reported the exit or a `delete` saw it first.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use crate::host::Point;
 use crate::plugin::Event;
 use crate::state::ContainerKey;
 
-/// Marks a container stopped and notifies the plugins; the second time nothing happens.
+/// Marks a container stopped and notifies the plugins; a second call does nothing.
 pub(crate) async fn stopped(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     // Marked before plugins are notified: a concurrent caller must not notify them again.

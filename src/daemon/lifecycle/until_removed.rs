@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers that the runtime has deleted and their engine still keeps: containerd's
-//! CRI plugin keeps a folder of each container and sandbox until it is removed there. With that
-//! folder their removal is true, and plugins are notified then.
+//! Containers that the runtime has deleted and their engine still keeps: containerd's CRI plugin
+//! keeps a folder of each container and sandbox until it is removed there. The removal of that
+//! folder is their removal, and plugins are notified then.
 //!
-//! One watch serves all containers of an engine. Where it cannot be had, the removal counts with
-//! the runtime's `delete`, as it does for every other engine. It never writes to these folders.
+//! One watch serves all containers of an engine. Without a watch, the removal counts with the
+//! runtime's `delete`, as it does for every other engine. It never writes to these folders.
 
 use std::ffi::OsStr;
 use std::io;
@@ -20,7 +20,7 @@ use crate::engine::{EngineKind, folder_until_removed};
 use crate::presence::{self, Backoff};
 use crate::state::{Container, ContainerKey};
 
-/// How many deleted containers are kept for their engine; beyond that the oldest count as removed.
+/// Deleted containers that are kept for their engine; beyond that the oldest count as removed.
 const MOST: usize = 1000;
 
 /// The engine's folder of this container.
@@ -58,7 +58,7 @@ pub(crate) fn look_again(daemon: &Rc<Daemon>, record: &Rc<Container>) {
     });
 }
 
-/// Watches the folder of all folders; false if that cannot be.
+/// Watches the engine's container directory; false if that fails.
 fn watch(daemon: &Rc<Daemon>, home: &Path) -> bool {
     if daemon.watches.kept_homes.borrow().contains(home) {
         return true;
@@ -114,7 +114,7 @@ fn deleted(daemon: &Daemon, home: &Path, name: Option<&OsStr>) -> Vec<Rc<Contain
     records
 }
 
-/// Notifies plugins of those of `records` that are gone, in a task of its own: plugins may be slow.
+/// Notifies plugins in a task of the `records` whose containers are gone: plugins may be slow.
 fn gone(daemon: &Rc<Daemon>, records: Vec<Rc<Container>>) {
     if records.is_empty() {
         return;
@@ -130,7 +130,7 @@ fn gone(daemon: &Rc<Daemon>, records: Vec<Rc<Container>>) {
     });
 }
 
-/// Removes a deleted container that its engine does not keep any more, or in any case.
+/// Removes a deleted container if its engine no longer keeps it, or in any case.
 async fn remove_unless_kept(
     daemon: &Rc<Daemon>,
     record: &Container,

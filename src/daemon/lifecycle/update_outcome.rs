@@ -25,12 +25,11 @@ use crate::runtime::RuntimeKind;
 use crate::spec::{overlay, owned};
 use crate::state::{Container, ContainerKey, RepeatedValue};
 
-/// How long PostUpdateContainer waits for the runtime that writes the plugins' values again.
+/// The time that PostUpdateContainer waits for the runtime that writes the plugins' values again.
 const RESTORE_WAIT: Duration = Duration::from_secs(5);
 
-/// The runtime of an `update` has exited: if it took the update, its values hold from now on.
-/// A replaced state file proves it. crun keeps none; there the cgroup files decide. A second call
-/// does nothing.
+/// Puts an update's values in force if the runtime, which has exited, took it. A replaced state
+/// file proves that. crun keeps none; there the cgroup files decide. A second call does nothing.
 ///
 /// # Errors
 /// Fails when that cannot be known; another call asks again.
@@ -60,7 +59,7 @@ pub(crate) fn is_replaced(
     Some(after.is_some() && after != *before)
 }
 
-/// Records what became of an update; where its state file does not say so, the cgroup files do.
+/// Records the result of an update; where its state file does not show it, the cgroup files do.
 pub(crate) fn conclude(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -115,8 +114,8 @@ pub(crate) fn conclude(
     ConcludedUpdate { is_told, failed: None, restoring: None }
 }
 
-/// Logs the values that the engine repeats and that do not come into force, each once: the first of
-/// them, and how many more there are. Returns those that are not on record.
+/// Logs the values that the engine repeats and that do not come into force, each once: the first,
+/// and the number of others. Returns those that are not on record.
 fn log_repeated(
     record: &Container,
     repeated: &[RepeatedValue],

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The watch over CRI-O's folders handles the pod events that other rooms send.
+//! The watch over CRI-O's folders handles the pod events that other modules send.
 
 use std::rc::Rc;
 

@@ -18,7 +18,7 @@ use crate::daemon::pods::life;
 use crate::daemon::shared::Daemon;
 use crate::daemon::watch::folders::WatchedFolder;
 
-/// How often a pod is checked when the kernel has no inotify watch left.
+/// Interval of checks of a pod when the kernel has no inotify watch left.
 const UNWATCHED_CHECK: Duration = Duration::from_secs(5);
 
 /// The file with which CRI-O marks a stopped pod, and the two roots, one of which has it.
@@ -87,8 +87,8 @@ pub(crate) fn follow_all(daemon: &Rc<Daemon>) {
     }
 }
 
-/// A container of the pod has exited: its pod may have been waiting for that. Done in a task of its
-/// own, because the caller still holds the container's turn.
+/// Continues with a pod whose container has exited, in a task, because the caller still holds the
+/// container's turn.
 pub(crate) fn member_ended(daemon: &Rc<Daemon>, id: &str) {
     if daemon.records.read().pod(id).is_some_and(|pod| pod.lives_with.is_some()) {
         let (daemon, id) = (Rc::clone(daemon), id.to_owned());

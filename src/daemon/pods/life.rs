@@ -53,8 +53,8 @@ fn put(daemon: &Daemon, pod: Pod) -> Result<()> {
     daemon.records.put_pod(pod).map_err(|error| error.hint("nothing was changed or started"))
 }
 
-/// A sandbox is being created: its pod is known from here on, and announced at its start, unless
-/// the pod was announced by a folder that promised no sandbox.
+/// Records the pod of a sandbox that is being created; it is announced at its start, unless a
+/// folder that promised no sandbox announced it.
 pub(crate) fn sandbox_appears(
     daemon: &Daemon,
     description: &Description,
@@ -67,14 +67,14 @@ pub(crate) fn sandbox_appears(
     put(daemon, Pod { state, ..record(daemon, description, Some(container)) })
 }
 
-/// A pod appeared without a call: it is announced, unless a container came first.
+/// Announces a pod that appeared without a call, unless a container came first.
 pub(crate) async fn arrives(daemon: &Rc<Daemon>, description: &Description) -> Result<()> {
     let pod = record(daemon, description, None);
     // Before the pod's turn: a container that comes first is not held up twice.
     Requirement::of_pod(daemon, &pod).wait().await;
     let lane = daemon.pod_lane(&pod.id);
     let _turn = lane.turn.lock().await;
-    // Or the engine has given the pod up meanwhile.
+    // The engine may have given the pod up meanwhile.
     let document = pod.lives_with.as_ref().map(|path| presence::exists(&daemon.host.path(path)));
     if matches!(document, Some(Ok(false))) || daemon.records.read().pod(&pod.id).is_some() {
         return Ok(());
@@ -83,7 +83,7 @@ pub(crate) async fn arrives(daemon: &Rc<Daemon>, description: &Description) -> R
     deliver_run(daemon, &description.pod.id).await
 }
 
-/// The same before plugins connect; they see the pod when they are synchronized.
+/// Records such a pod before plugins connect; they see it when they are synchronized.
 pub(crate) fn adopt_arrived(daemon: &Daemon, description: &Description) -> Result<()> {
     put(daemon, Pod { state: PodState::Ready, ..record(daemon, description, None) })
 }
@@ -111,8 +111,8 @@ pub(crate) async fn announce(
     begin(daemon, &description.pod.id).await
 }
 
-/// Podman's `kube play` gives the annotations of the YAML to the members of a pod, not to its
-/// infrastructure container: the first member that is described has them.
+/// Adds annotations: Podman's `kube play` gives the YAML's to the members of a pod, not to its
+/// infrastructure container, so the first member that is described has them.
 fn add_annotations(daemon: &Daemon, description: &Description) -> Result<()> {
     let known = daemon.records.read().pod(&description.pod.id).cloned();
     let known = known.filter(|pod| EngineKind::named(&pod.engine) == Some(EngineKind::Podman));
@@ -129,8 +129,8 @@ fn add_annotations(daemon: &Daemon, description: &Description) -> Result<()> {
     put(daemon, pod)
 }
 
-/// A container was made without the daemon: its pod is known from here on, and ready if the
-/// container runs. Plugins are not notified; they see it when they are synchronized.
+/// Records the pod of a container that was made without the daemon, ready if the container runs.
+/// Plugins are not notified; they see it when they are synchronized.
 pub(crate) fn adopt(
     daemon: &Daemon,
     description: &Description,
@@ -148,7 +148,7 @@ pub(crate) fn adopt(
 }
 
 /// A pod's sandbox was started without the daemon: plugins see the pod when they are synchronized.
-/// Where one is required, RunPodSandbox goes out with the pod's first container instead.
+/// If it requires a plugin, RunPodSandbox goes out with the pod's first container instead.
 pub(crate) fn started_without_daemon(daemon: &Daemon, id: &str) -> Result<()> {
     let known = daemon.records.read().pod(id).cloned();
     match known.filter(|pod| pod.state == PodState::Created) {
@@ -172,7 +172,7 @@ pub(crate) async fn run(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     begin(daemon, id).await
 }
 
-/// The same, with the pod's lane held.
+/// Starts the pod, with its lane held.
 async fn begin(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     if let Err(error) = set_state(daemon, id, PodState::Ready) {
         forget_if_orphan(daemon, id);
@@ -203,8 +203,8 @@ async fn deliver_run(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     Err(error)
 }
 
-/// RunPodSandbox to every plugin. Before the first is asked, the record says that the required ones
-/// have not answered: a daemon that dies meanwhile leaves no pod that looks answered (D40).
+/// RunPodSandbox to every plugin. Before the first is asked, the record lists the required ones as
+/// unanswered: a daemon that dies meanwhile leaves no pod that looks answered (D40).
 async fn ask(daemon: &Rc<Daemon>, id: &str, notification: &Notification) -> Result<()> {
     let Some(pod) = daemon.records.read().pod(id).cloned() else { return Ok(()) };
     let requirement = Requirement::of_pod(daemon, &pod);
@@ -241,7 +241,7 @@ fn set_state(daemon: &Daemon, id: &str, state: PodState) -> Result<()> {
     put(daemon, pod).doing(|| format!("recording pod {id}"))
 }
 
-/// Ends the pod if it has neither a sandbox nor a member any more.
+/// Ends the pod if it has neither a sandbox nor a member left.
 pub(crate) async fn end_if_empty(daemon: &Rc<Daemon>, id: &str) {
     let lane = daemon.pod_lane(id);
     let _turn = lane.turn.lock().await;
@@ -275,7 +275,7 @@ pub(crate) async fn end(daemon: &Rc<Daemon>, id: &str) {
     forget(daemon, id);
 }
 
-/// Whether a pod still exists although none of its containers does; it does while that cannot be
+/// Whether a pod still exists although none of its containers does; true while that cannot be
 /// known.
 fn lasts(daemon: &Daemon, id: &str) -> bool {
     let store = daemon.records.read();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A pod without an infrastructure container, on engines without pods (D47): its process is its
-//! container's, and its addresses are those of that process's network namespace, from the moment
-//! when the runtime has made it. Engines with pods say both themselves.
+//! container's, and its addresses come from that process's network namespace, once the runtime has
+//! made it. Engines with pods name both themselves.
 //!
 //! Nothing fails and no event is sent here.
 
@@ -12,8 +12,8 @@ use crate::engine::EngineKind;
 use crate::sources;
 use crate::state::{Container, ContainerKey, Lifecycle, Pod};
 
-/// The container has a process: it is its pod's if no other one is, and its addresses are looked
-/// up as long as none are known. An engine may set up the network at any time until the start.
+/// Makes the container's process its pod's if the pod has none, and looks its addresses up while
+/// none are known. An engine may set up the network at any time until the start.
 pub(crate) async fn learn(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key).filter(|record| !record.is_sandbox) else { return };
     let Some(init) = record.init_pid else { return };
@@ -29,7 +29,7 @@ pub(crate) async fn learn(daemon: &Rc<Daemon>, key: &ContainerKey) {
     }
 }
 
-/// The pod's infrastructure container was started: its addresses are looked up if its engine says
+/// Looks up the addresses of a pod whose infrastructure container was started, if its engine names
 /// none (Podman).
 pub(crate) async fn learn_addresses(daemon: &Rc<Daemon>, id: &str) {
     let pod = daemon.records.read().pod(id).cloned();
@@ -43,8 +43,8 @@ pub(crate) async fn learn_addresses(daemon: &Rc<Daemon>, id: &str) {
     }
 }
 
-/// The container's process has exited: its number may soon be another process's. The pod has the
-/// process of its oldest living member from now on, if there is one.
+/// Removes the process of a container that has exited, whose number may soon be another process's.
+/// The pod has the process of its oldest living member from now on, if there is one.
 pub(crate) fn forget(daemon: &Daemon, record: &Container) {
     let Some(pod) = pod_without_sandbox(daemon, record) else { return };
     if pod.pid == 0 || record.init_pid != Some(pod.pid) {
@@ -66,7 +66,7 @@ fn pod_without_sandbox(daemon: &Daemon, record: &Container) -> Option<Pod> {
     (pod.sandbox.is_none() && !has_pods(pod)).then(|| pod.clone())
 }
 
-/// Whether its engine itself says process and addresses of its pods.
+/// Whether its engine itself names process and addresses of its pods.
 fn has_pods(pod: &Pod) -> bool {
     EngineKind::named(&pod.engine).is_none_or(EngineKind::has_pods)
 }

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Required plugins: which of them must have answered for a pod and for its containers (D14, D40),
-//! whether they are connected, and the wait for those that are away.
+//! whether they are connected, and the wait for absent ones.
 //!
 //! A required plugin must have answered RunPodSandbox as well. One that was asked and did not
 //! answer has missed the pod, and so has one that was required and not connected: being
 //! synchronized with the pod later does not make up for it. A plugin that connects after the pod
-//! began, and that nothing required then, knows it by Synchronize. A plugin from which a rule hides
-//! the pod counts as absent. It only refuses; whether a pod
-//! is exempt was decided before.
+//! began, and was not required then, knows it by Synchronize. A plugin from which a rule hides the
+//! pod counts as absent. It only refuses; whether a pod is exempt was decided before.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,14 +24,14 @@ use crate::plugin::{api, caller_deadline};
 use crate::rules::RuledPod;
 use crate::state::{Pod, Skipped};
 
-/// How often a wait checks whether the daemon is ending.
+/// Interval at which a wait checks whether the daemon is ending.
 const ENDING_CHECK: Duration = Duration::from_millis(200);
 
-/// Why a plugin that is required did not answer RunPodSandbox.
+/// The reasons for a required plugin's missing answer to RunPodSandbox.
 const WAS_ABSENT: &str = "was not connected at RunPodSandbox";
 const NOT_ASKED: &str = "was not asked at RunPodSandbox";
 
-/// What one pod, or one container of it, requires of plugins.
+/// The plugins that one pod, or one container of it, requires.
 pub(crate) struct Requirement<'n> {
     daemon: &'n Daemon,
     pod: api::PodSandbox,
@@ -46,7 +45,7 @@ pub(crate) struct Requirement<'n> {
 }
 
 impl<'n> Requirement<'n> {
-    /// What a container that is being created requires.
+    /// The requirement of a container that is being created.
     pub(crate) fn of_container(daemon: &'n Daemon, description: &Description) -> Self {
         let pod = record::known_pod(daemon, description);
         Self {
@@ -59,7 +58,7 @@ impl<'n> Requirement<'n> {
         }
     }
 
-    /// What a pod requires at RunPodSandbox.
+    /// The requirement of a pod at RunPodSandbox.
     pub(crate) fn of_pod(daemon: &'n Daemon, pod: &Pod) -> Self {
         let is_validated = pod.sandbox.is_some() || pod.lives_with.is_some();
         let (message, ruled) = (messages::pod(pod), events::ruled_pod(pod));
@@ -67,8 +66,8 @@ impl<'n> Requirement<'n> {
         Self { daemon, pod: message, container: None, ruled, is_exempt, is_validated }
     }
 
-    /// Waits for required plugins that are not connected: those that are expected back after a
-    /// daemon start (D14), then as long as `[plugin.NAME] wait` allows and the caller waits.
+    /// Waits for required plugins that are not connected: after a daemon start for the expected
+    /// ones (D14), then as long as `[plugin.NAME] wait` allows and the caller waits.
     pub(crate) async fn wait(&self) {
         if self.is_met() {
             return;
@@ -140,7 +139,7 @@ impl<'n> Requirement<'n> {
         Err(Error::new(why).hint(self.hint()))
     }
 
-    /// Whether a plugin is connected and may hear of this pod.
+    /// Whether a plugin is connected and receives this pod's events.
     fn takes_part(&self, name: &str) -> bool {
         self.daemon.registry.is_present_for(name, &self.ruled)
     }
@@ -153,7 +152,7 @@ impl<'n> Requirement<'n> {
     }
 
     /// Refuses while a protecting part of the configuration cannot be read: its protection is not
-    /// in force. Exempt namespaces go on, so that a node can be repaired.
+    /// in force. Exempt namespaces are served, so that a node can be repaired.
     fn require_sound_configuration(&self) -> Result<()> {
         let Some(why) = self.daemon.config().unreliable() else { return Ok(()) };
         if self.daemon.is_bystander() || self.is_exempt {
@@ -166,8 +165,7 @@ impl<'n> Requirement<'n> {
         Err(Error::new(why).hint(hint))
     }
 
-    /// Refuses when a required plugin was connected but did not answer, whatever its failure
-    /// policy.
+    /// Refuses when a required plugin was connected but did not answer, under any failure policy.
     pub(crate) fn require_answers(
         &self,
         silent: &[Skipped],
@@ -189,7 +187,7 @@ impl<'n> Requirement<'n> {
     }
 
     /// Refuses a container of a pod that a required plugin has missed, although the plugin is back
-    /// (D40). One that is still missing is another rule's.
+    /// (D40). Another rule covers one that is still missing.
     pub(crate) fn require_pod_answered(&self) -> Result<()> {
         let mut missed = match self.daemon.records.read().pod(&self.pod.id) {
             Some(pod) => pod.skipped.clone(),
@@ -208,14 +206,14 @@ impl<'n> Requirement<'n> {
         self.named().into_iter().map(|name| skipped(name, NOT_ASKED)).collect()
     }
 
-    /// Those of them that are not connected.
+    /// The plugins that a container of this pod may need and that are not connected.
     pub(crate) fn absent(&self) -> Vec<Skipped> {
         let names = self.named().into_iter();
         let absent = names.filter(|name| !self.takes_part(name));
         absent.map(|name| skipped(name, WAS_ABSENT)).collect()
     }
 
-    /// The entry of a plugin that is meant where `name` (or `NN-name`) is required.
+    /// The entry of a plugin that `name` (or `NN-name`) means in a requirement.
     fn entry<'s>(&self, silent: &'s [Skipped], name: &str) -> Option<&'s Skipped> {
         let pre_installed = &self.daemon.registry.pre_installed;
         silent.iter().find(|skipped| pre_installed.is_meant(name, &skipped.plugin))
@@ -260,7 +258,7 @@ impl<'n> Requirement<'n> {
         Ok(missing)
     }
 
-    /// The same by the operator's list alone.
+    /// The missing plugins of the operator's list.
     fn missing_by_operator(
         &self,
         is_present: impl Fn(&str) -> bool,

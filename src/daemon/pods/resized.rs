@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods that kubelet resizes (decision D38): no runtime call shows it, but kubelet writes the limits
-//! of the pod's cgroup. The daemon watches these files, refreshes the pod's resources in its record,
-//! and sends UpdatePodSandbox and PostUpdatePodSandbox. It has happened by then: a plugin's refusal
-//! is reported and undoes nothing.
+//! Pods that kubelet resizes (decision D38): no runtime call shows it, but kubelet writes the
+//! limits of the pod's cgroup. The daemon watches these files, refreshes the pod's resources in its
+//! record, and sends UpdatePodSandbox and PostUpdatePodSandbox. The resize has happened before: a
+//! plugin's refusal is reported and undoes nothing.
 //!
 //! Between two writes it costs nothing, however many pods there are. It writes no cgroup.
 
@@ -25,7 +25,7 @@ use crate::plugin::{Event, api};
 use crate::presence::IfThere;
 use crate::state::{Pod, PodState};
 
-/// How long after a write the files are read: kubelet writes several, one after the other.
+/// Delay between a write and reading the files: kubelet writes several, one after the other.
 const SETTLE: Duration = Duration::from_millis(100);
 
 /// The limits of the pod's cgroup now; none where the cgroup is not kubelet's.
@@ -67,8 +67,8 @@ fn read(cgroups: &Cgroups) -> PodLimits {
     files(cgroups).iter().filter_map(text).collect()
 }
 
-/// Watches the cgroup of a pod that was announced, until the pod is forgotten. What changed since
-/// its limits were recorded is told at once.
+/// Watches the cgroup of a pod that was announced, until the pod is forgotten. Plugins are notified
+/// at once of limits that changed since they were recorded.
 pub(crate) fn follow(daemon: &Rc<Daemon>, id: &str) {
     let Some(pod) = daemon.records.read().pod(id).cloned() else { return };
     let Some(engine) = EngineKind::named(&pod.engine) else { return };
@@ -147,7 +147,7 @@ fn is_limit(file: &OsStr) -> bool {
     V1.iter().chain(&V2).any(|(_, limit)| file == *limit)
 }
 
-/// The pod is about to be announced: what changed since it was recorded is no resize.
+/// Refreshes the limits of a pod to announce: a change until then is not a resize.
 pub(crate) fn refresh(daemon: &Daemon, id: &str) {
     let Some(pod) = daemon.records.read().pod(id).cloned() else { return };
     let Some(engine) = EngineKind::named(&pod.engine) else { return };
@@ -157,7 +157,7 @@ pub(crate) fn refresh(daemon: &Daemon, id: &str) {
     if limits == pod.limits {
         return;
     }
-    // A cgroup that is younger than the record says what the engine said.
+    // A cgroup that is younger than the record still has the engine's values.
     let known = !pod.limits.is_empty();
     let resources = resized(&message, &pod.limits, &limits).filter(|_| known);
     daemon.note_pod(id, |pod| {
@@ -169,13 +169,13 @@ pub(crate) fn refresh(daemon: &Daemon, id: &str) {
 }
 
 /// UpdatePodSandbox and PostUpdatePodSandbox, if the limits are not those on record. The record
-/// changes first: a daemon that dies meanwhile leaves no resize that is told twice.
+/// changes first: no resize is reported twice if the daemon dies meanwhile.
 async fn tell_if_changed(daemon: &Rc<Daemon>, id: &str, cgroups: &Cgroups) {
     let lane = daemon.pod_lane(id);
     let _turn = lane.turn.lock().await;
     let Some(pod) = daemon.records.read().pod(id).cloned() else { return };
     let mut limits = pod.limits.clone();
-    // A cgroup that is being removed has no values any more.
+    // A cgroup that is being removed has no values left.
     limits.extend(read(cgroups));
     if pod.state != PodState::Ready || limits == pod.limits {
         return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! StopPodSandbox of a pod with an infrastructure container: as soon as that one is about to end, or
-//! has (D37), so that plugins find the pod's network namespace. A member that still runs delays it:
-//! its StopContainer comes first.
+//! StopPodSandbox of a pod with an infrastructure container: as soon as that one is about to end,
+//! or has ended (D37), so that plugins find the pod's network namespace. A member that still runs
+//! delays it: its StopContainer comes first.
 
 use std::rc::Rc;
 
@@ -32,8 +32,8 @@ pub(crate) async fn stop_with_sandbox(daemon: &Rc<Daemon>, sandbox: &Container) 
     daemon.lanes.drop_idle_pod(&daemon.records.read(), id);
 }
 
-/// A container has exited: its pod may be over with it. Done in a task of its own, because the
-/// caller holds the container's lane, and the runtime must not wait for it.
+/// Ends the pod whose last container has exited. This runs in a task, because the caller holds the
+/// container's lane, and the runtime must not wait for it.
 pub(crate) fn container_ended(daemon: &Rc<Daemon>, container: &Container) {
     let sandbox = sandbox_of(daemon, &container.pod);
     if let Some(sandbox) = sandbox.filter(|sandbox| has_ended(sandbox.state)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Capabilities that the daemon does not need are not its own: it keeps those of the list below, in
-//! its permitted and effective sets. The bounding set stays as it is, so that the programs that it
+//! Drops the capabilities that the daemon does not need: it keeps those of the list below, in its
+//! permitted and effective sets. The bounding set stays as it is, so that the programs that it
 //! starts (plugins, the runtime's `update`) are root as they would be without it.
 //! Reference: capabilities(7), "Transformation of capabilities during execve()".
 
@@ -10,7 +10,7 @@ use rustix::thread::{
 };
 use tracing::debug;
 
-/// What the daemon keeps, each for a reason.
+/// The capabilities that the daemon keeps, each for a reason.
 const KEPT: &[CapabilitySet] = &[
     CapabilitySet::CHOWN,            // the group of the plugin socket
     CapabilitySet::DAC_OVERRIDE,     // bundles, records and cgroups of other users
@@ -26,8 +26,8 @@ const KEPT: &[CapabilitySet] = &[
     CapabilitySet::SYS_RESOURCE,     // its own limits
 ];
 
-/// Gives up what the daemon does not need. A thread has its own sets: before there is a second one.
-/// A failure is no reason not to serve.
+/// Gives up the capabilities that the daemon does not need. Sets belong to a thread: call it before
+/// there is a second one. After a failure the daemon serves all the same.
 pub(crate) fn give_up() {
     if let Err(error) = drop_all_but(kept()) {
         debug!("capabilities are kept: {error}");
@@ -71,7 +71,7 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "what a started program has is the question")]
     fn what_is_given_up_comes_back_to_a_started_program_alone() {
         let is_root = nix::unistd::geteuid().is_root();
-        // In a thread of its own: sets are those of a thread, and the test's other threads keep theirs.
+        // In a new thread: each thread has its sets, and the test's other threads keep theirs.
         let (before, after, child) = std::thread::spawn(|| {
             let own = || std::fs::read_to_string("/proc/thread-self/status").unwrap();
             let before = own();

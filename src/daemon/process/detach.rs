@@ -32,9 +32,9 @@ pub(crate) fn shake_off(host: &Host) {
     leave_cgroup(host);
 }
 
-/// Limits that would sooner or later end the daemon or impair its work, and the least value needed.
+/// Limits that would sooner or later end or impair the daemon, and the least value needed.
 const LIMITS: [(Resource, &str, u64); 6] = [
-    // A descriptor for each container, and some.
+    // A descriptor for each container, and some more.
     (Resource::RLIMIT_NOFILE, "RLIMIT_NOFILE", 1024),
     // A truncated log or record is lost.
     (Resource::RLIMIT_FSIZE, "RLIMIT_FSIZE", 64 << 20),
@@ -101,7 +101,7 @@ pub(crate) fn reset_priorities() -> Result<()> {
     };
     // SAFETY: a plain system call on numbers, about this very process.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 0) };
-    // IOPRIO_WHO_PROCESS, this one, no class of its own.
+    // IOPRIO_WHO_PROCESS, this process, no I/O class.
     // SAFETY: as above.
     unsafe { libc::syscall(libc::SYS_ioprio_set, 1, 0, 0) };
     // SAFETY: as above.
@@ -125,7 +125,7 @@ pub(crate) fn reset_priorities() -> Result<()> {
     }
 }
 
-/// A process can never lose this flag, and neither could the plugins that the daemon starts.
+/// Refuses no_new_privs: neither this process nor the plugins that it starts could lose it.
 ///
 /// # Errors
 /// Fails where it is set.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon's state on its way to the program that takes its place in the same process: a memory
-//! file with a head that tells truncated and foreign content, and descriptors by number, which stay
-//! open over execve(2). It knows nothing of what the state is about.
+//! file with a head that reveals truncated and foreign content, and descriptors by number, which
+//! stay open over execve(2). It does not interpret the state.
 
 use std::io::{Read, Seek, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -16,17 +16,17 @@ use crate::error::{Context, Error, Result};
 use crate::fnv::fnv128;
 use crate::presence::{self, IfThere};
 
-/// The form of the state. It changes only when a program that knows the form before would go on
-/// wrongly: new members of the document need no new number.
+/// The form of the state. It changes only when a program that knows the last form would misread it:
+/// new members of the document need no new number.
 pub(crate) const STATE_VERSION: u32 = 1;
 
-/// The forms that this program can go on with.
+/// The forms that this program can continue with.
 pub(crate) const STATE_VERSIONS: [u32; 1] = [STATE_VERSION];
 
-/// Stands at the beginning.
+/// Marks the beginning of a state.
 const MAGIC: &[u8; 16] = b"nri-runc reexec\n";
 
-/// A state of so many bytes is not read: 100,000 containers need less.
+/// Largest state that is read, in bytes: 100,000 containers need less.
 const STATE_LIMIT: u64 = 256 << 20;
 
 const HEAD: usize = MAGIC.len() + 4 + 8 + 16;
@@ -48,7 +48,7 @@ pub(crate) fn write_state(version: u32, document: &[u8]) -> Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Reads the state that the program before has left in the descriptor of this number, which is
+/// Reads the state that the previous program left in the descriptor of this number, which is
 /// closed. Other descriptors are not touched.
 ///
 /// # Errors
@@ -88,11 +88,11 @@ fn document(bytes: &[u8]) -> std::result::Result<Vec<u8>, String> {
 #[expect(unsafe_code, reason = "a descriptor passed by number")]
 pub(crate) fn own(number: RawFd) -> Result<OwnedFd> {
     set_passed_on(number, false).doing(|| format!("taking over descriptor {number}"))?;
-    // SAFETY: it is open, and the program before gave it to the one caller that names it.
+    // SAFETY: it is open, and the previous program gave it to the one caller that names it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Descriptors that the next program gets; taken back when this is dropped, for then it was not
+/// Descriptors that the next program gets; dropping this takes them back, for then it was not
 /// executed.
 #[derive(Debug)]
 pub(crate) struct PassedOn(Vec<RawFd>);
@@ -127,8 +127,8 @@ fn set_passed_on(number: RawFd, is_passed_on: bool) -> std::io::Result<()> {
     Ok(Errno::result(result).map(|_| ())?)
 }
 
-/// Closes every descriptor but the first three and the service manager's socket: the state that says
-/// what they are cannot be used, and a plugin or wrapper at the other end must not wait for ever.
+/// Closes every descriptor but the first three and the service manager's socket: the state that
+/// lists them cannot be used, and a plugin or wrapper at the other end must not wait for ever.
 #[expect(unsafe_code, reason = "closing descriptors by number")]
 pub(crate) fn close_inherited() {
     let kept = number_from_service_manager();

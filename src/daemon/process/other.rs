@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Another daemon of this installation whose run directory is not the one of the configuration any
-//! more: `run_dir` was changed, or another file system was mounted over it. Plugins are connected to
-//! that one, so a second daemon would serve containers without them and is not started beside it.
+//! Another daemon of this installation whose run directory is no longer the configured one:
+//! `run_dir` was changed, or another file system was mounted over it. Plugins are connected to that
+//! one, so a second daemon would serve containers without them and is not started beside it.
 //!
 //! A process is known as a daemon by the lock that it holds, and only where the host's root runs it: a
 //! process of a container may have any name, file and lock. Nothing here signals it.
@@ -19,10 +19,10 @@ use crate::plugin::socket::listener_at;
 use crate::presence::{self, IfThere};
 use crate::procfs;
 
-/// How long the other daemon may take to restore a run directory that was removed, or mounted over.
+/// The time that the other daemon has to restore a run directory that was removed, or mounted over.
 const RESTORE_WAIT: Duration = Duration::from_secs(3);
 
-/// How often it is looked at meanwhile.
+/// Interval of looks at it meanwhile.
 const RESTORE_CHECK: Duration = Duration::from_millis(20);
 
 /// A daemon with another run directory.
@@ -37,7 +37,7 @@ pub(crate) struct OtherDaemon {
 }
 
 impl OtherDaemon {
-    /// Says which daemon it is, and what it has in place of `config`, with the next step.
+    /// Names the daemon, its differences from `config`, and the next step.
     pub(crate) fn error(&self, config: &Config) -> Error {
         let (pid, ours) = (self.pid, config.run_dir.display());
         let theirs = quoted(&self.run_dir.to_string_lossy());
@@ -47,7 +47,7 @@ impl OtherDaemon {
         error.hint(self.next_step())
     }
 
-    /// What makes the plugins' daemon and this configuration one again, or two.
+    /// The remedy that leaves one daemon, or separates the two.
     pub(crate) fn next_step(&self) -> &'static str {
         match self.is_ours {
             true => "use: nri-runc nri restart",
@@ -64,7 +64,7 @@ pub(crate) fn refuse_beside(loaded: &Loaded) -> Result<()> {
     let (config, deadline) = (&loaded.config, Instant::now() + RESTORE_WAIT);
     loop {
         let Some(other) = find(config, loaded.only.as_deref()) else { return Ok(()) };
-        // One that restores the very directory serves there in a moment: then its lock decides.
+        // If it restores this very directory, it serves there soon: then its lock decides.
         if other.run_dir != config.run_dir || Instant::now() > deadline {
             let carried = match other.is_ours {
                 true => carry_protecting_plugins(&other, config),
@@ -163,7 +163,7 @@ fn shares(pid: u32, entry: &str) -> bool {
 /// The run directory of the daemon `pid`, if its lock is another file than the one in ours.
 fn locked_elsewhere(config: &Config, pid: u32) -> Option<PathBuf> {
     let process = folder_of(pid);
-    // What cannot be known of ours is not another one.
+    // A lock of ours that cannot be looked at must not count as another daemon's.
     let ours = std::fs::metadata(config.daemon_lock()).if_there().ok()?;
     let place = |meta: &std::fs::Metadata| (meta.dev(), meta.ino());
     for entry in std::fs::read_dir(process.join("fd")).or_absent()?.flatten() {
@@ -193,7 +193,7 @@ fn is_same_program(pid: u32) -> bool {
         && program("self").is_some_and(|own| program(&pid.to_string()) == Some(own))
 }
 
-/// The configuration file that the daemon was told to read alone.
+/// The only configuration file that the daemon reads, if `--config` or the like named one.
 fn file_of(host: &Host, pid: u32) -> Option<PathBuf> {
     let words = procfs::command_line(host, pid).or_absent().unwrap_or_default();
     let after = words.iter().position(|word| word == b"--config").and_then(|at| words.get(at + 1));

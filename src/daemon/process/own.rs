@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's own process: its configuration at the start, what operators ask of it, and whether
+//! The daemon's own process: its configuration at the start, operators' requests to it, and whether
 //! it is ending.
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -24,7 +24,7 @@ impl Activity {
         ActiveWork(self.clone())
     }
 
-    /// Whether there is none.
+    /// Whether nothing is under way.
     pub(crate) fn is_none(&self) -> bool {
         self.0.get() == 0
     }
@@ -43,11 +43,11 @@ pub(crate) struct OwnProcess {
     pub(crate) started_with: OnceCell<StartedWith>,
     pub(crate) reloads: Requests<ReloadRequest>,
     pub(crate) reexecs: Requests<ReexecRequest>,
-    /// Work in tasks of its own that no lane shows.
+    /// Tasks whose work no lane shows.
     pub(crate) activity: Activity,
     /// The process that stands between this one and a subreaper.
     pub(crate) stand_in: RefCell<Option<StandIn>>,
-    /// While the daemon ends, it starts no process any more.
+    /// Set while the daemon ends: it starts no further process.
     pub(crate) is_ending: Cell<bool>,
 }
 

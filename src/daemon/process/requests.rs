@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an operator asks of the daemon as a whole. The connection that receives a request does not
-//! know what carries it out: it waits for the answer.
+//! Requests of an operator to the daemon as a whole. The connection that receives a request does
+//! not know what carries it out: it waits for the answer.
 
 use std::cell::RefCell;
 use std::os::fd::RawFd;
@@ -21,7 +21,7 @@ pub(crate) struct Request<T> {
 /// A request to read the configuration again.
 #[derive(Debug)]
 pub(crate) struct ReloadRequest {
-    /// Only say what would change.
+    /// Only report the changes.
     pub(crate) is_dry: bool,
 }
 
@@ -50,7 +50,7 @@ impl<T> Requests<T> {
     /// Makes a request and waits for its outcome.
     ///
     /// # Errors
-    /// Fails when nothing was changed, and says why.
+    /// Fails when nothing was changed, with the reason.
     pub(crate) async fn ask(&self, what: T) -> Result<Value> {
         let ending = || Error::new("the daemon is stopping");
         let (answer, outcome) = oneshot::channel();

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tracing::warn;
 
-/// How often a message that was not taken is sent again.
+/// Interval at which a failed message is sent again.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// The watchdog's message; a missed one is made up by the next.
@@ -25,7 +25,7 @@ thread_local! {
     static UNSENT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// There is such a message.
+/// Signals that a message waits.
 static AGAIN: Notify = Notify::const_new();
 
 /// Reports that the daemon is ready, also after a reload.
@@ -34,13 +34,13 @@ pub(crate) fn report_ready() {
 }
 
 /// Reports that the daemon reads its configuration again, or executes another program: it is not
-/// ready meanwhile, and its process goes on.
+/// ready meanwhile, and its process continues.
 pub(crate) fn report_reloading() {
     report(&format!("RELOADING=1\nMONOTONIC_USEC={}\n", crate::clock::monotonic() / 1000));
 }
 
-/// Tells the watchdog of the service manager, if there is one, that the event loop runs, and sends
-/// again what was not taken. Never ends.
+/// Notifies the watchdog of the service manager, if there is one, that the event loop runs, and
+/// repeats failed reports. Never ends.
 pub(crate) async fn keep_informed() {
     let beats = async {
         let Some(limit) = watchdog() else { return std::future::pending().await };
@@ -61,7 +61,7 @@ pub(crate) async fn keep_informed() {
     tokio::join!(beats, again);
 }
 
-/// How long the daemon may be silent, if the watchdog is meant for this process.
+/// The time that the daemon may be silent, if the watchdog is meant for this process.
 fn watchdog() -> Option<Duration> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     let is_meant = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
@@ -79,7 +79,7 @@ fn report(message: &str) {
 fn report_to(name: &OsStr, message: &str) {
     match send(name, message) {
         Ok(()) if message == ALIVE => {}
-        // An older state that waits must not follow a newer one.
+        // An older state in the queue must not follow a newer one.
         Ok(()) => UNSENT.set(None),
         Err(error) if error.kind() == ErrorKind::WouldBlock => {
             if message != ALIVE {
@@ -93,7 +93,7 @@ fn report_to(name: &OsStr, message: &str) {
     }
 }
 
-/// Sends to the socket `name`. One that begins with `@` is abstract and no path.
+/// Sends to the socket `name`. One that begins with `@` is abstract and not a path.
 fn send(name: &OsStr, message: &str) -> std::io::Result<()> {
     let address = match name.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,

@@ -10,7 +10,7 @@ use crate::error::{Context, Result};
 /// Every signal that the daemon waits for.
 const AWAITED: [Number; 4] = [Number::SIGTERM, Number::SIGINT, Number::SIGHUP, Number::SIGUSR2];
 
-/// The signals, from the moment on at which this is made: before, they would end the process.
+/// The signals, from their registration on: before, they would end the process.
 #[derive(Debug)]
 pub(crate) struct Signals {
     /// SIGHUP.
@@ -29,7 +29,7 @@ pub(crate) struct Ends {
 }
 
 impl Signals {
-    /// Waits for all of them from now on; those that came since [`block`] are there at once.
+    /// Waits for all signals from now on; those since [`block`] arrive at once.
     ///
     /// # Errors
     /// Fails when they cannot be waited for.
@@ -62,8 +62,8 @@ fn awaited() -> SigSet {
     AWAITED.into_iter().collect()
 }
 
-/// Signals that are kept for the program that is executed next; delivered when this is dropped,
-/// for then it was not executed.
+/// Signals that are kept for the program that is executed next; dropping this delivers them, for
+/// then it was not executed.
 #[derive(Debug)]
 pub(crate) struct BlockedSignals(());
 

@@ -18,13 +18,13 @@ use crate::presence::IfThere;
 /// The lock of the one daemon; held as long as its process lives.
 pub(crate) type DaemonLock = Flock<std::fs::File>;
 
-/// How long a daemon that serves keeps a second one waiting: it may be about to end.
+/// The time that a second daemon waits for one that serves, which may be about to end.
 const HANDOVER: Duration = Duration::from_millis(500);
 
-/// How long a daemon that was killed may take to end: the kernel takes its memory down first.
+/// The time that a killed daemon has to end: the kernel takes its memory down first.
 const ENDING_WAIT: Duration = Duration::from_secs(3);
 
-/// How often the lock is tried meanwhile.
+/// Interval of attempts to take the lock meanwhile.
 const LOCK_CHECK: Duration = Duration::from_millis(10);
 
 /// Makes the run directory and takes the daemon's lock.
@@ -49,7 +49,7 @@ pub(crate) fn lock(config: &Config) -> Result<DaemonLock> {
     }
 }
 
-/// The same in one attempt, for the event loop, which does not wait.
+/// Takes the lock in one attempt, for the event loop, which does not wait.
 ///
 /// # Errors
 /// As [`lock`].
@@ -80,7 +80,7 @@ pub(crate) fn is_locked(config: &Config) -> bool {
 pub(crate) struct WrapperSocket {
     /// The socket to which wrappers connect.
     pub(crate) listener: UnixListener,
-    /// Its file; none if the service manager owns it, which goes on listening without the daemon.
+    /// Its file; none if the service manager owns the socket and listens on without the daemon.
     pub(crate) file: Option<SocketFile>,
 }
 
@@ -95,12 +95,12 @@ pub(crate) fn wrapper_socket(config: &Config) -> Result<WrapperSocket> {
     bound(config)
 }
 
-/// The same, always bound anew.
+/// Binds the socket for wrappers anew.
 ///
 /// # Errors
 /// Fails when the folder refuses.
 pub(crate) fn bound(config: &Config) -> Result<WrapperSocket> {
-    // The daemon's lock is held, so no other process listens here any more.
+    // The daemon's lock is held, so no other process listens here.
     let Bound { listener, file } = bind(&config.daemon_socket(), 0o600, None)?;
     Ok(WrapperSocket { listener, file: Some(file) })
 }
@@ -114,8 +114,8 @@ pub(crate) fn asynchronous(listener: UnixListener) -> Result<tokio::net::UnixLis
     Ok(tokio::net::UnixListener::from_std(listener)?)
 }
 
-/// The number of the socket's descriptor, if the service manager has handed one over. It stays the
-/// same when the daemon executes another program.
+/// The number of the socket's descriptor, if the service manager handed one over. It stays the same
+/// when the daemon executes another program.
 pub(crate) fn number_from_service_manager() -> Option<RawFd> {
     let pid = std::env::var("LISTEN_PID").ok()?;
     let count = std::env::var("LISTEN_FDS").ok()?;
@@ -128,7 +128,7 @@ fn from_service_manager() -> Option<UnixListener> {
     let number = number_from_service_manager()?;
     // SAFETY: sd_listen_fds(3): with its two variables this process owns the descriptor.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
-    // It comes without CLOEXEC: no child may go on listening in the daemon's place.
+    // It comes without CLOEXEC: no child may listen in the daemon's place.
     let _stays = fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
     Some(UnixListener::from(fd))
 }

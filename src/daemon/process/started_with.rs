@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The configuration files and the program with which this daemon runs. It reads the files anew for
-//! a reload, and says what differs from those in force; what is applied is decided in `reload.rs`
-//! of the daemon.
+//! a reload, and reports how they differ from those in force; `reload.rs` of the daemon decides
+//! what is applied.
 
 use std::cell::RefCell;
 use std::os::unix::fs::MetadataExt;
@@ -16,8 +16,8 @@ use crate::daemon::process::handover::STATE_VERSION;
 use crate::presence::IfThere;
 use crate::runtime;
 
-/// A file that was changed less than this before it was read may change again without another time of
-/// change: clocks of file systems are coarse.
+/// A file that was changed less than this before it was read may change again with the same time
+/// stamp: clocks of file systems are coarse.
 const SETTLED: Duration = Duration::from_secs(2);
 
 /// The files and the program with which this daemon runs.
@@ -26,7 +26,7 @@ pub(crate) struct StartedWith {
     /// The files of the last reload.
     in_force: RefCell<Files>,
     only: Option<PathBuf>,
-    /// The files as they were read last, and their state then.
+    /// The files as last read, and their state then.
     known: RefCell<Option<KnownFiles>>,
     program: Value,
     state_version: u32,
@@ -57,7 +57,7 @@ impl StartedWith {
         self.state_version
     }
 
-    /// The file that was named to be read alone.
+    /// The only file to read, if one was named.
     pub(crate) fn only(&self) -> Option<&Path> {
         self.only.as_deref()
     }
@@ -67,7 +67,7 @@ impl StartedWith {
         runtime::verify(config::load(self.only.as_deref()))
     }
 
-    /// The files as they are, for what is asked often: they are opened only where they may have changed
+    /// The current files, for frequent checks: they are opened only where they may have changed
     /// since the last time, or have an error.
     pub(crate) fn present(&self) -> Rc<Loaded> {
         let mut known = self.known.borrow_mut();
@@ -83,7 +83,7 @@ impl StartedWith {
         loaded
     }
 
-    /// What `loaded` has that is not in force.
+    /// The keys in `loaded` whose values are not in force.
     pub(crate) fn changes(&self, loaded: &Loaded) -> Vec<ChangedKey> {
         let needs_restart = |changed: &ChangedKey| changed.effect == Effect::Restart;
         let mut changed = config::changes(&self.in_force.borrow(), &loaded.files);
@@ -93,7 +93,7 @@ impl StartedWith {
         changed
     }
 
-    /// These files are in force now, but for what needs a restart.
+    /// Puts these files in force, but for values that need a restart.
     pub(crate) fn put_in_force(&self, loaded: &Loaded) {
         self.in_force.borrow_mut().clone_from(&loaded.files);
     }
@@ -110,7 +110,7 @@ impl StartedWith {
             Some(_) => Vec::new(),
             None => self.changes(&loaded),
         };
-        // Each call reads these by itself: the daemon is not behind.
+        // Each call reads these keys from the files: the daemon is not behind.
         changed.retain(|changed| changed.effect != Effect::Call);
         let restarts = changed.iter().filter(|changed| changed.effect == Effect::Restart);
         let files: Vec<PathBuf> =

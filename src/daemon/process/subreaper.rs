@@ -5,7 +5,7 @@
 //! container's name on its command line, for as long as the daemon lives.
 //!
 //! So a small process stands in between: conmon's child, and the daemon's parent. It exits as soon
-//! as conmon adopts no orphans any more, and init becomes the daemon's parent. Which process adopts
+//! as conmon no longer adopts orphans, and init becomes the daemon's parent. Which process adopts
 //! an orphan can only be tried; the stand-in tries it when a container has exited. It knows no
 //! engine, and does not exist where init is the daemon's parent from the start.
 
@@ -35,7 +35,7 @@ pub(crate) struct StandIn {
 }
 
 impl StandIn {
-    /// Goes on with the stand-in of the program before.
+    /// Resumes the stand-in of the previous program.
     pub(crate) fn resume(wake: OwnedFd) -> Self {
         Self { wake }
     }
@@ -52,7 +52,7 @@ impl StandIn {
     }
 }
 
-/// Forks a process between this one and its parent; the caller goes on as its child. It must have
+/// Forks a process between this one and its parent; the caller continues as its child. It must have
 /// one thread. `None`: the parent is init, or the fork fails.
 #[expect(unsafe_code, reason = "fork")]
 pub(crate) fn stand_aside() -> Option<StandIn> {
@@ -73,7 +73,7 @@ pub(crate) fn stand_aside() -> Option<StandIn> {
     }
 }
 
-/// Closes all other descriptors: their readers wait for the daemon, and must not wait for this one.
+/// Closes all other descriptors: their readers wait for the daemon's end, not for this process's.
 #[expect(unsafe_code, reason = "closing descriptors by number")]
 fn keep_only(descriptor: &OwnedFd) {
     let number = descriptor.as_raw_fd().unsigned_abs();
@@ -84,7 +84,7 @@ fn keep_only(descriptor: &OwnedFd) {
         }
     }
     if std::fs::read_dir("/proc/self/fd").or_absent().is_some_and(|open| open.count() > 5) {
-        // Before Linux 5.9 there is no close_range: one by one.
+        // Linux before 5.9 lacks close_range: one by one.
         for other in (3..1024).filter(|other| *other != number.cast_signed()) {
             // SAFETY: as above.
             let _was_not_open = unsafe { nix::libc::close(other) };
@@ -114,7 +114,7 @@ fn stand_in(elder: Pid, daemon: Pid, ends: &OwnedFd) {
     }
 }
 
-/// Makes an orphan and checks which process adopts it; if that cannot be found out, the elder.
+/// Makes an orphan and checks which process adopts it; if that fails, the elder counts.
 #[expect(unsafe_code, reason = "fork")]
 fn takes_orphans(elder: Pid) -> bool {
     let Ok((answer, report)) = pipe2(OFlag::O_CLOEXEC) else { return true };

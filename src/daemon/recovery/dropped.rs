@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Notes of commands that bypassed the daemon, and that wrappers removed because there were too many:
-//! the wrapper counts them. What these commands made is searched for in the runtimes' state.
+//! Notes of commands that bypassed the daemon, and that wrappers removed because there were too
+//! many: the wrapper counts them. The daemon searches the runtimes' state for their containers.
 
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::files;
 use crate::limits;
 use crate::link::{BYPASSED_DIR, DROPPED_NOTES};
 
-/// Why a container is on record as it was found, if its note was removed.
+/// The reason shown for a container that was found, if its note was removed.
 const NO_NOTE: &str = "the daemon was away, and its note was removed, as there were too many";
 
-/// Reports that wrappers removed notes, because there were too many, and has the containers searched for
-/// whose notes these were (`enabled.rs`); returns whether there were any. The search finds those that
-/// exist, as far as the runtimes' state shows them; an update of resources is not found.
+/// Reports that wrappers removed notes, because there were too many, and starts a search for their
+/// containers (`enabled.rs`); returns whether there were any. The search finds containers that
+/// exist, as far as the runtimes' state shows them; it does not find an update of resources.
 pub(crate) fn note(daemon: &Daemon) -> bool {
     let file = daemon.config().run_dir.join(BYPASSED_DIR).join(DROPPED_NOTES);
     let Some(count) = files::read_count(&file) else { return false };

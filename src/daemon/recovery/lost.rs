@@ -3,9 +3,9 @@
 //! container up without a `delete`. Once its bundle and the runtime's state of it are both gone, it is
 //! removed, with the events that are still due; so is a pod whose last container went unseen.
 //!
-//! Gone means that the kernel says so: a folder that cannot be read may be there. It has to be gone
-//! twice, a while apart, so that a creation or a removal under way is never taken for it. An operator
-//! drops other records with `nri-runc nri forget`.
+//! Gone means that the kernel reports absence: a folder that cannot be read may be there. Two looks
+//! a while apart have to find it gone, so that a creation or a removal under way is never mistaken
+//! for it. An operator drops other records with `nri-runc nri forget`.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -21,14 +21,14 @@ use crate::error::{Error, Result};
 use crate::presence;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
-/// So many records are looked at before other tasks have their turn: two system calls each.
+/// Records to look at before other tasks have their turn: two system calls each.
 const AT_ONCE: usize = 64;
 
-/// What an operator has to know of a record that was dropped.
+/// The note for the operator about a record that was dropped.
 const WARNING: &str = "plugins were notified of the removal; if the container still exists, no plugin receives its events \
                        any more";
 
-/// What was gone when records were looked at last.
+/// The records whose container or pod was gone at the last look.
 #[derive(Debug, Default)]
 pub(crate) struct SeenGone {
     containers: HashSet<(ContainerKey, u64)>,
@@ -44,7 +44,7 @@ pub(crate) async fn look_out(daemon: Rc<Daemon>) {
     }
 }
 
-/// Removes what is gone and was gone the last time.
+/// Removes the records that are gone and were gone the last time.
 async fn look(daemon: &Rc<Daemon>, seen: &mut SeenGone) {
     let records = daemon.records.read().all_shared();
     let mut gone = SeenGone::default();
@@ -91,7 +91,7 @@ fn pods_without_containers(daemon: &Daemon) -> Vec<String> {
     pods.map(|pod| pod.id.clone()).collect()
 }
 
-/// Removes a container that is gone, unless its ID means another one by now.
+/// Removes a container that is gone, unless another one has its ID by now.
 async fn remove(daemon: &Rc<Daemon>, record: &Container) {
     let key = &record.key;
     let lane = daemon.lane(key);
@@ -109,11 +109,11 @@ async fn remove(daemon: &Rc<Daemon>, record: &Container) {
     daemon.lanes.release(key, lane);
 }
 
-/// Drops the record of a container, or of a pod with its containers, for an operator: with the events
-/// that are still due. `is_forced`: although the runtime still has it.
+/// Drops the record of a container, or of a pod with its containers, for an operator: with the
+/// events that are still due. `is_forced`: although the runtime still has it.
 ///
 /// # Errors
-/// Fails when none or several are meant, or while it exists.
+/// Fails when no record or several match, or while the container exists.
 pub(crate) async fn forget(daemon: &Rc<Daemon>, wanted: &str, is_forced: bool) -> Result<Value> {
     let (pod, members) = find(daemon, wanted)?;
     if let Some(path) =
@@ -171,7 +171,7 @@ fn find(daemon: &Daemon, wanted: &str) -> Result<(Option<String>, Vec<Rc<Contain
     meant.retain(|(id, _)| !wanted.is_empty() && id.starts_with(wanted));
     let has_exact = meant.iter().any(|(id, _)| id == wanted);
     meant.retain(|(id, _)| !has_exact || id == wanted);
-    // A container without a pod has its own, of the same ID: they go together.
+    // A container without a pod has a pod for itself, of the same ID: they go together.
     meant.sort_by_key(|(_, container)| container.is_some());
     if let [(pod, None), rest @ ..] = meant.as_slice() {
         let is_member = |(_, known): &(_, Option<Rc<Container>>)| {
@@ -221,7 +221,7 @@ mod tests {
     use crate::config::Config;
     use crate::state::{Pod, Store};
 
-    /// Where the files of containers are.
+    /// A directory for the files of containers.
     struct Place(tempfile::TempDir);
 
     impl Place {
@@ -271,7 +271,7 @@ mod tests {
         serde_json::from_value(json).unwrap()
     }
 
-    /// What is known after so many looks: containers and pods.
+    /// Returns how many containers and pods are on record after this many looks.
     async fn known_after(looks: usize, daemon: &Rc<Daemon>) -> (usize, usize) {
         let mut seen = SeenGone::default();
         for _look in 0..looks {

@@ -30,7 +30,7 @@ pub(crate) fn notes_in(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Reads a note, or says that it is no usable one; `None` if another task was faster.
+/// Reads a note; `None` if it is unusable (set aside with a warning) or another task took it.
 ///
 /// # Errors
 /// Fails when it cannot be read now: it stays.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Calls that wrappers refused while the daemon was down or silent: each left a record in
 //! `RUN_DIR/refused/`. The daemon logs it, counts it among the failures of `status` and shows it in
-//! `explain` of the container, like a refusal of its own.
+//! `explain` of the container, as it does with its own refusals.
 
 use serde::Deserialize;
 use tracing::{error, warn};

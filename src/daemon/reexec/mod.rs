@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon becomes the program that now lies at its path, in the same process (D42): sockets,
-//! plugin connections, launched plugins and watched processes stay, and the next program goes on
+//! plugin connections, launched plugins and watched processes stay, and the next program continues
 //! with the state that this one leaves in a memory file.
 //!
-//! The other program is asked first whether it can go on. Then new requests are held, those in
-//! flight are finished, and at a moment at which nothing is under way the state is written and the
-//! program executed, in one step: no other task runs in between. Until that step nothing has
-//! changed, and a failure leaves the daemon as it was.
+//! The daemon first asks the other program whether it can continue. Then it holds new requests,
+//! finishes those in flight, and once it is idle it writes the state and executes the program, in
+//! one step: no other task runs in between. Until that step nothing has changed, and a failure
+//! leaves the daemon as it was.
 //!
 //! It never ends a plugin's connection, and never waits without a bound. It imports `shared`,
 //! `connections`, `process`, `recovery`, `registry`, `run_dir` and `server`.
@@ -42,25 +42,24 @@ use program::Program;
 
 pub(crate) use program::abilities;
 
-/// How long plugins that are connecting may take to become synchronized; new requests are served
-/// meanwhile.
+/// The time that connecting plugins have to become synchronized; new requests are served meanwhile.
 const PLUGINS_WAIT: Duration = Duration::from_secs(10);
 
-/// How long requests in flight may take; new ones are held meanwhile.
+/// The time that requests in flight have; new ones are held meanwhile.
 const REQUESTS_WAIT: Duration = Duration::from_secs(30);
 
-/// How long the last lines of the audit log may take.
+/// The time that the last lines of the audit log have.
 const AUDIT_WAIT: Duration = Duration::from_millis(200);
 
-/// How often it is checked whether nothing is under way.
+/// Interval of checks whether the daemon is idle.
 const QUIET_CHECK: Duration = Duration::from_millis(1);
 
-/// The file that tells wrappers why there are no heartbeats; removed if the program could not be
+/// The file that explains missing heartbeats to wrappers; removed if the program could not be
 /// executed. The next program removes it when it accepts wrappers.
 struct UnderWay(PathBuf);
 
 impl UnderWay {
-    /// Where it cannot be written, wrappers wait as long as for a daemon that hangs.
+    /// Writes the file; without it wrappers wait as long as for a daemon that hangs.
     fn begin(path: PathBuf) -> Self {
         let begun = clock::monotonic().to_string();
         log_failure("telling wrappers of it", crate::files::replace(&path, begun.as_bytes()));
@@ -74,7 +73,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// What the daemon hands over.
+/// The parts of the daemon to hand over.
 pub(crate) struct Reexec<'d> {
     pub(crate) daemon: &'d Rc<Daemon>,
     pub(crate) run_dir: &'d RunDir,
@@ -167,25 +166,25 @@ impl Reexec<'_> {
         Ok(())
     }
 
-    /// Waits for a moment at which nothing is under way, and no caller is connected.
+    /// Waits for a moment when the daemon is idle and no caller is connected.
     async fn until_quiet(&self) {
         loop {
             if quiet::is_quiet(self.daemon, self.drain) {
-                // They come back, and wait in the socket's queue.
+                // The callers come back, and wait in the socket's queue.
                 self.drain.send_back().await;
                 // Its thread ends with this program.
                 self.daemon.report.audit.flush(AUDIT_WAIT).await;
                 if quiet::is_quiet(self.daemon, self.drain) {
                     return;
                 }
-                // They would not wait in silence for as long as something is under way.
+                // They would wait without a heartbeat as long as the daemon is busy.
                 self.drain.accept_again();
             }
             tokio::time::sleep(QUIET_CHECK).await;
         }
     }
 
-    /// Leaves the state and executes the program: returns only if that fails.
+    /// Writes the state and executes the program: returns only if that fails.
     fn execute(&self, program: &Program, callers: Vec<RawFd>, held_at: u64) -> Result<()> {
         self.daemon.host.point(Point::DaemonReexecHeld)?;
         let waited = Duration::from_nanos(clock::monotonic().saturating_sub(held_at));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The program that now lies at the daemon's path: whether it can go on with this daemon's state,
-//! and executing it.
+//! The program that now lies at the daemon's path: whether it can continue with this daemon's
+//! state, and executing it.
 
 use std::ffi::{CString, OsStr};
 use std::os::fd::RawFd;
@@ -17,7 +17,7 @@ use crate::daemon::process::started_with::StartedWith;
 use crate::error::{Context, Error, Result, quoted};
 use crate::presence::IfThere;
 
-/// How long a program may take to say which states it can go on with.
+/// The time that a program has to name the states it can continue with.
 const PROBE_WAIT: Duration = Duration::from_secs(5);
 
 /// The longest answer that is read.
@@ -29,7 +29,7 @@ pub(super) struct Program {
     state_version: u32,
 }
 
-/// What this program says of itself to the daemon that it may follow.
+/// The version and states that this program reports to the daemon it may follow.
 pub(crate) fn abilities() -> Value {
     json!({"version": env!("CARGO_PKG_VERSION"), "states": STATE_VERSIONS})
 }
@@ -51,10 +51,10 @@ impl Program {
         &self.path
     }
 
-    /// Asks the program whether it can go on with the state that this daemon leaves.
+    /// Asks the program whether it can continue with the state that this daemon leaves.
     ///
     /// # Errors
-    /// Fails when it does not answer so in time.
+    /// Fails when it does not confirm that in time.
     pub(super) async fn probe(&self) -> Result<()> {
         let path = self.path.display();
         let answer = tokio::time::timeout(PROBE_WAIT, self.ask()).await;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether anything is under way in the daemon. All work that is not finished is either a request,
-//! holds a lane, waits for a plugin, or is a child of this process: at a moment without any of
-//! these the records and the plugins' connections are everything that there is.
+//! Whether the daemon is idle. All unfinished work is a request, holds a lane, waits for a plugin,
+//! or is a child of this process: at a moment without any of these the records and the plugins'
+//! connections are the whole state.
 
 use std::io;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::files;
 use crate::presence::{self, IfThere};
 use crate::state::Lifecycle;
 
-/// Whether nothing is under way.
+/// Whether the daemon is idle.
 pub(super) fn is_quiet(daemon: &Daemon, drain: &Drain) -> bool {
     drain.is_idle()
         && daemon.process.activity.is_none()
@@ -27,8 +27,8 @@ pub(super) fn is_quiet(daemon: &Daemon, drain: &Drain) -> bool {
         && !has_other_children(daemon)
 }
 
-/// Whether a plugin is still connecting or being synchronized, or its connection is gone and that
-/// was not noted.
+/// Whether a plugin is still connecting or being synchronized, or has lost its connection
+/// unnoticed.
 pub(super) fn has_unsettled_plugins(daemon: &Daemon) -> bool {
     let is_unsettled = |state: &str| state != "synchronized";
     daemon.registry.roster.has_unregistered()
@@ -36,8 +36,8 @@ pub(super) fn has_unsettled_plugins(daemon: &Daemon) -> bool {
         || daemon.registry.connected().iter().any(|plugin| is_unsettled(plugin.state()))
 }
 
-/// Whether a runtime that the daemon has started still runs, or a plugin that is starting or
-/// ending: whatever else is a child of this process.
+/// Whether this process has other children: a runtime that the daemon has started, or a plugin that
+/// is starting or ending.
 fn has_other_children(daemon: &Daemon) -> bool {
     // While that cannot be known, there may be some.
     let Ok(children) = children() else { return true };
@@ -52,7 +52,7 @@ fn has_other_children(daemon: &Daemon) -> bool {
     pids.filter_map(|pid| pid.parse().ok()).any(|pid: i32| !plugins.contains(&pid))
 }
 
-/// The children of this process: each thread has a list of those that it has started.
+/// The children of this process: each thread lists the children that it started.
 fn children() -> io::Result<Vec<String>> {
     let mut children = Vec::new();
     for thread in presence::entries(Path::new("/proc/self/task"))? {

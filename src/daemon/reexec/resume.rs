@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Going on where the program before has left off: its descriptors, the plugins, the watched
-//! processes. A state that cannot be used is dropped with every descriptor of it: then this is an
-//! ordinary start of the daemon, as after a crash.
+//! Resumes the previous program's work: its descriptors, the plugins, the watched processes. A
+//! state that cannot be used is dropped with all its descriptors: then this is an ordinary start of
+//! the daemon, as after a crash.
 
 use std::collections::HashSet;
 use std::os::fd::RawFd;
@@ -31,17 +31,17 @@ use crate::daemon::reexec::saved::{SavedConnection, SavedDaemon, SavedInit};
 use crate::daemon::server::http::SavedMetrics;
 use crate::daemon::shared::{Daemon, log_failure};
 
-/// How long a caller may take to read the answer.
+/// The time that a caller has to read the answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
 
-/// What the program before has left.
+/// The state left by the previous program.
 pub(crate) struct Predecessor {
     saved: SavedDaemon,
     pub(crate) lock: DaemonLock,
     pub(crate) stand_in: Option<StandIn>,
 }
 
-/// Who waits for this program, and since when.
+/// The callers that wait for this program, and since when.
 pub(crate) struct Waiting {
     callers: Vec<RawFd>,
     held_at: u64,
@@ -87,8 +87,8 @@ impl Predecessor {
     }
 }
 
-/// Puts plugins, sockets and watched processes back. Returns who waits for the daemon, and the
-/// listener for metrics.
+/// Restores plugins, sockets and watched processes. Returns the callers that wait for the daemon,
+/// and the listener for metrics.
 pub(crate) async fn resume(
     daemon: &Rc<Daemon>,
     saved: SavedState,
@@ -123,7 +123,7 @@ pub(crate) async fn resume(
     (Waiting { callers, held_at, before: version }, metrics)
 }
 
-/// The state, without what was taken out of it.
+/// The state, without the parts taken out of it.
 pub(crate) struct SavedState(SavedDaemon);
 
 impl Predecessor {
@@ -133,8 +133,8 @@ impl Predecessor {
     }
 }
 
-/// Foreground runs of the records are followed again, and the processes that were watched. What
-/// happened meanwhile is an event like any other.
+/// Follows foreground runs of the records again, and the watched processes. Exits that happened
+/// meanwhile are events like any other.
 pub(crate) async fn follow(daemon: &Rc<Daemon>) {
     let records = daemon.records.read().all_shared();
     let mut unknown = Vec::new();
@@ -150,7 +150,7 @@ pub(crate) async fn follow(daemon: &Rc<Daemon>) {
     catch_up::recover(daemon, &unknown);
 }
 
-/// Reports that the daemon has gone on as this program.
+/// Reports that the daemon continues as this program.
 pub(crate) async fn report(daemon: &Rc<Daemon>, waiting: Waiting) {
     let held = Duration::from_nanos(clock::monotonic().saturating_sub(waiting.held_at));
     daemon.report.metrics.observe_reexec(held);

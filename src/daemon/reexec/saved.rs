@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon's state as the next program reads it. Records are on disk; this is what only memory
-//! has: descriptors by number, the plugins' connections, and which plugin knows what. Members that
-//! a version does not know are skipped, and those that it misses have their default.
+//! has: descriptors by number, the plugins' connections, and the subjects that each plugin knows. A
+//! version skips unknown members, and uses defaults for missing ones.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -24,7 +24,7 @@ use crate::state::ContainerKey;
 pub(super) struct SavedDaemon {
     /// The version of the program that left it.
     pub(super) version: String,
-    /// Where its records are.
+    /// The directory of its records.
     pub(super) run_dir: PathBuf,
     /// When requests were held, in nanoseconds of the monotonic clock.
     pub(super) held_at: u64,
@@ -60,7 +60,7 @@ pub(super) struct SavedConnection {
     pub(super) counts: SavedCounts,
     /// The subjects that it knows, by their places in the list.
     pub(super) known: Vec<u32>,
-    /// The file of a launched plugin, and how often it was started.
+    /// The file of a launched plugin, and its number of starts.
     #[serde(default)]
     pub(super) launched: Option<(PluginFile, u64)>,
 }

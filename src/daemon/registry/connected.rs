@@ -16,11 +16,11 @@ use crate::state::ContainerKey;
 
 use super::peer::PluginPeer;
 
-/// How many events may be queued for a plugin before it is synchronized.
+/// Events that may be queued for a plugin before it is synchronized.
 const BACKLOG: usize = 10_000;
 
-/// The pod or container of an event. Plugins know a container by its ID alone; the daemon keeps by
-/// root and ID which plugin knows it, or the end of one container would be taken for another's.
+/// The pod or container of an event. Plugins know a container by its ID alone; the daemon keys what
+/// each plugin knows by root and ID, so that containers of one ID are not confused.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Subject {
     Pod(String),
@@ -65,11 +65,11 @@ pub(crate) struct ConnectedPlugin {
     /// was there when it registered (D41). `Some(None)` where the kernel shows no process.
     replaces: Option<Option<i32>>,
     phase: Cell<Phase>,
-    /// Wakes those that wait for its next phase.
+    /// Wakes tasks that wait for its next phase.
     phase_changed: Notify,
     /// Requests under way that involve it.
     requests: Cell<usize>,
-    /// Wakes those that wait for the last of these requests.
+    /// Wakes tasks that wait for the last of these requests.
     requests_ended: Notify,
     /// Events that it receives once it is synchronized.
     backlog: RefCell<VecDeque<Notification>>,
@@ -99,12 +99,12 @@ impl ConnectedPlugin {
         }
     }
 
-    /// It connected from outside.
+    /// Sets the process that connected from outside.
     pub(super) fn of(self, peer: Option<PluginPeer>) -> Self {
         Self { peer, ..self }
     }
 
-    /// It takes part already.
+    /// Marks it as taking part already.
     pub(super) fn resumed(self) -> Self {
         self.phase.set(Phase::Synchronized);
         self
@@ -165,7 +165,7 @@ impl ConnectedPlugin {
         self.known.borrow().contains(subject)
     }
 
-    /// It does not know this pod or container, or must receive no more of its events.
+    /// Makes it forget this pod or container, so that it receives no more of its events.
     pub(super) fn forget(&self, subject: &Subject) {
         self.known.borrow_mut().remove(subject);
     }
@@ -182,7 +182,7 @@ impl ConnectedPlugin {
         self.phase_changed.notify_waiters();
     }
 
-    /// Waits until it is no longer being synchronized; whether it takes part then.
+    /// Waits until it is no longer being synchronized; returns whether it takes part.
     pub(crate) async fn takes_part(&self) -> bool {
         loop {
             let changed = self.phase_changed.notified();
@@ -196,7 +196,7 @@ impl ConnectedPlugin {
         }
     }
 
-    /// Waits until no request involves it any more.
+    /// Waits until it is in no request.
     pub(crate) async fn requests_ended(&self) {
         loop {
             let ended = self.requests_ended.notified();
@@ -213,8 +213,8 @@ impl ConnectedPlugin {
         RequestUnderWay(Rc::clone(self))
     }
 
-    /// Notes that this event makes its subject known or forgotten; returns whether the plugin is to
-    /// be notified now. While it is being synchronized, the event is queued in its backlog.
+    /// Records that this event makes its subject known or forgotten; returns whether to notify the
+    /// plugin now. While it is being synchronized, the event is queued in its backlog.
     pub(super) fn admits(&self, notification: &Notification, subject: &Subject) -> bool {
         let begins = matches!(notification.event, Event::RunPodSandbox | Event::CreateContainer);
         let ends = matches!(notification.event, Event::RemovePodSandbox | Event::RemoveContainer);
@@ -238,7 +238,7 @@ impl ConnectedPlugin {
     }
 
     /// Queues an event until the plugin is synchronized. A plugin that takes events more slowly
-    /// than they happen would never be: it is disconnected.
+    /// than they happen would never catch up: it is disconnected.
     fn queue(&self, notification: &Notification) {
         let mut backlog = self.backlog.borrow_mut();
         if let Err(why) = push(&mut backlog, notification, BACKLOG) {
@@ -247,7 +247,7 @@ impl ConnectedPlugin {
         }
     }
 
-    /// How many events are queued.
+    /// The number of queued events.
     pub(super) fn backlog(&self) -> usize {
         self.backlog.borrow().len()
     }
@@ -263,7 +263,7 @@ impl ConnectedPlugin {
         loop {
             let next = self.backlog.borrow_mut().pop_front();
             let Some(notification) = next else { break };
-            // A CreateContainer comes too late to change anything; the plugin is notified of the
+            // CreateContainer cannot change anything any longer; the plugin is notified of the
             // container all the same, and its reply is not applied.
             let alone = [Rc::clone(&self.chained)];
             for failure in chain::notify_all(&alone, &notification).await {
@@ -286,7 +286,7 @@ impl Drop for RequestUnderWay {
     }
 }
 
-/// Adds to a backlog of at most `most`; a full one is of no use any more.
+/// Adds to a backlog of at most `most`; a full one is dropped.
 fn push<T: Clone>(backlog: &mut VecDeque<T>, next: &T, most: usize) -> Result<(), String> {
     if backlog.len() >= most {
         *backlog = VecDeque::new();

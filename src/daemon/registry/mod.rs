@@ -67,12 +67,12 @@ pub(crate) struct Registry {
     /// Replaced plugins that still answer earlier requests.
     replaced: RefCell<Vec<Rc<ConnectedPlugin>>>,
     arrivals: Cell<u64>,
-    /// How long creates wait for the successor of a plugin that is gone.
+    /// The time that creates wait for the successor of a plugin that is gone.
     successor_wait: Cell<Duration>,
     /// Pods and containers of whose removal plugins are being notified: a plugin that connects now
-    /// would not hear of it.
+    /// would not receive it.
     ending: RefCell<HashSet<Subject>>,
-    /// Who took whose place lately.
+    /// The recent takeovers of plugins' places.
     pub(crate) takeovers: Takeovers,
     /// Connections that are not registered yet, and plugins that disconnected lately.
     pub(crate) roster: Roster,
@@ -179,7 +179,7 @@ impl Registry {
         !self.replaced.borrow().is_empty()
     }
 
-    /// How many plugins there are; one that is being replaced and its successor are one.
+    /// The number of plugins; one that is being replaced and its successor count as one.
     pub(crate) fn count(&self) -> usize {
         let connected = self.connected.borrow();
         let ids: HashSet<String> = connected.iter().map(|plugin| plugin.chained.id()).collect();
@@ -201,13 +201,13 @@ impl Registry {
     }
 
     /// Waits for the plugins that are expected back, bounded (D14), and for successors of plugins
-    /// that are gone (D41); returns at once if there is none. Returns those that did not come.
+    /// that are gone (D41); returns the missing ones, at once if none is expected.
     pub(crate) async fn wait_for_returning(&self) -> Vec<String> {
         self.expect_successors();
         self.returning.wait(|name| self.is_present(name)).await
     }
 
-    /// Plugins that took part before this daemon, or that the operator names, and did not come.
+    /// Plugins that took part before this daemon, or that the operator names, and are missing.
     pub(crate) fn absent(&self) -> Vec<String> {
         self.returning.absent(|name| self.is_present(name))
     }
@@ -239,8 +239,8 @@ impl Registry {
         connected.iter().any(is_it) || self.roster.is_configuring(id, is_a_files)
     }
 
-    /// A connection of `id` came to nothing: creates wait for it no longer, unless there is
-    /// another one.
+    /// A connection of `id` failed: creates no longer wait for it, unless another one of `id` is
+    /// under way.
     pub(crate) fn note_failed(&self, id: &str) {
         if !self.has_successor(id) {
             self.returning.drop_successor(id);
@@ -260,7 +260,7 @@ impl Registry {
         rows.as_array().into_iter().flatten().filter_map(id).collect()
     }
 
-    /// What a launched plugin printed, for `nri-runc nri plugins --logs`.
+    /// The output of a launched plugin, for `nri-runc nri plugins --logs`.
     ///
     /// # Errors
     /// One line if no launched plugin is meant.
@@ -315,7 +315,7 @@ impl Registry {
     }
 
     /// Lets a plugin that has caught up take part, in the place of all earlier connections with its
-    /// identity; returns these. They receive no new request and no event any more.
+    /// identity; returns these. They receive no further request or event.
     pub(crate) fn take_place(&self, plugin: &Rc<ConnectedPlugin>) -> Vec<Rc<ConnectedPlugin>> {
         plugin.mark_synchronized();
         let mut connected = self.connected.borrow_mut();
@@ -335,7 +335,7 @@ impl Registry {
         old
     }
 
-    /// Removes a plugin: it receives no request and no event any more.
+    /// Removes a plugin: it receives no further request or event.
     pub(crate) fn remove(&self, plugin: &Rc<ConnectedPlugin>, why: &str) {
         plugin.mark_gone();
         self.replaced.borrow_mut().retain(|other| !Rc::ptr_eq(other, plugin));
@@ -348,8 +348,8 @@ impl Registry {
         }
     }
 
-    /// The plugins to be notified now; for plugins still being synchronized the event is queued.
-    /// That it makes its subject known or forgotten is noted in the same step.
+    /// Records that the event makes its subject known or forgotten, and returns the plugins to be
+    /// notified now; for plugins still being synchronized the event is queued.
     pub(crate) fn subscribers(&self, notification: &Notification) -> Subscribers {
         self.recorders.notification(notification);
         let subject = Subject::about(notification);
@@ -357,7 +357,7 @@ impl Registry {
             self.ending.borrow_mut().insert(subject.clone());
         }
         let connected = self.connected.borrow();
-        // What a plugin knows it goes on hearing of, until the end: rules hide beginnings.
+        // Hiding applies only to these two: a plugin receives later events of what it knows.
         let rules = self.rules();
         let begins = matches!(notification.event, Event::RunPodSandbox | Event::CreateContainer);
         let pod = (begins && rules.hides_anything()).then(|| notification.ruled_pod());
@@ -370,12 +370,12 @@ impl Registry {
             .collect()
     }
 
-    /// Whether the plugins were chosen that are notified of its removal, and it is still on record.
+    /// Whether the plugins to be notified of its removal were chosen, and it is still on record.
     pub(crate) fn is_ending(&self, subject: &Subject) -> bool {
         self.ending.borrow().contains(subject)
     }
 
-    /// It is no longer on record.
+    /// Notes that the subject is no longer on record.
     pub(crate) fn note_ended(&self, subject: &Subject) {
         self.ending.borrow_mut().remove(subject);
     }
@@ -385,8 +385,8 @@ impl Registry {
         self.connected.borrow().iter().filter(|plugin| plugin.is_synchronized()).collect()
     }
 
-    /// These plugins were not asked about a beginning that failed: they must not receive its
-    /// rollback.
+    /// Makes plugins forget a beginning that failed before they were asked: they must not receive
+    /// its rollback.
     pub(crate) fn forget_unasked(
         &self,
         plugins: &[Rc<ChainedPlugin>],
@@ -400,7 +400,7 @@ impl Registry {
         }
     }
 
-    /// Plugins that were too busy to be asked about this beginning receive no later events of it.
+    /// Makes plugins that were too busy for this beginning forget it, with its later events.
     pub(crate) fn forget_busy(
         &self,
         subscribers: &[Rc<ChainedPlugin>],
@@ -432,12 +432,12 @@ impl Registry {
         (skipped, Err(failure))
     }
 
-    /// Notifies every subscriber in turn, whatever they reply; returns the failures.
+    /// Notifies every subscriber in turn, regardless of replies; returns the failures.
     pub(crate) async fn notify_each(&self, notification: &Notification) -> Vec<PluginFailure> {
         chain::notify_all(&self.subscribers(notification), notification).await
     }
 
-    /// Notifies plugins that do not know a beginning which happened without the daemon.
+    /// Notifies plugins that do not know a subject which began without the daemon.
     pub(crate) async fn notify_late(&self, notification: &Notification) {
         let subject = Subject::about(notification);
         let connected = self.connected();
@@ -457,8 +457,8 @@ impl Registry {
         }
     }
 
-    /// Notifies every subscriber in turn, whatever they reply: the event has happened. Returns the
-    /// updates of other containers that they ask for.
+    /// Notifies every subscriber in turn, regardless of replies: the event has happened. Returns
+    /// the updates of other containers that they ask for.
     pub(crate) async fn notify_all(
         &self,
         notification: &Notification,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process that connected as a plugin, and whether it may be the one that it says it is: by its
-//! user (D11), by its origin (`[plugin.NAME] from`, D44), and because no file has its name (D55). A
-//! reload may change each answer, so it is kept with the plugin. It is found out elsewhere.
+//! The process that connected as a plugin, and whether it may be that plugin: by its user (D11), by
+//! its origin (`[plugin.NAME] from`, D44), and because no file has its name (D55). A reload may
+//! change each answer, so it is kept with the plugin. Other modules collect the facts.
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -35,12 +35,11 @@ pub(crate) struct PeerFacts {
     pub(crate) is_hosts_file: Cell<Option<bool>>,
     /// Whether it runs in a container that nri-runc knows.
     pub(crate) is_contained: bool,
-    /// Namespace and name of the pod in which it runs, where nobody but the engine may have written
-    /// them.
+    /// Namespace and name of the pod in which it runs, where only the engine can have written them.
     pub(crate) pod: Option<(String, String)>,
 }
 
-/// Which setting keeps a process from being a plugin.
+/// The setting that keeps a process from being a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum NotAdmitted {
     /// `nri.allowed_uids`.
@@ -52,7 +51,7 @@ pub(crate) enum NotAdmitted {
 }
 
 impl PluginPeer {
-    /// Whether it may be the plugin `index-name`; else which setting forbids it, and the line.
+    /// Whether it may be the plugin `index-name`; else the setting that forbids it, and the line.
     ///
     /// # Errors
     /// Fails with these two.
@@ -76,12 +75,12 @@ impl PluginPeer {
         Ok(())
     }
 
-    /// Whether it is one of these; else the reason, in one clause.
+    /// Whether it has one of these origins; else the reason, in one clause.
     fn fits_any(&self, origins: &[PluginOrigin]) -> Result<(), String> {
         if origins.is_empty() {
             return Ok(());
         }
-        // What was read is this process's only if it has not ended since.
+        // The facts are this process's only if it has not ended since.
         match &self.process {
             None => return Err(format!("its process {} cannot be identified", self.pid)),
             Some(process) if pidfd::has_ended(process) => {

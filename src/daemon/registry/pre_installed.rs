@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which identities belong to files in `plugin_path` (D55): as long as `NN-name` lies there, only the
-//! process that the daemon launched from it is that plugin, and wherever the bare name is required,
-//! only launched processes count. `[plugin.NAME] displace = "any"` gives an identity away.
+//! Identities that belong to files in `plugin_path` (D55): as long as `NN-name` lies there, only
+//! the daemon's process of that file is that plugin, and where the bare name is required, only
+//! launched processes count. `[plugin.NAME] displace = "any"` gives an identity away.
 //!
-//! "No such file" and "it cannot be known" are different answers: what was known stays known, and as
-//! long as nothing is known each identity may be a file's.
+//! "No such file" and "it cannot be known" are different answers: known identities stay known, and
+//! until the folder could be read each identity may be a file's.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ struct Known {
     folder: PathBuf,
     /// Every `NN-name` in it; `None` until it could be read.
     files: Option<BTreeSet<String>>,
-    /// Those that are not given away; `None` if each may be a file's.
+    /// The files whose names the operator lets no other take; `None` if each may be a file's.
     owned: Option<BTreeSet<String>>,
 }
 
@@ -35,7 +35,7 @@ impl PreInstalled {
     /// Looks at the folder, as this configuration has it.
     ///
     /// # Errors
-    /// Fails when the folder cannot be read. What was known of it counts on.
+    /// Fails when the folder cannot be read. Its known files count until then.
     pub(crate) fn look(&self, config: &Config) -> io::Result<()> {
         let found = plugin::identities(&config.plugin_path);
         let mut known = self.0.borrow_mut();
@@ -63,7 +63,7 @@ impl PreInstalled {
             let known = self.0.borrow();
             known.owned.as_ref().is_some_and(|owned| owned.iter().any(|id| bare_name(id) == name))
         };
-        // `NN-name` is meant with its index: another plugin may call itself so behind its own.
+        // `NN-name` includes its index: another plugin may have it as the name behind its own.
         let is_bare = bare_name(name) == name;
         id == name || is_bare && bare_name(id) == name && (self.owns(id) || !is_a_files_name())
     }
@@ -75,7 +75,7 @@ impl Registry {
         self.synchronized().iter().any(|chained| self.counts_as(chained, name))
     }
 
-    /// The same for a pod: a plugin that is not to hear of it takes no part.
+    /// Whether it is synchronized and no rule hides this pod from it.
     pub(crate) fn is_present_for(&self, name: &str, pod: &RuledPod) -> bool {
         self.synchronized().iter().any(|chained| {
             self.counts_as(chained, name) && self.rules().hidden_by(&chained.id(), pod).is_none()

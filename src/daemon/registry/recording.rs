@@ -16,7 +16,7 @@ use crate::plugin::{Event, api};
 
 use crate::clock::now;
 
-/// How many requests may be queued for the reader of a recording.
+/// Requests that may be queued for the reader of a recording.
 const BACKLOG: usize = 1024;
 
 /// All recordings.
@@ -56,7 +56,7 @@ impl Recorders {
             };
             return self.request(*event, &request);
         }
-        // Its two members are the first two of every other request.
+        // Its two members are also the first two of every other request.
         let request = api::StateChangeEvent {
             pod: pod.into(),
             container: container.into(),

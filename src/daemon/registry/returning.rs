@@ -14,20 +14,20 @@ use tracing::{info, warn};
 
 use crate::daemon::watch::pidfd;
 
-/// How often the processes of expected plugins are checked for their exit.
+/// Interval of checks whether the processes of expected plugins have exited.
 const EXIT_CHECK: Duration = Duration::from_millis(200);
 
 /// A plugin that creates wait for.
 #[derive(Debug, Default)]
 pub(crate) struct ExpectedPlugin {
     process: Option<OwnedFd>,
-    /// It is connected already and about to take the place of a plugin that is gone (D41).
+    /// It is connected and about to take the place of a plugin that is gone (D41).
     is_successor: bool,
 }
 
 impl ExpectedPlugin {
-    /// A plugin that was connected. `process`: the one whose exit ends the wait, where nothing would
-    /// start another one.
+    /// A plugin that was connected. The exit of `process` ends the wait, if there is one: nothing
+    /// would start another.
     pub(crate) fn again(process: Option<OwnedFd>) -> Self {
         Self { process, is_successor: false }
     }
@@ -90,7 +90,7 @@ impl ReturningPlugins {
         is_waiting && self.expected.borrow().contains_key(id)
     }
 
-    /// Lets creates wait no longer for a successor that came to nothing.
+    /// Ends the wait for a successor that failed.
     pub(super) fn drop_successor(&self, id: &str) {
         let mut expected = self.expected.borrow_mut();
         if expected.get(id).is_some_and(|expected| expected.is_successor) {
@@ -105,7 +105,7 @@ impl ReturningPlugins {
         self.until.set(None);
     }
 
-    /// A plugin was synchronized.
+    /// Notes that a plugin was synchronized.
     pub(crate) fn note_arrival(&self) {
         self.awaited.borrow_mut().clear();
         self.arrived.notify_waiters();
@@ -124,8 +124,7 @@ impl ReturningPlugins {
         awaited.len() > known
     }
 
-    /// Waits until every expected plugin that may still come is present; returns those that are
-    /// late.
+    /// Waits until every expected plugin that may still come is present; returns late ones.
     pub(super) async fn wait(&self, is_present: impl Fn(&str) -> bool) -> Vec<String> {
         let Some(until) = self.until.get() else { return Vec::new() };
         let begun = Instant::now();

@@ -16,14 +16,14 @@ use crate::clock::now;
 use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::text::rfc3339_nanos;
 
-/// How long, and how many, disconnected plugins are shown.
+/// Disconnected plugins that are shown: for how long, and how many.
 const SHOWN: Duration = Duration::from_secs(3600);
 const DEPARTED: usize = 64;
 
-/// How many of them may be connections that were refused.
+/// The share of them that may be refused connections.
 const REFUSED: usize = 16;
 
-/// Plugins that are not registered yet, or not any more, and plugins that are kept running.
+/// Plugins before their registration and after their end, and plugins that are kept running.
 #[derive(Default)]
 pub(crate) struct Roster {
     unregistered: RefCell<Vec<Weak<UnregisteredPlugin>>>,
@@ -38,13 +38,13 @@ pub(crate) struct LaunchRecord {
     name: String,
     /// The file of its present run.
     file: RefCell<Option<PluginFile>>,
-    /// Whether the present run is of an earlier file or configuration than those on disk.
+    /// Whether the present run is of an older file or configuration than the one on disk.
     is_outdated: Cell<bool>,
-    /// Why the start that was tried last failed; none once one succeeded.
+    /// The reason why the last start failed; none if it succeeded.
     start_failure: RefCell<Option<String>>,
     starts: Cell<u64>,
     again_at: Cell<Option<Instant>>,
-    /// The log of its present run, and of the one before: that one explains a failure.
+    /// The logs of its present run, and of the last one, which explains a failure.
     log: RefCell<Option<Arc<ProcessLog>>>,
     log_before: RefCell<Option<Arc<ProcessLog>>>,
 }
@@ -60,19 +60,19 @@ impl LaunchRecord {
         format!("{}-{}", self.index, self.name)
     }
 
-    /// Notes from which file it runs: one that was started since may have failed. `is_outdated`:
-    /// another file or configuration is on disk.
+    /// Notes the file from which it runs: one that was started later may have failed.
+    /// `is_outdated`: another file or configuration is on disk.
     pub(crate) fn runs(&self, file: &PluginFile, is_outdated: bool) {
         self.file.replace(Some(file.clone()));
         self.is_outdated.set(is_outdated);
     }
 
-    /// Notes the outcome of a start: why it failed, if it did.
+    /// Notes the outcome of a start: the reason if it failed.
     pub(crate) fn note_start(&self, failure: Option<String>) {
         self.start_failure.replace(failure);
     }
 
-    /// Why its present run is older than its file, if it is.
+    /// The reason why its present run is older than its file, if it is.
     fn outdated(&self) -> Option<String> {
         if !self.is_outdated.get() {
             return None;
@@ -82,7 +82,7 @@ impl LaunchRecord {
         Some(format!("it is older than its file or configuration: the newer one {why}"))
     }
 
-    /// Notes that it runs, after so many starts.
+    /// Notes that it runs, after this many starts.
     pub(crate) fn resumes(&self, file: &PluginFile, starts: u64, log: &Arc<ProcessLog>) {
         self.starts.set(starts);
         self.file.replace(Some(file.clone()));
@@ -96,7 +96,7 @@ impl LaunchRecord {
         self.again_at.set(Some(Instant::now() + pause));
     }
 
-    /// What its present run and the one before have printed, the older first.
+    /// The output of its present run and of the last one, the older first.
     fn output(&self) -> Value {
         let (log, before) = (self.log.borrow(), self.log_before.borrow());
         let runs = [before.as_ref(), log.as_ref()].into_iter().flatten().map(|log| {
@@ -124,7 +124,7 @@ impl LaunchRecord {
     }
 }
 
-/// A launched plugin that the program before has started.
+/// A launched plugin that the previous program started.
 pub(crate) struct LaunchedBefore {
     pub(crate) file: PluginFile,
     pub(crate) starts: u64,
@@ -185,8 +185,8 @@ impl Roster {
         record
     }
 
-    /// What a launched plugin printed; `wanted` is `NN-name`, a name, or the beginning of either,
-    /// that one of them has.
+    /// The output of a launched plugin; `wanted` is `NN-name`, a name, or an unambiguous beginning
+    /// of either.
     ///
     /// # Errors
     /// One line if the daemon has not launched it, or several are meant.
@@ -230,7 +230,7 @@ impl Roster {
     }
 
     /// Notes a connection that was refused under this name; false if the same refusal is shown
-    /// already, for a plugin that is refused connects again and again.
+    /// already, for a refused plugin connects again and again.
     pub(crate) fn note_refused(&self, plugin: &Plugin, reason: &str) -> bool {
         let mut row = empty_row(plugin.index(), plugin.name(), "gone", false);
         let at = now();
@@ -239,7 +239,7 @@ impl Roster {
         row["gone_time"] = rfc3339_nanos(at).into();
         row["reason"] = reason.into();
         row["refused"] = true.into();
-        // The number of the process is another each time.
+        // The process number differs each time.
         let kind = |reason: &str| reason.replace(|c: char| c.is_ascii_digit(), "");
         let is_known = self.gone(Instant::now()).iter().any(|other| {
             is_same(other, &row) && other["reason"].as_str().map(kind) == Some(kind(reason))
@@ -249,8 +249,8 @@ impl Roster {
         !is_known
     }
 
-    /// Makes room for one more refused connection: however many there are, they push no plugin out that
-    /// took part.
+    /// Makes room for one more refused connection: no number of them displaces a plugin that took
+    /// part.
     fn drop_refused(&self) {
         let mut departed = self.departed.borrow_mut();
         let is_refused = |(_, row): &(Instant, Value)| row["refused"] == true;
@@ -263,7 +263,7 @@ impl Roster {
 
     fn keep_departed(&self, at: Instant, row: Value) {
         let mut departed = self.departed.borrow_mut();
-        // A refused connection takes nobody's row by its name.
+        // A refused connection does not replace a plugin's row, although it chose the same name.
         departed.retain(|(_, other)| !is_same(other, &row) || other["refused"] != row["refused"]);
         if departed.len() >= DEPARTED {
             departed.pop_front();
@@ -271,8 +271,8 @@ impl Roster {
         departed.push_back((at, row));
     }
 
-    /// The plugins that disconnected within the last hour, and those that time-outs disconnected
-    /// at any time: they take no part until they return.
+    /// The plugins that disconnected within the last hour, and those that time-outs disconnected at
+    /// any time: they do not take part until they return.
     fn gone(&self, now: Instant) -> Vec<Value> {
         let mut departed = self.departed.borrow_mut();
         departed.retain(|(at, row)| {
@@ -283,19 +283,19 @@ impl Roster {
         gone
     }
 
-    /// The program before has started this plugin.
+    /// Notes that the previous program started this plugin.
     pub(crate) fn note_launched_before(&self, plugin: LaunchedBefore) {
         self.launched_before.borrow_mut().push(plugin);
     }
 
-    /// The plugin `NN-name`, if the program before has started it; once.
+    /// The plugin `NN-name`, if the previous program started it; once.
     pub(crate) fn take_launched_before(&self, id: &str) -> Option<LaunchedBefore> {
         let mut all = self.launched_before.borrow_mut();
         let at = all.iter().position(|plugin| plugin.file.id() == id)?;
         Some(all.swap_remove(at))
     }
 
-    /// All of them that are left.
+    /// All plugins of the previous program that are left.
     pub(crate) fn take_all_launched_before(&self) -> Vec<LaunchedBefore> {
         self.launched_before.take()
     }
@@ -305,7 +305,7 @@ impl Roster {
         self.unregistered.borrow().iter().any(|plugin| plugin.strong_count() > 0)
     }
 
-    /// The file of a plugin that is kept running, and how often it was started.
+    /// The file of a plugin that is kept running, and its number of starts.
     pub(crate) fn launched_file(&self, id: &str) -> Option<(PluginFile, u64)> {
         let launches = self.launches.borrow();
         let mut launches = launches.iter().filter_map(Weak::upgrade);
@@ -314,7 +314,7 @@ impl Roster {
         Some((file, record.starts.get()))
     }
 
-    /// Launched plugins that run an earlier file or configuration than those on disk, and why.
+    /// Launched plugins that run an older file or configuration than on disk, with the reasons.
     pub(crate) fn outdated(&self) -> Vec<(String, String)> {
         let launches = self.launches.borrow();
         let launched = launches.iter().filter_map(Weak::upgrade);

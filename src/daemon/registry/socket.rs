@@ -27,7 +27,7 @@ pub(crate) struct PluginSocket {
     pub(crate) keeping: RefCell<Option<JoinHandle<()>>>,
 }
 
-/// The plugin socket, for a program that goes on with it.
+/// The plugin socket, saved for the next program.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct SavedSocket {
     /// The listener, if plugins can connect.
@@ -56,12 +56,12 @@ impl PluginSocket {
         !self.was_open.get() && matches!(*self.problem.borrow(), Some(NoPlugins::Taken(_)))
     }
 
-    /// `open`, or why plugins cannot connect, in one line.
+    /// `open`, or the reason why plugins cannot connect, in one line.
     pub(crate) fn line(&self) -> String {
         self.problem.borrow().as_ref().map_or_else(|| "open".to_owned(), ToString::to_string)
     }
 
-    /// The same for scripts.
+    /// The state for scripts.
     pub(crate) fn to_json(&self, path: &Path) -> Value {
         let problem = self.problem.borrow();
         let (state, listener) = match problem.as_ref() {
@@ -81,7 +81,7 @@ impl PluginSocket {
         })
     }
 
-    /// Removes the file, if it is still there: the daemon ends.
+    /// Removes the file, if it is still there, at the daemon's end.
     pub(crate) fn remove(&self, path: &Path) {
         if let Some(file) = self.file.get() {
             file.remove(path);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The takeovers of each plugin's place within the last minute, and the pods whose process lost it
-//! (D41): by these, two plugins that fight for one identity are told from an upgrade. It only
-//! keeps them; `connections` refuses.
+//! (D41): they distinguish two plugins that fight for one identity from an upgrade. It only keeps
+//! them; `connections` refuses.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::connected::ConnectedPlugin;
 
-/// So many takeovers of one place within [`WINDOW`] are a fight: the next newcomer is refused.
+/// Takeovers of one place within [`WINDOW`] that are a fight: the next newcomer is refused.
 pub(crate) const MOST: usize = 3;
 pub(crate) const WINDOW: Duration = Duration::from_secs(60);
 
@@ -21,7 +21,7 @@ const PLACES: usize = 1024;
 /// Pods that are kept for one place.
 const DISPLACED: usize = 16;
 
-/// What happened to the place of one plugin.
+/// The recent takeovers of one plugin's place.
 #[derive(Debug, Default)]
 struct History {
     at: VecDeque<Instant>,
@@ -59,7 +59,7 @@ impl Takeovers {
         history.at.len() >= MOST
     }
 
-    /// Notes a refused newcomer; whether it is to be logged: one that reconnects at once is refused
+    /// Notes a refused newcomer; returns whether to log it: one that reconnects at once is refused
     /// many times a second.
     pub(crate) fn note_refusal(&self, id: &str, now: Instant) -> bool {
         let mut places = self.0.borrow_mut();
@@ -78,27 +78,27 @@ impl Takeovers {
         places.get(id).is_some_and(|history| history.displaced.iter().any(|lost| lost == pod))
     }
 
-    /// A process of this pod has the place of `id` again.
+    /// Notes that a process of this pod has the place of `id` again.
     pub(crate) fn forget_displaced(&self, id: &str, pod: &str) {
         if let Some(history) = self.0.borrow_mut().get_mut(id) {
             history.displaced.retain(|lost| lost != pod);
         }
     }
 
-    /// The place of `id` was empty.
+    /// Notes that the place of `id` was empty.
     pub(crate) fn forget_all_displaced(&self, id: &str, now: Instant) {
         let mut places = self.0.borrow_mut();
         let Some(history) = places.get_mut(id) else { return };
         history.displaced.clear();
         history.drop_old(now);
-        // Plugins choose their names: nothing is kept of a place that nobody fights for.
+        // Plugins choose their names: a place without takeovers takes no memory.
         if history.at.is_empty() {
             places.remove(id);
         }
     }
 }
 
-/// Drops what is over, where there is much: whoever connects chooses the names.
+/// Drops old takeovers once there are many places: any plugin that connects chooses its name.
 fn drop_over(places: &mut BTreeMap<String, History>, now: Instant) {
     if places.len() >= PLACES {
         places.retain(|_, history| {
@@ -108,7 +108,7 @@ fn drop_over(places: &mut BTreeMap<String, History>, now: Instant) {
             !history.at.is_empty() || is_logged
         });
     }
-    // All of it is of the last minute: that many places are no fight for one of them.
+    // All have a takeover in the last minute: that many places are no fight for one of them.
     if places.len() >= PLACES {
         places.pop_first();
     }
@@ -120,12 +120,12 @@ impl History {
     }
 }
 
-/// Why a connection ends whose place `plugin` took.
+/// The reason for the end of a connection whose place `plugin` took.
 pub(crate) fn taken_over_by(plugin: &ConnectedPlugin) -> String {
     format!("{} took over from it", process_name(plugin.chained.plugin.pid()))
 }
 
-/// A process for operators; the kernel shows none of a plugin from another PID namespace.
+/// A process for operators; the kernel does not show a plugin's in another PID namespace.
 pub(crate) fn process_name(pid: Option<i32>) -> String {
     match pid.filter(|pid| *pid > 0) {
         Some(pid) => format!("process {pid}"),

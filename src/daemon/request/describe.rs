@@ -29,13 +29,13 @@ pub(crate) struct Description {
     pub(crate) is_exempt: bool,
     /// Whether an untrusted party may have written the namespace.
     pub(crate) has_unproven_namespace: bool,
-    /// Whether a tenant may have written what rules go by.
+    /// Whether a tenant may have written facts that rules use.
     pub(crate) is_doubtful: bool,
     /// Claims of a tenant that the engine contradicts.
     pub(crate) contradictions: Vec<String>,
 }
 
-/// Reads a document, which may have as many annotations as the daemon can handle between two events.
+/// Parses a document, which may have as many annotations as the daemon can handle in one turn.
 fn parse(document: &[u8]) -> Result<describe::Spec> {
     let spec = describe::Spec::parse(document)?;
     let (count, most) = (spec.for_engine().annotations.len(), limits::ANNOTATIONS);
@@ -85,7 +85,7 @@ pub(crate) async fn describe(
     })
 }
 
-/// The same from the document of an infrastructure container that no runtime made; `None` if the
+/// Describes an infrastructure container that no runtime made, from its document; `None` if the
 /// folder has another container's.
 pub(crate) async fn describe_folder(
     daemon: &Daemon,

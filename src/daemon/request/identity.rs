@@ -7,9 +7,9 @@ use crate::limits;
 
 use crate::daemon::shared::Daemon;
 
-/// Drops claims that nri-runc's own keys and images may not make: they name no exempt namespace, no
-/// pod of Kubernetes or of another engine, and exempt no container. A pod of an engine without
-/// namespaces gets the default one (D47), which exempts none. Returns whether the pod is exempt.
+/// Drops claims that nri-runc's own keys and images may not make: an exempt namespace, a pod of
+/// Kubernetes or of another engine, an exempt container. A pod of an engine without namespaces gets
+/// the default one (D47), which exempts none. Returns whether the pod is exempt.
 pub(crate) fn judge(daemon: &Daemon, facts: &mut Facts) -> bool {
     let config = &daemon.config();
     let is_exempt = facts.judge(config.exemptions());
@@ -22,8 +22,8 @@ pub(crate) fn judge(daemon: &Daemon, facts: &mut Facts) -> bool {
     is_exempt
 }
 
-/// Warns of claims that the engine contradicts. Their number is the choice of the pod's author: the
-/// first are listed, and how many there are besides.
+/// Warns of claims that the engine contradicts. The pod's author chooses their number: the first
+/// are listed, and the others counted.
 pub(crate) fn note(daemon: &Daemon, id: &str, facts: &mut Facts) {
     limits::list_first(&mut facts.contradictions, limits::CONTRADICTIONS);
     for what in &facts.contradictions {

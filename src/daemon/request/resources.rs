@@ -13,7 +13,7 @@ use crate::files;
 use crate::runtime::RuntimeKind;
 use crate::spec::flags;
 
-/// The most that is read of a request, in bytes.
+/// Bytes of a request that are read.
 const LIMIT: u64 = 16 << 20;
 
 /// The requested resources as `runtime` reads them, from standard input, a file, or flags; `None`
@@ -35,9 +35,9 @@ pub(crate) fn requested(
     let Some(bytes) = bytes else {
         return call.command_line.resources.is_none().then_some(request);
     };
-    // runc: a file or standard input replaces all flags but those of RDT.
+    // runc: a file or standard input replaces all flags except RDT's.
     let block = match RuntimeKind::of_program(runtime) {
-        // Neither of them is written in Go: names count as they are.
+        // Neither is written in Go: names count as they are.
         RuntimeKind::Crun | RuntimeKind::Youki => None,
         RuntimeKind::Runc | RuntimeKind::Other => odd_document(&bytes).ok()?,
     };

@@ -32,7 +32,7 @@ use crate::daemon::shared::lane::Lane;
 use crate::daemon::shared::messages::Classes;
 use crate::daemon::shared::{Daemon, messages};
 
-/// How long a plugin's update waits for another one of the same container.
+/// The time that a plugin's update waits for another one of the same container.
 const UPDATE_WAIT: Duration = Duration::from_secs(3);
 
 /// The result of checking an update; it holds for one incarnation of the container.
@@ -72,7 +72,7 @@ pub(crate) fn check(
     Ok(CheckedUpdate { incarnation: record.incarnation, route })
 }
 
-/// Applies an update, or changes nothing. `found`: the result of [`check`], if it was asked.
+/// Applies an update, or changes nothing. `found`: the result of an earlier [`check`].
 pub(crate) async fn apply(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -95,7 +95,7 @@ pub(crate) async fn apply(
     done
 }
 
-/// The turn to write a container's resources, and the lane, which lasts as long.
+/// The turn to write a container's resources, and the lane, held until then.
 async fn turn_to_write(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -121,7 +121,7 @@ async fn set(
     }
 }
 
-/// What became of an update in the cgroups.
+/// The result of writing an update to the cgroups.
 enum DirectUpdate {
     Written,
     /// The runtime has to write it, perhaps with a part beside it in these cgroups.
@@ -150,8 +150,8 @@ async fn set_directly(
     }
 }
 
-/// Sets resources of a container that its runtime is creating: in its cgroups, else first of all
-/// once it is created.
+/// Sets resources of a container that its runtime is creating: in its cgroups, else right after its
+/// creation.
 pub(crate) async fn at_birth(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -193,7 +193,7 @@ pub(super) fn plan(
     cgroup::plan(cgroups.layout(), part, around, cgroups)
 }
 
-/// Writes all of it or nothing, and gives the changes for `explain`.
+/// Writes all values or none, and returns the changes for `explain`.
 async fn write_files(
     daemon: &Daemon,
     requested: &PendingUpdate,
@@ -227,7 +227,7 @@ async fn write_files(
     Ok(changes.collect())
 }
 
-/// Writes them, on another thread where the kernel may take its time with the tenant's memory (D53).
+/// Writes them, on another thread if the kernel may be slow with the tenant's memory (D53).
 async fn carry_out(
     cgroups: &Cgroups,
     writes: Vec<cgroup::Write>,
@@ -243,8 +243,8 @@ async fn carry_out(
     })
 }
 
-/// Has the runtime apply an update; what it would not apply is written beside it in a `scope` of
-/// systemd.
+/// Has the runtime apply an update; values that it would not apply are written beside it in a
+/// `scope` of systemd.
 async fn through_runtime(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -259,7 +259,7 @@ async fn through_runtime(
         changes = run_checked_update(daemon, record, requested, &rest).await?;
     }
     if let Some(scope) = scope {
-        // The runtime may just have reset what was written beside it before.
+        // The runtime may just have reset the values written beside it.
         let mut beside = Block::new();
         if !rest.is_empty() {
             beside = split(record, &record.overlay, Some(scope)).direct;
@@ -280,7 +280,7 @@ async fn through_runtime(
     Ok(())
 }
 
-/// The part of an update that the runtime applies; undone if it fails on its way.
+/// Has the runtime apply its part of an update; undone if it fails on its way.
 async fn run_checked_update(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -384,7 +384,7 @@ fn note_applied(
 }
 
 /// After the runtime's own update: writes again the plugins' values that the runtime does not apply
-/// or resets to those of the creation.
+/// or resets to the creation's.
 pub(crate) fn rewrite_ignored(daemon: &Daemon, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     classes::enter_again(daemon, &record);
@@ -410,7 +410,7 @@ pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<(
     if restore_directly(daemon, &record, None).await.is_ok() {
         return Ok(());
     }
-    // Without the engine's own values: the recorded ones are from before the bypassing update.
+    // Without the engine's own values: the recorded ones are older than the bypassing update.
     run_update(daemon, &record, record.overlay.clone(), false).await?;
     match route(daemon, &record)? {
         Route::Runtime(scope) => rewrite_beside(daemon, &record, scope.as_ref()),
@@ -418,8 +418,8 @@ pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<(
     }
 }
 
-/// After an update that failed on its way: has the plugins' values written again; the task ends when
-/// they are.
+/// Writes the plugins' values again, after an update that failed on its way; the task ends when
+/// they are written.
 pub(crate) fn restore(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -453,8 +453,8 @@ async fn restore_directly(
     Ok(carry_out(&cgroups, writes).await.map(drop)?)
 }
 
-/// Writes again what is written beside the runtime in a scope of systemd (D48): each `update` of
-/// the runtime may reset it.
+/// Writes again the values beside the runtime in a scope of systemd (D48): each `update` of the
+/// runtime may reset them.
 fn rewrite_beside(
     daemon: &Daemon,
     record: &Container,
@@ -465,7 +465,7 @@ fn rewrite_beside(
     rewrite_in(daemon, record, scope, &beside)
 }
 
-/// Writes again the values of `part`, none of which the kernel takes long for.
+/// Writes the values of `part` again, all of which the kernel takes quickly.
 fn rewrite_in(
     daemon: &Daemon,
     record: &Container,
@@ -476,7 +476,7 @@ fn rewrite_in(
     Ok(cgroup::carry_out(cgroups, &writes).map(drop)?)
 }
 
-/// What has to be written so that `part` is in force again; `tried` is an update that failed.
+/// The writes that bring `part` into force again; `tried` is an update that failed.
 fn rewrites(
     daemon: &Daemon,
     record: &Container,

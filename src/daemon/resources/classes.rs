@@ -31,7 +31,7 @@ pub(crate) const FIELD: &str = "linux.intelRdt.closID";
 /// Its name among the owners.
 const RDT: &str = "RdtClass";
 
-/// A plugin's resources as an overlay, its classes resolved.
+/// A plugin's resources as an overlay, with its classes resolved.
 pub(crate) fn overlay_of(
     daemon: &Daemon,
     id: &str,
@@ -51,7 +51,7 @@ pub(crate) struct MovedGroup {
 }
 
 impl MovedGroup {
-    /// Moves it back to the group before.
+    /// Moves it back to its former group.
     pub(crate) fn take_back(self, daemon: &Daemon) {
         if let Err(why) = resctrl::enter(&daemon.host, &self.cgroups, &self.before) {
             warn!("an RDT class could not be restored: {why}");
@@ -120,7 +120,7 @@ pub(crate) fn change(
     })
 }
 
-/// The cgroups of this container's processes and of no other process.
+/// The container's cgroups, if no other process is in them.
 fn cgroups(daemon: &Daemon, record: &Container) -> Result<Cgroups, UpdateError> {
     let mut found = None;
     if route::has_known_cgroups(record) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Why a container was not updated.
+//! The reasons why a container was not updated.
 
 use std::fmt;
 
 use crate::cgroup::{Unfit, WriteError};
 
-/// Why a container was not updated.
+/// The reason why a container was not updated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum UpdateError {
     /// No container has this ID.
@@ -58,7 +58,7 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// The same with more text.
+    /// Appends text to the reason.
     pub(super) fn and(self, more: &str) -> Self {
         Self { why: format!("{}{more}", self.why), ..self }
     }

@@ -101,7 +101,7 @@ async fn evict_one(
     let by = change.plugin.clone();
     daemon.change(key, |record| record.changes.push(change));
     if let Err(error) = daemon.host.point(Point::DaemonEvict) {
-        // Nothing was done: a later request must not count as the second one.
+        // Nothing was done: a later request must not count as a second one.
         daemon.change(key, |record| record.changes.retain(|change| change.event != EVICTION));
         return Err(error.to_string());
     }
@@ -117,7 +117,7 @@ async fn end(daemon: &Rc<Daemon>, record: Rc<Container>) -> Result<(), String> {
     sent.map_err(|error| format!("the runtime could not send {signal}: {error}"))
 }
 
-/// After a restart: an eviction that an earlier daemon had begun goes on.
+/// Resumes, after a restart, an eviction that an earlier daemon had begun.
 pub(crate) fn resume(daemon: &Rc<Daemon>, record: &Container) {
     if record.changes.iter().any(|change| change.event == EVICTION) {
         let (daemon, record) = (Rc::clone(daemon), record.clone());

@@ -17,8 +17,8 @@ pub(crate) fn in_force(record: &Container) -> Map<String, Value> {
     resources
 }
 
-/// Adds changes for `explain`. A plugin that sets the same field repeatedly has one line: the value
-/// before, and the value now.
+/// Adds changes for `explain`. A plugin that sets the same field repeatedly has one line: the first
+/// value before, and the value now.
 pub(crate) fn note_changes(record: &mut Container, changes: Vec<Change>) {
     for change in changes {
         let same = |known: &&mut Change| {
@@ -32,10 +32,10 @@ pub(crate) fn note_changes(record: &mut Container, changes: Vec<Change>) {
     }
 }
 
-/// How many changes of one creation are kept for `explain`.
+/// Changes of one creation that are kept for `explain`.
 const LISTED: usize = 2000;
 
-/// The first of many changes, and a note of how many more there are.
+/// The first of many changes, and a note with the number of others.
 pub(crate) fn listed(mut changes: Vec<Change>) -> (Vec<Change>, Option<Skipped>) {
     let more = changes.len().saturating_sub(LISTED);
     changes.truncate(LISTED);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an `update` left in force: runc and crun write file by file, and undo nothing where they fail.
-//! The files decide, as far as they read back what was written. It only reads.
+//! The values that a failed `update` left in force: runc and crun write file by file, and undo
+//! nothing. The files decide, as far as they show written values. It only reads.
 
 use crate::cgroup;
 use crate::limits;
@@ -37,8 +37,8 @@ pub(crate) fn left_in_force(daemon: &Daemon, record: &Container, tried: &Block) 
     };
     let changed = overlay::delta(tried, &resources);
     if owned::fields(&changed).len() > limits::ENDS {
-        // Each is looked up among all of them. What so many left in force stays unknown, as where a
-        // file cannot be read.
+        // Each field is looked up among all of them. With so many, the values in force stay
+        // unknown, as where a file cannot be read.
         return resources;
     }
     let is_in_file = |path: &str| {

@@ -63,7 +63,7 @@ pub(crate) fn own_cgroups(
     let process = pidfd::open_same(&daemon.host, pid, record.init_start);
     process.map_err(|unknown| not_known(unknown.into()))?.ok_or(UpdateError::Gone)?;
     Ok(match found {
-        // A container without cgroups of its own is in those of another process.
+        // A container that has no cgroups for itself is in those of another process.
         Ok((found, ours)) if !ours.as_ref().is_some_and(|ours| found.holds(ours)) => Some(found),
         Ok(_) => None,
         Err(error) if error.may_pass() => return Err(not_known(error)),
@@ -74,7 +74,7 @@ pub(crate) fn own_cgroups(
     })
 }
 
-/// It cannot be known where the container's cgroups are.
+/// The error for cgroups whose place cannot be known.
 fn not_known(error: Error) -> UpdateError {
     UpdateError::refused(error.doing("finding its cgroups"))
 }

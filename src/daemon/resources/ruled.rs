@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the operator's rules did to plugins' requests, as operators find it: in the log, in
-//! `explain` and in the metrics. Nothing is decided here.
+//! Shows operators how their rules changed plugins' requests: in the log, in `explain` and in the
+//! metrics. Nothing is decided here.
 
 use nri_adaptation::{DroppedRequest, RuleNote};
 use tracing::warn;
@@ -13,10 +13,10 @@ use crate::daemon::shared::few_lines::FewOf;
 use crate::error::quoted;
 use crate::state::{ContainerKey, RuleHit, Skipped};
 
-/// How many hits of rules in audit mode one container's record has.
+/// Hits of rules in audit mode that one container's record has at most.
 const HITS: usize = 100;
 
-/// Notes what was done although a rule in audit mode would refuse it, each once for a container.
+/// Notes changes made although a rule in audit mode would refuse them, each once for a container.
 pub(super) fn note_hits(
     daemon: &Daemon,
     notes: &[RuleNote],

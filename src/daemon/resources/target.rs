@@ -9,7 +9,7 @@ use crate::state::{Container, ContainerKey, Lifecycle};
 
 /// The container that a plugin's ID means: the subject of its request, else the living one of that
 /// ID, else the youngest. Of several living ones, none: the protocol has no field for the runtime
-/// root that tells them apart.
+/// root that distinguishes them.
 pub(crate) fn find(
     daemon: &Daemon,
     id: &str,

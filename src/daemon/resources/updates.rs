@@ -3,11 +3,11 @@
 //! Synchronize, and on their own.
 //!
 //! All updates of a request are checked before anything is written; then each container succeeds or
-//! fails by itself. A container that is being created gets its updates right after (D15), and so does
-//! one that is being started: after StartContainer nothing of it changes before its process runs.
-//! Nothing waits for either, so that a plugin may ask from inside the very handler: the update is on
-//! record, and the plugin's request succeeds.
-//! A failure never fails the event that it came with: it is logged, and `explain` shows it.
+//! fails separately. A container that is being created gets its updates right after (D15), and so
+//! does one that is being started: between StartContainer and the start of its process nothing of
+//! it changes. Nothing waits for either, so that a plugin may ask from inside the very handler: the
+//! update is on record, and the plugin's request succeeds. A failure never fails the event that it
+//! came with: it is logged, and `explain` shows it.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -31,9 +31,9 @@ use crate::daemon::shared::few_lines::FewOf;
 use crate::daemon::shared::messages::Classes;
 use crate::limits;
 
-/// How many updates may wait for a container to be created or started.
+/// Updates that may wait for a container to be created or started.
 const DEFERRED: usize = 200;
-/// How many are then carried out at most, with those that arrive meanwhile.
+/// Updates carried out then at most, including those that arrive meanwhile.
 const AT_ONCE: usize = 5 * DEFERRED;
 
 /// One container's update.
@@ -42,7 +42,7 @@ struct UpdateRequest {
     key: Option<ContainerKey>,
     requested: PendingUpdate,
     ignores_failure: bool,
-    /// Whether it can be carried out, and the result of that check.
+    /// Whether it is possible, and the result of that check.
     found: Result<Option<CheckedUpdate>, UpdateError>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) async fn carry_out(
     note_skipped(daemon, subject, "", unknown.into_iter().map(unknown_field).collect());
     ruled::note_hits(daemon, &noted, event.name(), Some(subject));
     ruled::note_dropped(daemon, &dropped, event.name(), Some(subject));
-    // Evictions first: they free what the updates may use (D19).
+    // Evictions first: they free resources for the updates (D19).
     evict::carry_out(daemon, evictions, &evicted_by, Some(subject)).await;
     // UpdateContainer's result for its own container is part of that update.
     let is_done = |id: &str| event == Event::UpdateContainer && id == subject.id;
@@ -127,7 +127,7 @@ async fn carry_out_request(
         ..api::UpdateContainersRequest::default()
     };
     for field in unknown_fields(&others, message).iter().filter(|field| reported.contains(field)) {
-        // It concerns no container: `status` shows it.
+        // It belongs to no container: `status` shows it.
         let line = unknown_field_line(&id, field);
         daemon.report.count_failure(&line, &line, &id, now());
     }
@@ -223,7 +223,7 @@ fn check_target(
     }
 }
 
-/// Carries out the updates that can be; returns the indexes of those that failed and may not.
+/// Carries out the possible updates; returns the indexes of failed ones that must not fail.
 async fn carry_out_all(daemon: &Rc<Daemon>, update_requests: Vec<UpdateRequest>) -> Vec<usize> {
     let mut failed = Vec::new();
     for (place, mut update_request) in update_requests.into_iter().enumerate() {
@@ -290,7 +290,7 @@ fn is_deferred(state: Lifecycle, is_starting: bool, waiting: usize) -> Result<bo
 }
 
 /// A container was created or started, or was not started after all: carries out the updates that
-/// waited, and those that arrive meanwhile.
+/// waited or arrive meanwhile.
 pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) {
     for done in 0.. {
         let next = daemon.container(key).and_then(|record| record.deferred.first().cloned());
@@ -308,12 +308,12 @@ pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) 
                 UpdateRequest { id, key, requested, ignores_failure: false, found: Ok(None) };
             note_unmet(daemon, &update_request, &update_error);
         }
-        // Not before: a daemon that dies meanwhile has to repeat it.
+        // Not earlier: if the daemon dies meanwhile, the next one has to repeat it.
         daemon.change(key, |record| drop(record.deferred.drain(..1.min(record.deferred.len()))));
     }
 }
 
-/// A creation failed: so do the updates that waited for it.
+/// Fails the updates that waited for a creation that failed.
 pub(crate) fn not_created(daemon: &Daemon, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     for requested in record.deferred.clone() {

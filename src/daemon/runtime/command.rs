@@ -18,13 +18,13 @@ use crate::state::Container;
 
 use crate::daemon::watch::pidfd;
 
-/// How long a runtime may take (D8: the cap of an update).
+/// The time that a runtime has (D8: the cap of an update).
 const RUNTIME_WAIT: Duration = Duration::from_secs(30);
 
-/// How often a process is checked that has no descriptor to wait for.
+/// Interval of checks of a process without a descriptor to wait for.
 const REAP_CHECK: Duration = Duration::from_millis(10);
 
-/// The most that is read of its stderr, in bytes.
+/// Bytes of its stderr that are read.
 const WORDS: u64 = 64 << 10;
 
 /// Runs `VERB ARGUMENTS` of the runtime that made the container, with its global flags.
@@ -46,7 +46,7 @@ pub(crate) async fn run(record: &Container, words: &[&str], stdin: &[u8]) -> Res
 }
 
 /// Waits for the child, bounded, and with `process` without polling. A child that does not exit is
-/// killed; its end, which may take long inside the kernel, is awaited in a task of its own.
+/// killed; a task awaits its end, which may take long inside the kernel.
 async fn ended(
     mut child: Child,
     process: Option<&OwnedFd>,
@@ -89,7 +89,7 @@ fn start(record: &Container, words: &[&str], input: OwnedFd, output: OwnedFd) ->
     command.spawn().doing(|| format!("starting {}", record.runtime))
 }
 
-/// The engine's flags without those that name its log, which the daemon must not write. The root is
+/// The engine's flags without its log flags, since the daemon must not write that log. The root is
 /// made absolute.
 fn global_flags(record: &Container) -> Vec<String> {
     let mut flags = Vec::new();

@@ -20,11 +20,11 @@ use crate::state::{Container, EVICTION, Lifecycle};
 use crate::daemon::runtime::state_dir;
 use crate::daemon::watch::pidfd::{self, ProcessExit};
 
-/// How long the daemon waits for the exit code, and how often it looks for it meanwhile.
+/// The time that the daemon waits for the exit code, and the interval of looks meanwhile.
 const EXIT_CODE_WAIT: Duration = Duration::from_millis(50);
 const EXIT_CODE_CHECK: Duration = Duration::from_millis(5);
 
-/// The reason of an exit whose code nobody reports, in the word that containerd has for it. The
+/// The reason of an exit whose code is not reported, in the word that containerd has for it. The
 /// message's code is 0 then, which must not pass for success.
 pub(crate) const UNKNOWN: &str = "Unknown";
 
@@ -88,8 +88,8 @@ impl ExitCodes {
         }
     }
 
-    /// An exited container is being deleted. Its monitor has long reaped it: a code that is not
-    /// written now never will be, nor for the next containers of this engine.
+    /// Notes at the deletion of an exited container whether its monitor writes exit codes: it has
+    /// long reaped the process, so a missing code never comes, nor for the next containers.
     pub(crate) fn note_monitor(&self, host: &Host, record: &Container) {
         if place(record).is_none() {
             return;
@@ -103,8 +103,8 @@ impl ExitCodes {
     }
 }
 
-/// Whether the init process of a container is known to have exited; false as well while that cannot
-/// be known.
+/// Whether the init process of a container is known to have exited; false while that cannot be
+/// known.
 pub(crate) fn has_exited(host: &Host, record: &Container) -> bool {
     let Some(pid) = record.init_pid else { return false };
     match pidfd::open_same(host, pid, record.init_start) {
@@ -114,8 +114,8 @@ pub(crate) fn has_exited(host: &Host, record: &Container) -> bool {
     }
 }
 
-/// Why the container is not running any more, as CRI engines name it, and a message for operators;
-/// both empty if it never had a process.
+/// The reason why the container stopped, as CRI engines name it, and a message for operators; both
+/// empty if it never had a process.
 pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (String, String) {
     let only = |reason: &str| (reason.to_owned(), String::new());
     let eviction = record.changes.iter().find(|change| change.event == EVICTION);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon's answers to operators: one JSON document for each admin verb, in shapes that scripts
-//! depend on. It changes nothing itself; what a verb changes is done in `recovery` and `reload`.
+//! depend on. It changes nothing itself; `recovery` and `reload` carry out what a verb changes.
 //!
 //! A node may have thousands of pods whose labels their authors choose: the list of pods is made
 //! while it is sent, and is never in memory as a whole.
@@ -25,7 +25,7 @@ use crate::link::DaemonResponse;
 use crate::state::{Container, Lifecycle, Skipped, Store};
 use crate::text::rfc3339_nanos;
 
-/// How many unadjusted containers `status` names.
+/// Unadjusted containers that `status` names.
 const UNADJUSTED: usize = 100;
 
 /// Pods that are listed before other tasks get a turn.
@@ -72,7 +72,7 @@ async fn send_pods(
             frames::send(stream, &DaemonResponse::Heartbeat).await?;
             sent = Instant::now();
         }
-        // One may be gone by now.
+        // It may be gone by now.
         let Some(row) = pod_row(daemon, id) else { continue };
         text += separator;
         text += &row.to_string();
@@ -128,7 +128,7 @@ pub(crate) fn is_reexec(question: &str) -> bool {
     question["verb"] == "reexec"
 }
 
-/// Drops the record that the request names; `None`: it is another request. Plugins may be slow.
+/// Drops the record that the request names; `None` for another request. Plugins may be slow.
 pub(crate) async fn forget(daemon: &Rc<Daemon>, question: &str) -> Option<DaemonResponse> {
     let question: Value = serde_json::from_str(question).unwrap_or_default();
     let id = question["id"].as_str().filter(|_| question["verb"] == "forget")?;
@@ -223,7 +223,7 @@ fn unadjusted(store: &Store) -> Vec<String> {
     ids.take(UNADJUSTED).collect()
 }
 
-/// The audit log, if one is kept: what was written and lost, and why it cannot be written now.
+/// The audit log, if one is kept: lines written and lost, and why it cannot be written now.
 fn audit(daemon: &Daemon) -> Value {
     let log = &daemon.report.audit;
     if !log.is_on() {

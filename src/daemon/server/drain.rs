@@ -17,7 +17,7 @@ use crate::daemon::shared::Daemon;
 use crate::error::Result;
 use crate::link::DaemonResponse;
 
-/// How long an idle daemon waits until the held wrappers have received `Ending`.
+/// The time that an idle daemon waits until the held wrappers have received `Ending`.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The requests of a daemon that may be ending.
@@ -76,7 +76,7 @@ impl Drain {
         self.until(|drain| drain.is_paused.get()).await;
     }
 
-    /// Keeps new requests waiting, but those that never wait.
+    /// Holds new requests, except those that never wait.
     pub(crate) fn hold_new(&self) {
         self.is_over.set(false);
         self.is_ending.set(true);
@@ -161,7 +161,7 @@ impl Drain {
         }
     }
 
-    /// Sends the held requests to the next daemon; the socket is no longer this one's.
+    /// Sends the held requests to the next daemon, which has the socket now.
     pub(crate) async fn release(&self) {
         self.is_over.set(true);
         self.changed.notify_waiters();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `explain`: the container that an operator means, and the plugins' changes to it. It reads
-//! records, also those of containers that are gone, and changes nothing.
+//! records, also of containers that are gone, and changes nothing.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ enum Match {
 /// One line if none matches.
 pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Value, String> {
     let store = daemon.records.read();
-    // An infrastructure container is explained as its pod; one that never had a pod, by itself.
+    // An infrastructure container is explained as its pod; as itself if it never had a pod.
     let is_shown = |container: &&Container| {
         let is_gone = container.state == Lifecycle::Removed;
         !container.is_sandbox || is_gone && explain_pod::newest(&store, &container.pod).is_none()
@@ -51,11 +51,11 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Value, String> {
     let found = newest_of_each(found.map(|(_, container)| container).collect());
     let living: Vec<&&Container> =
         found.iter().filter(|container| container.state != Lifecycle::Removed).collect();
-    // A name is used again: the living container is meant.
+    // The living container of a reused name is meant.
     let meant = match (found.as_slice(), living.as_slice()) {
         ([one], _) => one,
         (_, [one]) if best != Match::Prefix => *one,
-        // One that was refused or has ended is tried again under its name: the last attempt is meant.
+        // A refused or ended one is tried again under its name: the last attempt is meant.
         ([newest, ..], []) if best != Match::Prefix && have_one_name(daemon, &found) => *newest,
         _ => return Ok(ambiguous(daemon, wanted, &found)),
     };
@@ -84,7 +84,7 @@ fn rank(daemon: &Daemon, container: &Container, wanted: &str) -> Option<Match> {
     key.id.starts_with(wanted).then_some(Match::Prefix)
 }
 
-/// Whether only their IDs tell them apart.
+/// Whether they differ only in their IDs.
 fn have_one_name(daemon: &Daemon, found: &[&Container]) -> bool {
     let mut names = found.iter().map(|container| (pod_of(daemon, container), &container.name));
     let first = names.next();
@@ -106,7 +106,7 @@ fn ambiguous(daemon: &Daemon, wanted: &str, found: &[&Container]) -> Value {
         let parts = [namespace, pod, container.name.clone()];
         let mut parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         parts.retain(|part| !part.is_empty());
-        // A container without a pod is its own.
+        // A container without a pod has a pod of the same name.
         parts.dedup();
         format!("{} ({})", parts.join("/"), short_id(&container.key.id))
     };
@@ -178,7 +178,7 @@ fn explained(daemon: &Daemon, container: &Container) -> Value {
     document
 }
 
-/// What a rule in audit mode would have refused.
+/// The changes that a rule in audit mode would have refused.
 fn would_refuse(container: &Container) -> Value {
     let rows = container.would_refuse.iter().map(|hit| {
         json!({
@@ -193,7 +193,7 @@ fn would_refuse(container: &Container) -> Value {
     rows.collect()
 }
 
-/// What injections in audit mode would have set.
+/// The values that injections in audit mode would have set.
 fn would_inject(container: &Container) -> Value {
     let rows = container.would_inject.iter().map(|would| {
         json!({
@@ -207,7 +207,7 @@ fn would_inject(container: &Container) -> Value {
     rows.collect()
 }
 
-/// What injections left to the container, or to plugins.
+/// The fields that injections left to the container, or to plugins.
 fn gave_way(container: &Container) -> Value {
     let rows = container.gave_way.iter().map(|gave_way| {
         let to = (!gave_way.to.is_empty()).then_some(&gave_way.to);
@@ -233,8 +233,8 @@ fn repeated(container: &Container) -> Value {
     rows.collect()
 }
 
-/// In order of time, and within one event in the order of the chain. A plugin that set the value
-/// that was there has changed nothing.
+/// In order of time, and within one event in the order of the chain. A plugin that set the present
+/// value has changed nothing.
 fn changes(daemon: &Daemon, container: &Container) -> Value {
     let changes = container.changes.iter().filter(|change| change.before != change.after);
     let mut changes: Vec<_> = changes.collect();

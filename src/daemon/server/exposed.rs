@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers into which the plugin socket is mounted, for `check`: a process in one of them can be a
-//! plugin, and a plugin can change every container. As far as the records tell: links inside of a
-//! mounted folder are not followed.
+//! Containers into which the plugin socket is mounted, for `check`: a process in one of them can be
+//! a plugin, and a plugin can change every container. The records show no links inside of a mounted
+//! folder.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use crate::plugin::api;
 use crate::presence::IfThere;
 use crate::state::{Container, Lifecycle};
 
-/// How many of them are named.
+/// Containers that are named; the rest are counted.
 const NAMED: usize = 20;
 
-/// Those in which no plugin runs that is connected from its pod.
+/// The containers with the socket whose pod has no connected plugin.
 pub(super) fn socket_mounts(daemon: &Daemon) -> Value {
     let (config, store) = (daemon.config(), daemon.records.read());
-    // Only named processes are plugins then.
+    // Only named processes can be plugins then.
     if config.disable_connections || !config.plugin("", "").from.is_empty() {
         return json!({"count": 0, "containers": []});
     }

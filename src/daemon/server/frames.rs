@@ -19,16 +19,16 @@ use crate::error::{Context, Error, Result};
 use crate::limits;
 use crate::link::{DaemonResponse, FRAME_LIMIT, Notice, PROTOCOL, WrapperRequest};
 
-/// How long a connection may take to send its request.
+/// The time that a connection has to send its request.
 const QUESTION_WAIT: Duration = Duration::from_secs(5);
 
-/// How long a peer may take to read one frame of an answer: it reads in one go.
+/// The time that a peer has to read one frame of an answer: it reads in one go.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
 /// The interval of heartbeats to a wrapper while its request is handled.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// The most descriptors that the kernel passes at once (SCM_MAX_FD): all are received, so that no
+/// Descriptors that the kernel passes at once, at most (SCM_MAX_FD): all are received, so that no
 /// unexpected one stays open.
 const DESCRIPTORS: usize = 253;
 
@@ -65,7 +65,7 @@ async fn read_request(stream: &mut UnixStream) -> Result<ReceivedQuestion> {
     let question = WrapperRequest::decode(&rest)?;
     // Another version may attach unknown descriptors; its response names this daemon's version.
     if is_cut_off && question.descriptors.len() != fds.len() {
-        // The kernel had no number for the rest of them.
+        // The kernel had no number left for the others.
         return Err(nix::errno::Errno::EMFILE.into());
     }
     if question.protocol <= PROTOCOL && question.descriptors.len() != fds.len() {
@@ -128,9 +128,9 @@ pub(crate) fn is_closed(stream: &UnixStream) -> bool {
     ready && fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
 }
 
-/// Sends `answer`; a wrapper that has exited is noticed when its notice does not arrive. A document
-/// for an operator is sent in parts if it is long; a verdict that no frame holds is a refusal: its
-/// length is a plugin's choice, and an answer that cannot be read would bypass the others.
+/// Sends `answer`; a wrapper that has exited is noticed when its notice does not arrive. A long
+/// document for an operator is sent in parts; a verdict that no frame holds becomes a refusal: a
+/// plugin chooses its length, and an unreadable answer would bypass the others.
 pub(crate) async fn send(stream: &mut UnixStream, answer: &DaemonResponse) -> Result<()> {
     let mut frame = if let DaemonResponse::Admin(json) = answer {
         let rest = send_parts(stream, json).await?;
@@ -158,7 +158,7 @@ pub(crate) async fn send_parts<'d>(stream: &mut UnixStream, document: &'d str) -
     Ok(rest)
 }
 
-/// A peer that does not read is given up: what waits for idle connections must not wait for it.
+/// Gives up a peer that does not read: tasks that wait for idle connections must not wait for it.
 async fn send_frame(stream: &mut UnixStream, frame: &[u8]) -> Result<()> {
     let sent = tokio::time::timeout(ANSWER_WAIT, stream.write_all(frame)).await;
     let sent = sent.map_err(|_late| Error::new("the peer does not read the answer"))?;
@@ -191,7 +191,7 @@ pub(crate) async fn with_heartbeat<T>(
     stream: &mut UnixStream,
     work: impl Future<Output = Result<T>>,
 ) -> Result<Result<T>> {
-    // Beside each other: the work goes on even without a reader, since plugins were asked, and a
+    // Beside each other: the work continues even without a reader, since plugins were asked, and a
     // rollback follows when the verdict cannot be delivered. A heartbeat is cut off whole: a socket
     // takes all of its few bytes or none.
     tokio::select! {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon holds at this moment, for metrics, `/readyz` and `status`.
+//! Counts of the daemon's current objects, for metrics, `/readyz` and `status`.
 
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::shared::Daemon;
@@ -8,7 +8,7 @@ use crate::presence::{self, IfThere};
 use crate::state::Lifecycle;
 
 /// Every state of a container by the name that operators see, so that a state without containers
-/// is a zero and not an old number.
+/// shows zero instead of its last number.
 const STATES: [(Lifecycle, &str); 5] = [
     (Lifecycle::Creating, "creating"),
     (Lifecycle::Created, "created"),
@@ -22,7 +22,7 @@ pub(super) fn metrics_text(daemon: &Daemon) -> String {
     daemon.report.metrics.text(&holdings(daemon))
 }
 
-/// Why this node is not ready for containers; empty if it is.
+/// The reasons why this node is not ready for containers; empty if it is.
 pub(super) fn unready(daemon: &Daemon) -> Vec<String> {
     let mut why = Vec::new();
     if daemon.process.is_ending.get() {

@@ -66,8 +66,8 @@ pub(super) async fn serve(
                 (call.question().pid, process),
             )
         };
-        // The fifo exists while the runtime waits for this hook. Seen later, a missing fifo may be
-        // that of a container which is being deleted.
+        // The fifo exists while the runtime waits for this hook. Later, a missing fifo may belong
+        // to a container that is being deleted.
         let _too_early = pending.start_watch.borrow_mut().has_started(false);
         if verb.creates_and_starts() {
             pending.start_watch.borrow().watch_in_background();

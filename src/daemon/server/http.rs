@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Metrics and health over HTTP, for Prometheus and for probes: `/metrics`, `/healthz`, `/readyz`.
 //!
-//! Whoever can reach the listener may read and change nothing, and costs no container anything: `src/http.rs`
-//! limits connections.
+//! A client of the listener may read and change nothing, and costs no container anything:
+//! `src/http.rs` limits connections.
 
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -28,16 +28,16 @@ use crate::daemon::shared::Daemon;
 use crate::error::{Context, Error, Result};
 use crate::plugin::socket::{self, SocketFile};
 
-/// Mode of the socket: what it shows is root's.
+/// Mode of the socket: only root may read its metrics.
 const SOCKET_MODE: u32 = 0o600;
 
-/// How old a page of metrics may be: however often it is asked for, the loop makes few.
+/// Age up to which a page of metrics is reused, so that many requests cost the loop little.
 const PAGE_AGE: Duration = Duration::from_millis(100);
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
-/// Where metrics are served now.
+/// The listener that serves metrics, and its task.
 #[derive(Debug, Default)]
 pub(crate) struct MetricsServer {
     task: Option<JoinHandle<()>>,
@@ -46,7 +46,7 @@ pub(crate) struct MetricsServer {
     listener: Option<(RawFd, MetricsListener)>,
 }
 
-/// The listener, for a program that goes on with it.
+/// The listener, saved for the next program.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SavedMetrics {
     pub(crate) descriptor: RawFd,
@@ -80,7 +80,7 @@ impl MetricsServer {
         Some(SavedMetrics { descriptor: *descriptor, at: format!("{at:?}") })
     }
 
-    /// Goes on with the listener of the program before, if the configuration still has it there.
+    /// Resumes the listener of the previous program, if the configuration still has it there.
     pub(crate) async fn resume(daemon: &Rc<Daemon>, saved: Option<SavedMetrics>) -> Self {
         let wanted = daemon.config().metrics_listen.clone();
         let saved = saved.and_then(|saved| Some((saved.at, handover::own(saved.descriptor).ok()?)));
@@ -95,7 +95,7 @@ impl MetricsServer {
         server
     }
 
-    /// Serves metrics at another place than before, or nowhere.
+    /// Serves metrics at another address than before, or not at all.
     pub(crate) fn serve(&mut self, daemon: &Rc<Daemon>, listener: Option<OpenListener>) {
         if let Some(task) = self.task.take() {
             task.abort();
@@ -176,7 +176,7 @@ async fn accept(daemon: &Rc<Daemon>, listener: OpenListener) {
     }
 }
 
-/// Binds a socket that root alone can connect to, in place of one that nobody listens at. Any other
+/// Binds a socket that root alone can connect to, in place of one without a listener. Any other
 /// file stays.
 async fn bind(path: &Path) -> Result<UnixListener> {
     let doing = || format!("listening at {}", path.display());
@@ -194,7 +194,7 @@ async fn bind(path: &Path) -> Result<UnixListener> {
     asynchronous(socket::bind(path, SOCKET_MODE, None)?.listener)
 }
 
-/// The page of metrics that was made last, and when.
+/// The last page of metrics, and its time.
 type MetricsPage = RefCell<Option<(Instant, Bytes)>>;
 
 fn metrics_page(daemon: &Daemon, last: &MetricsPage) -> Bytes {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `policy test --pod`: what the rules in force let plugins do with a pod that is known. It reads
-//! records and changes nothing.
+//! `policy test --pod`: what the rules in force let plugins do with a known pod. It reads records
+//! and changes nothing.
 
 use serde_json::Value;
 
@@ -10,8 +10,8 @@ use crate::inject;
 use crate::rules::report;
 use crate::state::Pod;
 
-/// What the rules say about a pod, by ID, by NAMESPACE/NAME, by a name or by the beginning of an ID
-/// that one pod has; for the connected plugins, those that the configuration names, and `plugins`.
+/// The rules' decisions about a pod, for the connected plugins, the configured ones, and `plugins`.
+/// `wanted` is an ID, NAMESPACE/NAME, a name or an unambiguous beginning of an ID.
 ///
 /// # Errors
 /// One line if no pod, or several, are meant.

@@ -33,7 +33,7 @@ pub(crate) async fn serve(daemon: &Rc<Daemon>, stream: &mut UnixStream) -> Resul
             stream.write_all(line.as_bytes()).await?;
         }
     }
-    // The records are of one moment, so showing them may take its time.
+    // The records are one snapshot: other tasks may run while it is shown.
     for container in containers {
         let message = messages::container_as_it_is(&container, daemon.is_paused(&container));
         match state.add(|parts| &mut parts.containers, &show(&message)) {
@@ -75,7 +75,7 @@ async fn send_rest(
     Ok(())
 }
 
-/// One line of the state; a long state has several, each of which adds to those before.
+/// One line of the state; a long state has several, each of which adds to the earlier ones.
 #[derive(Debug, Serialize)]
 struct StateLine {
     at: i64,
@@ -101,7 +101,7 @@ impl Default for StateLine {
 }
 
 impl StateLine {
-    /// Adds to one of its lists. Returns the line so far where there was no room in it.
+    /// Adds to one of its lists. Returns the line so far if it had no room for it.
     fn add(
         &mut self,
         list: impl FnOnce(&mut Parts) -> &mut Vec<Box<RawValue>>,

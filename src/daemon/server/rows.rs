@@ -7,7 +7,7 @@ use crate::daemon::shared::Daemon;
 use crate::state::{Container, HiddenFrom, Pod};
 use crate::text::{first_of, rfc3339_nanos, short_id};
 
-/// When it was created, started, stopped and refused, in nanoseconds and as text.
+/// The times of its creation, start, exit and refusal, in nanoseconds and as text.
 pub(crate) fn add_times(row: &mut Value, container: &Container) {
     for (key, at) in [
         ("created", container.created_at),

@@ -73,7 +73,7 @@ async fn dispatch(
     if admin::is_stop(&asked.question.admin) {
         let document = serde_json::json!({"pid": std::process::id()});
         frames::send(stream, &DaemonResponse::Admin(document.to_string())).await?;
-        // As the signal that an operator sends: requests in flight are finished first.
+        // Like an operator's signal: requests in flight are finished first.
         nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM)?;
         return Ok(());
     }
@@ -103,8 +103,8 @@ async fn dispatch(
     }
 }
 
-/// Reads the request; `None` where the daemon lacks something for it, which the wrapper is told: it would
-/// take the daemon for dead.
+/// Reads the request; `None` where the daemon lacks something for it. The wrapper is notified: it
+/// would take the daemon for dead.
 async fn read(stream: &mut UnixStream) -> Result<Option<ReceivedQuestion>> {
     match frames::read(stream).await {
         Ok(asked) => Ok(Some(asked)),
@@ -118,8 +118,7 @@ async fn read(stream: &mut UnixStream) -> Result<Option<ReceivedQuestion>> {
     }
 }
 
-/// Waits for the program that takes the daemon's place, which answers then; or answers why there is
-/// none.
+/// Waits for the program that takes the daemon's place and answers then; or answers why it cannot.
 async fn reexec(daemon: &Rc<Daemon>, stream: &mut UnixStream) -> Result<()> {
     let request = ReexecRequest { descriptor: stream.as_raw_fd() };
     let asked = frames::with_heartbeat(stream, daemon.process.reexecs.ask(request)).await?;

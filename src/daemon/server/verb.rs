@@ -31,7 +31,7 @@ use crate::plugin;
 use crate::state::ContainerKey;
 use crate::trace::{self, TraceContext};
 
-/// How long a wrapper may take to confirm its verdict with EXEC: it does so at once, or died.
+/// The time that a wrapper has to confirm its verdict with EXEC: it does so at once, or died.
 const EXEC_WAIT: Duration = Duration::from_secs(10);
 
 /// A verdict, and its data until the runtime has run.
@@ -64,7 +64,7 @@ pub(super) async fn serve(
     let verb = call.command_line.verb;
     let is_delete = verb == Verb::Delete;
     if frames::is_closed(stream) && !is_delete {
-        // The daemon did not answer in time and was bypassed: plugins must not be asked in vain.
+        // The daemon did not answer in time and was bypassed: asking plugins would have no effect.
         return Err(Error::new("the wrapper is gone"));
     }
     let decided = frames::with_heartbeat(stream, async {
@@ -115,7 +115,7 @@ pub(super) async fn serve(
     Ok(())
 }
 
-/// Watches what the runtime makes of a verdict, or takes the verdict back: its wrapper is gone.
+/// Watches how the runtime carries out a verdict, or takes the verdict back: its wrapper is gone.
 async fn settle_verdict(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -126,14 +126,14 @@ async fn settle_verdict(
     let is_creation = pending.verb.creates();
     let goes_on = match confirmed {
         Confirmed::Executed => true,
-        // A start or delete goes on even if its wrapper is gone, or runs it without the daemon: the
+        // A start or delete runs even if its wrapper is gone, or runs it without the daemon: the
         // runtime's state shows the outcome.
         _ if matches!(pending.verb, Verb::Start | Verb::Delete) => true,
         Confirmed::Failed => false,
         Confirmed::Unknown => !pidfd::has_ended(&pending.process),
     };
     if goes_on && is_creation && matches!(confirmed, Confirmed::Unknown) {
-        // It may go on without the daemon, and leave a note of that.
+        // It may continue without the daemon, and leave a note of that.
         let account = (Rc::clone(daemon), key.clone());
         pending.by_wrapper = Some(Box::new(move || {
             let (daemon, key) = account.clone();
@@ -155,8 +155,8 @@ async fn settle_verdict(
     }
 }
 
-/// How long a verb waits for its turn that must not wait for plugins that are slow with earlier
-/// events; what becomes of it follows these in order.
+/// The longest wait for a turn, for verbs that must not wait for plugins that are slow with earlier
+/// events; their own events follow these in order.
 fn turn_wait(verb: Verb) -> Option<Duration> {
     let waits = [(Verb::Delete, DELETE_WAIT), (Verb::Kill, KILL_WAIT)];
     waits.into_iter().find(|(short, _)| *short == verb).map(|(_, wait)| wait)
@@ -168,7 +168,7 @@ async fn bundle_turn(daemon: &Daemon, call: &VerbRequest) -> Result<Option<Bundl
     daemon.lanes.bundles.turn(dir, &call.key.id).await.map(Some)
 }
 
-/// The call's PID file and log as they are before the runtime runs. Engines keep them in the bundle.
+/// The call's PID file and log before the runtime runs. Engines keep them in the bundle.
 pub(super) async fn files_before(
     daemon: &Daemon,
     call: &VerbRequest,
@@ -234,13 +234,13 @@ fn is_new(daemon: &Daemon, key: &ContainerKey, verb: Verb) -> bool {
         && daemon.records.read().container(key).is_some_and(|record| record.in_flight.is_some())
 }
 
-/// What a wrapper said of its verdict.
+/// The wrapper's report about its verdict.
 enum Confirmed {
     /// It became the runtime.
     Executed,
     /// It could not, and has put everything back.
     Failed,
-    /// Nothing, or it could not be heard: its process shows whether it goes on.
+    /// No report, or it could not be read: its process shows whether it continues.
     Unknown,
 }
 

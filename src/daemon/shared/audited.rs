@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Entries of the audit log, with the pod and the container that they are about. Nothing is looked
-//! up or built while no audit log is kept.
+//! Entries of the audit log, with their pod and container. Nothing is looked up or built while no
+//! audit log is kept.
 
 use crate::audit::{AuditAction, AuditEntry, AuditSubject};
 use crate::daemon::shared::Daemon;
@@ -26,14 +26,14 @@ impl Daemon {
         }
     }
 
-    /// Writes an entry about a plugin: it came, went or was turned away.
+    /// Writes an entry about a plugin that connected, left or was refused.
     pub(crate) fn audit_plugin(&self, action: AuditAction, plugin: &str, reason: &str) {
         if self.report.audit.is_on() {
             self.report.record_audit(AuditEntry::new(action).by(plugin).because(reason));
         }
     }
 
-    /// Writes an entry for each of these changes that changed a value.
+    /// Writes an entry for each change that has another value than before.
     pub(crate) fn audit_applied(&self, key: &ContainerKey, changes: &[Change]) {
         if !self.report.audit.is_on() {
             return;
@@ -63,7 +63,7 @@ impl Daemon {
         self.audit(key, || refusal(verb, error));
     }
 
-    /// The same where the command was about a pod.
+    /// Writes an entry about a refused command for a pod.
     pub(crate) fn audit_pod_refusal(&self, id: &str, verb: &str, error: &Error) {
         self.audit_pod(id, || refusal(verb, error));
     }
@@ -96,7 +96,7 @@ fn of_pod(pod: &Pod) -> AuditSubject {
     }
 }
 
-/// Its pod may be forgotten; the container's record has the names then.
+/// Its pod may be forgotten; then the container's record has the names.
 fn of_container(container: &Container, pod: Option<&Pod>) -> AuditSubject {
     AuditSubject {
         engine: container.engine.clone(),

@@ -15,7 +15,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::error::{Context, Error, Result, quoted};
 
-/// How long a create waits for another one in its bundle.
+/// The time that a create waits for another one in its bundle.
 const CREATE_WAIT: Duration = Duration::from_secs(30);
 
 /// The right to use a bundle; released when it is dropped.
@@ -76,7 +76,7 @@ impl Bundles {
 }
 
 fn directory(dir: impl AsFd) -> Result<Directory> {
-    // What the kernel knows of it: a file server is not asked.
+    // The kernel's cached attributes: a file server is not asked.
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = statx(dir, "", flags, StatxFlags::INO).map_err(std::io::Error::from);
     let stat = stat.doing(|| "looking at the bundle")?;

@@ -20,14 +20,14 @@ pub(crate) struct Caches {
     pub(crate) runtimes: Arc<KnownRuntimes>,
     /// The engines' files and sockets.
     pub(crate) sources: Sources,
-    /// Which engines write exit codes.
+    /// The engines that write exit codes.
     pub(crate) exit_codes: ExitCodes,
     mounts: RefCell<Option<Rc<Mounts>>>,
     own_cgroups: OnceCell<Option<Rc<Cgroups>>>,
 }
 
 impl Caches {
-    /// Where cgroups are mounted. A host with many containers has many mounts.
+    /// The mount points of cgroups. A host with many containers has many mounts.
     ///
     /// # Errors
     /// Fails when the mount table cannot be read.

@@ -37,22 +37,22 @@ pub(crate) fn of_pod(store: &Store, event: Event, id: &str) -> Option<Notificati
     Some(Notification::new(event, message, None).of_engine(&pod.engine, pod.is_doubtful))
 }
 
-/// Everything a plugin is synchronized with: announced pods, and containers, including those that
-/// have exited but are not removed. NRI: engines leave these out.
+/// The full snapshot for a plugin: announced pods, and containers, including those that have exited
+/// but are not removed. NRI: engines leave these out.
 pub(crate) fn snapshot(store: &Store) -> (Vec<api::PodSandbox>, Vec<Rc<Container>>) {
     let mut containers = store.all_shared();
     containers.retain(|container| is_shown(container));
     (pods_shown(store).map(messages::pod).collect(), containers)
 }
 
-/// What a plugin is synchronized with, at one moment.
+/// The snapshot with which a plugin is synchronized.
 pub(crate) struct Moment {
     /// The pods as they are sent.
     pub(crate) pods: Vec<Encoded>,
     pub(crate) containers: Vec<Rc<Container>>,
-    /// All of them.
+    /// The pods and containers of the snapshot.
     pub(crate) about: HashSet<Subject>,
-    /// What rules hide from the plugin, each with the rule.
+    /// The pods and containers that rules hide from the plugin, each with the rule.
     pub(crate) hidden: Vec<(Subject, String)>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn ruled_pod(pod: &Pod) -> RuledPod {
     RuledPod::of(&messages::pod(pod), &pod.engine, pod.is_doubtful)
 }
 
-/// The pod of a container as rules see it; of a pod without a record, its container's.
+/// The pod of a container as rules see it; from the container if the pod has no record.
 pub(crate) fn ruled_pod_of(store: &Store, container: &Container) -> RuledPod {
     store.pod(&container.pod).map_or_else(
         || RuledPod {
@@ -74,7 +74,7 @@ pub(crate) fn ruled_pod_of(store: &Store, container: &Container) -> RuledPod {
     )
 }
 
-/// What a wrapper has to know of a container for `exec`.
+/// The facts about a container that a wrapper needs for `exec`.
 pub(crate) fn exec_subject(store: &Store, container: &Container) -> ExecSubject {
     let RuledPod { namespace, labels, engine, handler, is_doubtful } =
         ruled_pod_of(store, container);
@@ -83,7 +83,7 @@ pub(crate) fn exec_subject(store: &Store, container: &Container) -> ExecSubject 
     ExecSubject { bundle, namespace, labels, engine, handler, is_doubtful, is_exempt }
 }
 
-/// Whether a plugin may know of a pod that was hidden from it before.
+/// Whether the new rules show a plugin a pod that was hidden from it before.
 pub(crate) fn is_shown_more(store: &Store, before: &Rules, now: &Rules, plugin: &str) -> bool {
     before.hides_anything()
         && store.pods().filter(|pod| pod.state != PodState::Created).any(|pod| {
@@ -92,8 +92,8 @@ pub(crate) fn is_shown_more(store: &Store, before: &Rules, now: &Rules, plugin: 
         })
 }
 
-/// The same, shared, to be held while it is encoded, and without what rules hide from this plugin.
-/// It does not learn of what is ending either: it would never hear of the end.
+/// A snapshot of shared records, to be held while it is encoded, without those that rules hide from
+/// this plugin. It lacks those that are ending too: the plugin would never receive their end.
 pub(crate) fn snapshot_shared(
     store: &Store,
     rules: &Rules,
@@ -139,7 +139,7 @@ fn pods_shown(store: &Store) -> impl Iterator<Item = &Pod> {
 }
 
 fn is_shown(container: &Container) -> bool {
-    // A container that was refused during its creation will not exist.
+    // A container that was refused during its creation will never exist.
     let comes = container.state != Lifecycle::Creating || container.refused.is_empty();
     !container.is_sandbox && comes && container.state != Lifecycle::Removed
 }

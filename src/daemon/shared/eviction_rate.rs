@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How many containers were evicted lately.
+//! Counts the evictions of the last minute.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

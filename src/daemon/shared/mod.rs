@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon's shared state: the records of pods and containers, one lane for each of them, the
-//! registered plugins, and what `status` reports.
+//! registered plugins, and the counts and failures for `status`.
 //!
 //! It never decides about an event; the verbs do. It imports `process`, `registry`, `runtime`
 //! and `watch`, whose types it holds.
@@ -46,11 +46,10 @@ use records::Records;
 use report::Report;
 use snapshot_room::SnapshotRoom;
 
-/// The share of a caller's time-out after which the daemon answers: the answer takes time to
-/// arrive.
+/// The part of a caller's time-out after which the daemon answers: the answer takes time to arrive.
 const ANSWER_SHARE: f32 = 0.95;
 
-/// The daemon: what all of its rooms share.
+/// The daemon's state, which all its modules share.
 pub(crate) struct Daemon {
     /// The configuration in force; a reload replaces it as a whole.
     config: RefCell<Rc<Config>>,
@@ -63,7 +62,7 @@ pub(crate) struct Daemon {
     pub(crate) report: Report,
     pub(crate) process: OwnProcess,
     pub(crate) evictions: EvictionRate,
-    /// Snapshots on their way to plugins.
+    /// Room for snapshots on their way to plugins.
     pub(crate) snapshots: SnapshotRoom,
     /// File systems that do not answer.
     unanswered: Unanswered,
@@ -94,8 +93,8 @@ impl Daemon {
         Rc::clone(&self.config.borrow())
     }
 
-    /// Puts a configuration in force, with everything that follows from it in the same step. Returns
-    /// the plugins that may know of pods now which rules hid from them before.
+    /// Puts a configuration in force, with everything that follows from it in the same step.
+    /// Returns the plugins from which rules no longer hide some pod.
     #[must_use]
     pub(crate) fn replace_config(&self, config: Config) -> Vec<Rc<ConnectedPlugin>> {
         let before = self.registry.rules();
@@ -110,8 +109,8 @@ impl Daemon {
         shown_more
     }
 
-    /// Has each container's mark say what `exec` needs, while the configuration in force wants to know
-    /// of each (D51).
+    /// Adds to each container's mark what `exec` needs, while the configuration in force needs to
+    /// know of each `exec`; else removes it (D51).
     pub(crate) fn mark_execs(&self) {
         let is_wanted = self.config().wants_execs();
         self.records.mark_execs(is_wanted);
@@ -158,7 +157,7 @@ impl Daemon {
         self.lanes.drop_idle(&self.records.read(), key, pod);
     }
 
-    /// A moment before the caller of a creation that begins now gives up.
+    /// The moment shortly before the caller of a creation that begins now gives up.
     pub(crate) fn caller_waits_until(&self) -> tokio::time::Instant {
         tokio::time::Instant::now() + self.config().debug_create_cap.mul_f32(ANSWER_SHARE)
     }
@@ -173,12 +172,12 @@ impl Daemon {
         events::of_pod(&self.records.read(), event, id)
     }
 
-    /// A container is no longer on record.
+    /// Notes that a container is no longer on record.
     pub(crate) fn note_forgotten(&self, key: &ContainerKey) {
         self.registry.note_ended(&Subject::Container(key.clone()));
     }
 
-    /// A pod is no longer on record.
+    /// Notes that a pod is no longer on record.
     pub(crate) fn note_forgotten_pod(&self, id: &str) {
         self.registry.note_ended(&Subject::Pod(id.to_owned()));
     }
@@ -188,7 +187,7 @@ impl Daemon {
         self.watch_init_with(record, None);
     }
 
-    /// The same, with the watch over the container's folder since its creation.
+    /// Queues it with the watch over the container's folder since its creation.
     pub(crate) fn watch_init_with(&self, record: &Container, folder: Option<StartWatch>) {
         let watches = &self.watches.init_watches;
         let init = InitProcess::open(&self.host, record, folder, watches);

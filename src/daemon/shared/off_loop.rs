@@ -14,6 +14,9 @@ use crate::error::{Error, Result, quoted};
 /// How long a file system may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
+/// Calls that have not returned, each with a thread: more of them are not begun.
+const MOST: usize = 64;
+
 /// The folders whose file system has not answered a call yet, by path.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Unanswered(Rc<RefCell<HashSet<String>>>);
@@ -41,7 +44,8 @@ impl Unanswered {
     ) -> Result<T> {
         let no_answer =
             || Error::new(format!("the file system of {} does not answer", quoted(folder)));
-        if self.0.borrow().contains(folder) {
+        let is_full = |hanging: &HashSet<String>| hanging.len() >= MOST || hanging.contains(folder);
+        if is_full(&self.0.borrow()) {
             return Err(no_answer());
         }
         let mut working = tokio::task::spawn_blocking(work);
@@ -78,6 +82,9 @@ mod tests {
             assert!(again.is_err());
             let minute = Duration::from_secs(60);
             assert_eq!(unanswered.run(minute, "/b", || Ok(7)).await.unwrap(), 7);
+            unanswered.0.borrow_mut().extend((1..MOST).map(|number| number.to_string()));
+            assert!(unanswered.run(minute, "/b", || Ok(7)).await.is_err(), "no thread is left");
+            unanswered.0.borrow_mut().retain(|folder| folder == "/a");
             answer.send(()).unwrap();
             while !unanswered.0.borrow().is_empty() {
                 tokio::time::sleep(Duration::from_millis(1)).await;

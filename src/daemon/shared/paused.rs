@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a container is paused. `pause` and `resume` go straight to the runtime, so the daemon
-//! looks at the freezer whenever it describes a container: when a plugin is synchronized, with an
-//! update, and for an operator. Nothing is frozen or thawed here.
+//! Whether a container is paused. `pause` and `resume` bypass the daemon, so it looks at the
+//! freezer whenever it describes a container: when a plugin is synchronized, with an update, and
+//! for an operator. Nothing is frozen or thawed here.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ impl Daemon {
         let Some(pid) = record.init_pid.filter(|_| record.state == Lifecycle::Running) else {
             return false;
         };
-        // The cgroup of the process counts, wherever below the container's it is: what is frozen
-        // above it freezes it too.
+        // The cgroup of the process counts, at or below the container's: a freezer above it freezes
+        // it too.
         let found = self.caches.cgroup_mounts(&self.host);
         let found =
             found.and_then(|mounts| Cgroups::find(&self.host, &mounts, pid, &BTreeMap::new()));
@@ -29,7 +29,7 @@ impl Daemon {
     /// An event about a container in its present state.
     pub(crate) fn notification(&self, event: Event, key: &ContainerKey) -> Option<Notification> {
         let mut notification = events::of_container(&self.records.read(), event, key)?;
-        // Any other event is about a container that starts, or has ended.
+        // Other events are about containers that start, or have ended.
         let may_be_paused = matches!(event, Event::UpdateContainer | Event::PostUpdateContainer);
         if may_be_paused
             && let Some(message) = &mut notification.container

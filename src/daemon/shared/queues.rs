@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Queues between rooms of the daemon: container processes to watch, and pods to follow. The
+//! Queues between modules of the daemon: container processes to watch, and pods to follow. The
 //! sender does not know the receiver.
 
 use std::cell::{Cell, RefCell};
@@ -33,7 +33,7 @@ pub(crate) struct QueueReceiver<T> {
 }
 
 impl<T> QueueReceiver<T> {
-    /// The next piece of work; none once nothing can be queued any more.
+    /// The next piece of work; none once all senders are gone.
     pub(crate) async fn recv(&mut self) -> Option<T> {
         let work = self.receiver.recv().await;
         self.queued.set(self.queued.get().saturating_sub(1));
@@ -73,7 +73,7 @@ pub(crate) struct InitProcess {
     pub(crate) incarnation: u64,
     /// None if it has been reaped; an error while that cannot be known.
     pub(crate) process: io::Result<Option<OwnedFd>>,
-    /// The container's folder as it was watched since the creation.
+    /// The watch over the container's folder since the creation.
     pub(crate) folder: StartWatch,
 }
 
@@ -97,7 +97,7 @@ impl InitProcess {
     }
 }
 
-/// The init processes that are watched, and those that the program before has watched.
+/// The init processes that are watched, and those that the previous program watched.
 #[derive(Default)]
 pub(crate) struct InitWatches {
     watched: RefCell<HashMap<(ContainerKey, u64), Option<RawFd>>>,
@@ -105,35 +105,35 @@ pub(crate) struct InitWatches {
 }
 
 impl InitWatches {
-    /// This one is watched until [`end`](Self::end): its descriptor stays open as long.
+    /// Notes that this one is watched until [`end`](Self::end): its descriptor stays open as long.
     pub(crate) fn begin(&self, key: &ContainerKey, incarnation: u64, process: Option<&OwnedFd>) {
         let number = process.map(AsRawFd::as_raw_fd);
         self.watched.borrow_mut().insert((key.clone(), incarnation), number);
     }
 
-    /// Its exit was noted.
+    /// Notes that its exit is on record.
     pub(crate) fn end(&self, key: &ContainerKey, incarnation: u64) {
         self.watched.borrow_mut().remove(&(key.clone(), incarnation));
     }
 
-    /// All of them, with the descriptors of their processes.
+    /// All watched processes, with their descriptors.
     pub(crate) fn all(&self) -> Vec<(ContainerKey, u64, Option<RawFd>)> {
         let watched = self.watched.borrow();
         let rows = watched.iter();
         rows.map(|((key, incarnation), number)| (key.clone(), *incarnation, *number)).collect()
     }
 
-    /// The program before has watched this one.
+    /// Notes that the previous program watched this one.
     pub(crate) fn resume(&self, key: ContainerKey, incarnation: u64, process: Option<OwnedFd>) {
         self.resumed.borrow_mut().insert((key, incarnation), process);
     }
 
-    /// Whether the program before has watched it, and it is not watched again yet.
+    /// Whether the previous program watched it, and it is not watched again yet.
     pub(crate) fn is_resumed(&self, record: &Container) -> bool {
         self.resumed.borrow().contains_key(&(record.key.clone(), record.incarnation))
     }
 
-    /// Its process as the program before has watched it.
+    /// Its process as the previous program watched it.
     fn take_resumed(&self, record: &Container) -> Option<Option<OwnedFd>> {
         self.resumed.borrow_mut().remove(&(record.key.clone(), record.incarnation))
     }
@@ -171,7 +171,7 @@ pub(crate) struct CrioWatch {
 pub(crate) struct PodCgroups(RefCell<HashMap<String, Rc<Notify>>>);
 
 impl PodCgroups {
-    /// A watch begins, and takes the place of an earlier one; the signal that ends it.
+    /// Begins a watch in the place of an earlier one; returns the signal that ends it.
     pub(crate) fn begin(&self, id: &str) -> Rc<Notify> {
         let ended = Rc::new(Notify::new());
         self.end(id);
@@ -179,7 +179,7 @@ impl PodCgroups {
         ended
     }
 
-    /// The pod is forgotten.
+    /// Ends the watch of a forgotten pod.
     pub(crate) fn end(&self, id: &str) {
         if let Some(ended) = self.0.borrow_mut().remove(id) {
             ended.notify_one();
@@ -203,8 +203,8 @@ pub(crate) struct Watches {
     pub(crate) init_watches: InitWatches,
     pub(crate) crio: CrioWatch,
     pub(crate) pod_cgroups: PodCgroups,
-    /// A reload has put another configuration in force.
+    /// Notified when a reload has put another configuration in force.
     pub(crate) reloaded: Notify,
-    /// Folders in which an engine keeps those of its containers.
+    /// Folders in which an engine keeps its containers' folders.
     pub(crate) kept_homes: RefCell<HashSet<PathBuf>>,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The records of pods and containers. Other rooms read the store; it changes through these
-//! functions alone.
+//! The records of pods and containers. Other modules read the store; only these functions change
+//! it.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
@@ -14,15 +14,15 @@ use crate::error::Result;
 use crate::mark::ExecSubject;
 use crate::state::{Container, ContainerKey, Pod, Store};
 
-/// How often a write is tried again on a disk that refused it.
+/// Interval of attempts to write on a disk that refused it.
 const DISK_RETRY: Duration = Duration::from_secs(1);
 
 /// The records of pods and containers, in memory and on disk.
 #[derive(Debug)]
 pub(crate) struct Records {
     store: RefCell<Store>,
-    /// How many requests failed because the disk refused their records, and why the last did; until
-    /// the disk takes one again.
+    /// The number of requests that failed because the disk refused their records, and the last
+    /// reason; kept until the disk takes a record again.
     refusals: RefCell<Option<(usize, String)>>,
     /// Notified when the disk refuses a record.
     refused: Notify,
@@ -40,18 +40,18 @@ impl Records {
         }
     }
 
-    /// From now on the mark of each container that is written has what `exec` needs, or has not.
+    /// Sets whether each mark written from now on has the facts that `exec` needs.
     pub(crate) fn mark_execs(&self, is_wanted: bool) {
         self.marks_execs.set(is_wanted);
     }
 
-    /// What a wrapper has to know of a container for `exec`, but for its folder.
+    /// The facts about a container that a wrapper needs for `exec`, but for its folder.
     fn exec_subject(&self, container: Option<&Container>) -> Option<ExecSubject> {
         let container = container.filter(|_| self.marks_execs.get())?;
         Some(events::exec_subject(&self.read(), container))
     }
 
-    /// A change of a record, and of what `exec` has to know of it then.
+    /// A change of a record, and of the facts that `exec` needs.
     fn and_mark<F: FnOnce(&mut Container)>(
         &self,
         key: &ContainerKey,
@@ -195,19 +195,19 @@ impl Records {
         self.store.borrow_mut().rebuild()
     }
 
-    /// A file that could not be removed is removed as soon as the disk lets it go.
+    /// Tries again to remove files that the disk refused to remove.
     fn retry_if_left(&self) {
         if self.read().has_leftovers() {
             self.refused.notify_one();
         }
     }
 
-    /// The requests that failed because the disk refused their records, and why the last did.
+    /// The number of requests whose records the disk refused, and the last reason.
     pub(crate) fn refusals(&self) -> Option<(usize, String)> {
         self.refusals.borrow().clone()
     }
 
-    /// The request fails; that the disk refuses is known until it takes a record again.
+    /// Notes a refusal of the disk until it takes a record again; returns the result unchanged.
     fn note_if_refused(&self, written: Result<()>) -> Result<()> {
         let mut refusals = self.refusals.borrow_mut();
         match &written {
@@ -231,7 +231,7 @@ impl Records {
     fn write_again(&self) -> Result<()> {
         let mut store = self.store.borrow_mut();
         store.write_what_is_not()?;
-        // A request that was refused has left nothing to write.
+        // A refused request has left nothing to write.
         let has_refused = self.refusals.borrow().is_some();
         if has_refused { store.try_disk() } else { Ok(()) }
     }

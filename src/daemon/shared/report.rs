@@ -16,10 +16,10 @@ use crate::metrics::Metrics;
 use super::few_lines::FewLines;
 use super::refused::ConnectionLines;
 
-/// How many failures `status` shows.
+/// Failures that `status` shows.
 const FAILURES: usize = 20;
 
-/// How many different unreadable items are kept.
+/// Different unreadable items that are kept.
 const MISSING: usize = 64;
 
 /// One failure, as `status` shows it.
@@ -29,7 +29,7 @@ pub(crate) struct FailureNote {
     pub(crate) at: i64,
     pub(crate) first: i64,
     pub(crate) count: u64,
-    /// Two failures with the same kind are one: the line without the container's ID.
+    /// Failures of the same kind are one entry: the line without the container's ID.
     kind: String,
     pub(crate) what: String,
     pub(crate) plugin: String,
@@ -51,7 +51,7 @@ pub(crate) struct UnreadSource {
     pub(crate) id: String,
 }
 
-/// How many contradictions `status` shows.
+/// Contradictions that `status` shows.
 const CONTRADICTIONS: usize = 100;
 
 /// An identity claim that the engine contradicts.
@@ -82,7 +82,7 @@ pub(crate) struct Report {
     pub(crate) missing: RefCell<BTreeMap<(&'static str, String), UnreadSource>>,
     /// The latest contradictions.
     pub(crate) contradictions: RefCell<VecDeque<Contradiction>>,
-    /// Connections of plugins, by what became of them.
+    /// Connections of plugins, by outcome.
     pub(crate) connections: ConnectionLines,
     /// Lines about requests of plugins, and about listeners.
     pub(crate) few_lines: FewLines,
@@ -110,7 +110,7 @@ impl Report {
         *self.requests.borrow_mut().entry(verb).or_default() += 1;
     }
 
-    /// Counts commands that ran without the daemon and of which nothing else is known.
+    /// Counts commands that ran without the daemon and of which no other record exists.
     pub(crate) fn count_bypassed(&self, count: u64) {
         *self.requests.borrow_mut().entry("bypassed").or_default() += count;
     }
@@ -121,7 +121,7 @@ impl Report {
         self.note_audit_failure();
     }
 
-    /// Keeps for `status` that the audit log cannot be written; its thread has logged it.
+    /// Records for `status` that the audit log cannot be written; its thread has logged it.
     pub(crate) fn note_audit_failure(&self) {
         if let Some(what) = self.audit.new_failure() {
             self.count_failure(&what, &what, "", now());
@@ -134,8 +134,8 @@ impl Report {
         self.count_failure(what, what, plugin, now());
     }
 
-    /// Keeps a refused call. The same refusal of another container is counted, not listed again: a
-    /// kubelet retries for ever, each time under a new ID.
+    /// Records a refused call. The same refusal of another container is counted, not listed again:
+    /// a kubelet retries for ever, each time under a new ID.
     pub(crate) fn note_refusal(&self, verb: &str, id: &str, error: &Error) {
         self.metrics.plugins().count_refusal(error.plugin(), verb);
         let why = error.why();
@@ -203,7 +203,7 @@ impl Report {
         self.failures.borrow().back().is_some_and(|last| last.what == what)
     }
 
-    /// A record that the disk refused: one failure, however many records are refused in a row.
+    /// Records that the disk refused a record: one failure, however many are refused in a row.
     pub(crate) fn note_unwritten(&self, id: &str, error: &Error) {
         let what = format!("the record of {id} could not be written: {error}");
         if !self.is_last_failure(&what) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Room in memory for snapshots on their way to plugins: a request is there twice until it is answered, so
+//! Memory for snapshots on their way to plugins: until its answer a request is in memory twice, so
 //! plugins that do not read it would cost some 8 MiB each.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// The requests that are on their way at once, in bytes.
+/// Bytes of the requests that are on their way at once.
 const ROOM: usize = 64 << 20;
 
-/// What counts as one, in bytes: a snapshot of a small node waits for no other.
+/// Bytes of one permit: a snapshot of a small node waits for no other.
 const UNIT: usize = 64 << 10;
 
 /// Room for snapshots. A plugin that does not answer gives its share back after its time-out.

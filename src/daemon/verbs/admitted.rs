@@ -39,15 +39,15 @@ pub(super) struct Admitted {
     pub(super) bundle: Bundle,
 }
 
-/// What the plugins' replies make of a container that is being created; nothing is written yet.
+/// The container to create, with the plugins' replies; nothing is written yet.
 pub(super) struct Adjusted {
     pub(super) merged: Merged,
     pub(super) patched: PatchedSpec,
-    /// What the names in the adjustment stand for on this host.
+    /// The resolved names of the adjustment.
     pub(super) names: Resolved,
 }
 
-/// The same, before it is known whether this node has everything for it.
+/// The container to create, before it is known whether this node has everything for it.
 struct Edited {
     adjusted: Adjusted,
     container: Option<api::Container>,
@@ -55,8 +55,8 @@ struct Edited {
 }
 
 /// Everything before the plugins are asked: describes the container, checks for the required
-/// plugins, announces the pod and records the container. If that fails, `record` is kept for
-/// `explain` with the data known by then.
+/// plugins, announces the pod and records the container. If that fails, `record` keeps the data so
+/// far for `explain`.
 pub(super) async fn admit(
     daemon: &Rc<Daemon>,
     call: &mut VerbRequest,
@@ -93,8 +93,8 @@ async fn describe_and_record(
             life::end_if_empty(daemon, &description.pod.id).await;
             return Err(missed);
         }
-        // Again: a plugin may be gone by now whose successor is not synchronized yet (D41). Not once
-        // the container is on record: the successor would know it, and be asked to create it.
+        // Again: a plugin may be gone by now before its successor is synchronized (D41). Not after
+        // the container's record: the successor would know it, and be asked to create it.
         late.extend(daemon.registry.wait_for_returning().await);
         note_late(daemon, record, late);
     }
@@ -102,7 +102,7 @@ async fn describe_and_record(
     Ok((bundle, description))
 }
 
-/// Notes the plugins that a create waited for in vain.
+/// Notes the plugins that did not connect while a create waited for them.
 fn note_late(daemon: &Daemon, record: &mut Container, late: Vec<String>) {
     let reason = "was expected to connect and did not in time";
     let late = late.into_iter().map(|plugin| Skipped { plugin, reason: reason.to_owned() });
@@ -142,10 +142,10 @@ impl Admitted {
         OsStr::new(&self.runtime)
     }
 
-    /// CreateContainer through the chain, and what the replies make of the document. From here on
-    /// plugins receive the container as that document describes it, also if it is refused for what
-    /// node or runtime lack; without one, as the engine's does. A crash loses the request anyway,
-    /// so the description is written to disk with the decision.
+    /// CreateContainer through the chain, and the replies applied to the document. From here on
+    /// plugins receive the container as that document describes it, also if node or runtime cannot
+    /// honour it; without one, as the engine's does. A crash loses the request anyway, so the
+    /// description is written to disk with the decision.
     ///
     /// # Errors
     /// Fails with the plugin that refused, the conflict between two, or the adjustment that cannot
@@ -203,7 +203,7 @@ impl Admitted {
         daemon.records.change_in_memory(key, |record| record.hidden_from = hidden_from);
         let injections =
             self.choose_injections(&notification.pod, (&rules, &ruled), writer).await?;
-        // In one step with the choice of those that are asked: one may have left since.
+        // In one step with the choice of the plugins to ask: one may have left since.
         Requirement::of_container(daemon, description).require_connected()?;
         let mut registered = daemon.registry.participants();
         registered.retain(|chained| rules.hidden_by(&chained.id(), &ruled).is_none());
@@ -284,8 +284,8 @@ struct RecordNotes<'a> {
 }
 
 impl ChainObserver for RecordNotes<'_> {
-    /// A plugin that registers now sees the container as the plugins before it made it (D15). A
-    /// crash loses the request anyway, so this is not written to disk.
+    /// A plugin that registers now sees the container with the changes so far (D15). A crash loses
+    /// the request anyway, so this is not written to disk.
     fn container_changed(&self, container: &api::Container) {
         let view = messages::so_far(container);
         self.daemon.records.change_in_memory(self.key, |record| record.message = view);

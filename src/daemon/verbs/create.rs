@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `create`, `run` and `restore`: describe the container, ask the plugins in order, merge and check
-//! their replies, then write. Nothing in the bundle changes before every plugin has agreed; after a
-//! refusal it is as the engine wrote it.
+//! their replies, then write. Nothing in the bundle changes before every plugin has agreed; a
+//! refusal leaves it unchanged.
 
 use std::rc::Rc;
 
@@ -104,8 +104,8 @@ fn has_news(record: &Container) -> bool {
         && record.gave_way.is_empty())
 }
 
-/// What `exec` carries over, unless the record's list of changes has all of it for as long as the
-/// container lives: later changes may push these out, and the list does not have the engine's user.
+/// The values that `exec` carries over, unless the record's list of changes suffices for the
+/// container's life: later changes may push these out, and the list lacks the engine's user.
 fn values_for_exec(admitted: &Admitted, changes: &[Change]) -> Option<Vec<ProcessValue>> {
     let user = admitted.engines_user();
     let groups = mark::added_groups(user, changes.iter().map(|c| (c.field.as_str(), &c.after)));

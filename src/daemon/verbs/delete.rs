@@ -15,20 +15,20 @@ use crate::daemon::shared::Daemon;
 use crate::error::Result;
 use crate::link::Proceed;
 
-/// How long a `delete` waits for plugins; they are notified of the rest afterwards.
+/// The time that a `delete` waits for plugins; they are notified of the rest afterwards.
 pub(crate) const DELETE_WAIT: Duration = Duration::from_secs(1);
 
 /// Decides a `delete`: if the container has exited, plugins are notified of that first.
 pub(crate) async fn delete(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Proceed> {
     let Some(record) = daemon.container(&call.key) else { return Ok(Proceed::default()) };
-    // If this daemon dies before the runtime has deleted, the next one sees it in the record.
+    // If this daemon dies before the runtime has deleted, the next one finds the call on record.
     let pid = call.question().pid;
     daemon.change(&call.key, |record| record.deleting = Some(pid));
     let has_exited = exit_status::has_exited(&daemon.host, &record);
     if has_exited {
         daemon.caches.exit_codes.note_monitor(&daemon.host, &record);
     }
-    // Without --force the runtime refuses to delete what runs.
+    // Without --force the runtime refuses to delete a running container.
     let is_deleted = has_exited || call.command_line.force;
     if is_deleted {
         // Before the runtime's `delete`: after it, the engine removes the bundle's folder, which must
@@ -44,7 +44,7 @@ pub(crate) async fn delete(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Pr
                 stop::stopped(&daemon, &key).await;
             }
             if ends_pod {
-                // At the latest now: what the runtime deletes is gone for plugins (D37).
+                // Last chance: a container that the runtime deletes is gone for plugins (D37).
                 stopping::stop_with_sandbox(&daemon, &record).await;
             }
             drop(active);

@@ -33,7 +33,7 @@ use crate::state::{ContainerKey, InFlight, Lifecycle, PendingUpdate};
 /// The part of config.json whose changes are applied in cgroups.
 const RESOURCES: &str = "linux.resources.";
 
-/// The pause, and the number of pauses, for which a removal waits until the exit was reported.
+/// The pause, and the number of pauses, for which a removal waits for the report of the exit.
 const ORDER_CHECK: Duration = Duration::from_millis(20);
 const ORDER_CHECKS: usize = 10;
 
@@ -51,7 +51,7 @@ pub(crate) async fn decide(
     match hook.stage {
         Stage::Prestart | Stage::CreateRuntime => create(daemon, call, hook.init).await.map(Some),
         Stage::Poststart => {
-            // One that is not known to be started is watched for its start.
+            // A container that is not known to be started is watched for its start.
             if has_turn && matches!(state_dir::waits_for_start(&daemon.host, &call.key), Ok(false))
             {
                 late_start::started(daemon, &call.key).await;

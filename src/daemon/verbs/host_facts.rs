@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Facts about the host that an adjustment needs before the pure patch: what its names stand for,
-//! whether the runtime honours it, which mounts propagate. Each is read only if the adjustment
-//! needs it, and slow reads run on another thread. It changes nothing.
+//! Facts about the host that an adjustment needs before the pure patch: its resolved names, the
+//! runtime's support, the mounts that propagate. Each is read only if the adjustment needs it, and
+//! slow reads run on another thread. It changes nothing.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -24,14 +24,14 @@ use crate::spec::patch::{
 
 use crate::daemon::shared::Daemon;
 
-/// A document above so many bytes is edited on another thread.
+/// Bytes of a document above which it is edited on another thread.
 const LARGE: usize = 256 << 10;
 
-/// With more CDI devices than this the document is edited on another thread.
+/// CDI devices above which the document is edited on another thread.
 const FEW: usize = 16;
 
-/// Resolves the adjustment's names, and checks that the runtime honours them. The second value is
-/// what this node lacks for them: the container is refused for it once it is described.
+/// Resolves the adjustment's names, and checks that the runtime honours them. The second value
+/// lists what this node lacks for them: the container is refused for it once it is described.
 pub(crate) async fn resolve_for_runtime(
     daemon: &Daemon,
     id: &str,
@@ -70,9 +70,11 @@ async fn resolve_names(
     }
     let (adjust, host) = (adjust.clone(), daemon.host.clone());
     let config = Config::clone(&daemon.config());
-    let look = tokio::task::spawn_blocking(move || resolve::resolve(&adjust, &config, &host));
-    look.await.unwrap_or_else(|_panicked| {
-        let problem = "the files of CDI devices could not be read".to_owned();
+    let folders = config.cdi_spec_dirs.iter().map(|folder| folder.display().to_string());
+    let folders = folders.collect::<Vec<_>>().join(", ");
+    let look = daemon.off_loop(&folders, move || Ok(resolve::resolve(&adjust, &config, &host)));
+    look.await.unwrap_or_else(|error| {
+        let problem = error.why();
         Err(PatchError::Invalid { field: "CdiDevices".to_owned(), problem })
     })
 }
@@ -80,7 +82,7 @@ async fn resolve_names(
 /// An edited document, and the container as that document describes it.
 pub(crate) struct Written {
     pub(crate) patched: PatchedSpec,
-    /// `None`: no plugin asked for anything, and the engine's description holds.
+    /// `None`: no plugin asked for a change, and the engine's description holds.
     pub(crate) container: Option<api::Container>,
 }
 
@@ -104,8 +106,8 @@ pub(crate) async fn patch(
     })
 }
 
-/// Plugins receive what was written, not what was asked for: names stand for more than they say,
-/// some values follow others, and lists have an order of their own.
+/// Plugins receive the written values, not the requested ones: names stand for more than they say,
+/// some values follow others, and lists are sorted in their own way.
 fn write(
     document: &[u8],
     adjust: &api::ContainerAdjustment,
@@ -156,8 +158,8 @@ pub(crate) async fn host_facts(
     }
     let host = daemon.host.clone();
     // Not on this thread: a plugin may name a file server that does not answer.
-    let look = tokio::task::spawn_blocking(move || resolve::host_facts(&sources, names, &host));
+    let places = sources.join(", ");
+    let look = daemon.off_loop(&places, move || resolve::host_facts(&sources, names, &host));
     let facts = look.await;
-    let facts = facts.map_err(|_panicked| Error::new("the host's mounts could not be read"))?;
     facts.map(|facts| HostFacts { is_cgroup_v2, runtime_annotations, ..facts })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The operator's injections for a container that is being created: which hold, which of them this
-//! node and this document can take, and what is noted of the others. They are merged by `chain`.
+//! node and this document can take, and the notes about the others. `chain` merges them.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ use crate::state::{GaveWay, Skipped, WouldInject};
 /// The injections for one container.
 #[derive(Default)]
 pub(super) struct ChosenInjections {
-    /// Those that are merged with the plugins' answers, in order.
+    /// The injections that are merged with the plugins' answers, in order.
     pub(super) enforced: Vec<Injected>,
-    /// Those in audit mode: owner, the fields that each would set by itself, and whether it would
-    /// replace what is there.
+    /// The injections in audit mode: owner, the fields that each alone would set, and whether it
+    /// would replace a value.
     audited: Vec<(String, Vec<String>, bool)>,
 }
 
@@ -33,7 +33,7 @@ impl Admitted {
     /// Chooses the injections for this container.
     ///
     /// # Errors
-    /// Fails with the first one that cannot be done and that refuses containers then.
+    /// Fails with the first injection that is impossible and refuses containers then.
     pub(super) async fn choose_injections(
         &self,
         pod: &api::PodSandbox,
@@ -59,7 +59,7 @@ impl Admitted {
         Ok(chosen)
     }
 
-    /// An injection that cannot be done refuses the container, or is left out.
+    /// Refuses the container for an impossible injection, or leaves the injection out.
     fn note_failed(&self, injection: &Injection, why: &str) -> Result<()> {
         let Self { daemon, key, .. } = self;
         let (id, why) = (&injection.id, quoted(why));
@@ -78,19 +78,18 @@ impl Admitted {
         Ok(())
     }
 
-    /// What an injection sets, once it is certain that this node and this document can take it by
-    /// itself; with the names of the fields if that had to be tried.
+    /// The values of an injection, once it is certain that this node and this document can take it
+    /// alone; with the names of the fields if that had to be tried.
     async fn prepare(
         &self,
         injection: &Arc<Injection>,
         pod: &api::PodSandbox,
         writer: ResourceWriter,
     ) -> std::result::Result<(Injected, Vec<String>), String> {
-        let prepared = if injection.section.seccomp.is_some() {
+        let prepared = if let Some(profile) = &injection.section.seccomp {
             // A file, perhaps on a disk that does not answer.
             let injection = Arc::clone(injection);
-            let read = tokio::task::spawn_blocking(move || injection.prepare()).await;
-            read.map_err(|_panicked| "its profile could not be read".to_owned())?
+            self.daemon.off_loop(&profile.display().to_string(), move || injection.prepare()).await
         } else {
             injection.prepare()
         };
@@ -141,7 +140,7 @@ impl Admitted {
         }
     }
 
-    /// Notes what became of the injections once every plugin has answered.
+    /// Notes the results of the injections once every plugin has answered.
     pub(super) fn note_injections(&self, chosen: &ChosenInjections, merged: &Merged) {
         let Self { daemon, key, .. } = self;
         let metrics = daemon.report.metrics.plugins();

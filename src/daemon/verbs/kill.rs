@@ -14,14 +14,14 @@ use crate::presence::IfThere;
 use crate::procfs;
 use crate::state::{Container, Lifecycle};
 
-/// How long a `kill` waits for plugins, so that the answer reaches a wrapper that waits a second.
+/// The time that a `kill` waits for plugins: the answer must reach a wrapper that waits a second.
 pub(crate) const KILL_WAIT: Duration = Duration::from_millis(900);
 
-/// How long it waits for exits of members that are not reported yet, and how often it looks.
+/// The time that it waits for exits of members that are not reported yet, and the interval.
 const EXITS_WAIT: Duration = Duration::from_millis(300);
 const EXITS_CHECK: Duration = Duration::from_millis(5);
 
-/// Reacts to a `kill`; there is nothing to decide.
+/// Reacts to a `kill`, which is never refused.
 pub(crate) async fn kill(daemon: &Rc<Daemon>, call: &VerbRequest) {
     let signal = argv::ending_signal(&call.command_line);
     let sandbox = daemon.container(&call.key).filter(|record| record.is_sandbox);
@@ -39,14 +39,14 @@ pub(crate) async fn kill(daemon: &Rc<Daemon>, call: &VerbRequest) {
 }
 
 /// Whether the signal will end the process. The first process of a PID namespace receives only
-/// SIGKILL and what it has a handler for.
+/// SIGKILL and signals that it handles.
 fn will_end(daemon: &Daemon, sandbox: &Container, signal: u8) -> bool {
     const KILL: u8 = 9;
     let Some(pid) = sandbox.init_pid else { return false };
     if exit_status::has_exited(&daemon.host, sandbox) {
         return true; // The pod is over, whatever this signal does.
     }
-    // What is not known to end is reported when it ends.
+    // An end that is not certain is reported when it happens.
     let dispositions = procfs::dispositions(&daemon.host, pid).or_absent().flatten();
     signal == KILL
         || dispositions.is_some_and(|process| {
@@ -54,7 +54,7 @@ fn will_end(daemon: &Daemon, sandbox: &Container, signal: u8) -> bool {
         })
 }
 
-/// The engine has ended the members before: their exits are reported first, once each is settled.
+/// Waits until the exits of members, which the engine ended before, are settled and reported.
 async fn wait_for_exits(daemon: &Daemon, pod: &str) {
     let deadline = tokio::time::Instant::now() + EXITS_WAIT;
     while has_unreported_exit(daemon, pod) && tokio::time::Instant::now() < deadline {

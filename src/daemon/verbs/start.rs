@@ -16,7 +16,7 @@ use crate::host::Point;
 use crate::link::Proceed;
 use crate::state::{InFlight, Lifecycle, START};
 
-/// How long StartContainer waits for an update of the container that is being written.
+/// The time that StartContainer waits for an update of the container that is being written.
 const WRITE_WAIT: Duration = Duration::from_secs(3);
 
 /// Decides a `start`.
@@ -29,8 +29,8 @@ pub(crate) async fn start(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Pro
     let flight = InFlight { verb: START.to_owned(), pid: call.question().pid, executed: false };
     // Not written: after a crash the runtime's state shows whether it was started.
     daemon.records.change_in_memory(&call.key, |record| record.in_flight = Some(flight));
-    // An update that began before ends first. Those that plugins request from here on wait until the
-    // container was started: after StartContainer nothing of it changes before its process runs.
+    // An earlier update ends first. Updates that plugins request from here on wait until the
+    // container was started: between StartContainer and the start of its process nothing changes.
     let lane = daemon.lane(&call.key);
     drop(tokio::time::timeout(WRITE_WAIT, lane.writing.lock()).await);
     let allowed = if record.is_sandbox {

@@ -3,8 +3,8 @@
 //! runtime gets the engine's values with all values that plugins own over them. kubelet's CPU manager
 //! repeats every cpuset every ten seconds; without this it would undo a plugin's within seconds.
 //! An engine that only repeats its values may do so because a person asked it to: plugins that own
-//! some are asked with the engine's, as an engine's own NRI asks them, and what they do not answer
-//! stays theirs.
+//! some are asked with the engine's, as an engine's own NRI asks them, and keep the values that
+//! they do not answer.
 //!
 //! A refusal changes nothing. No lock is held while plugins are asked; from their reply until the
 //! runtime has exited no other request writes this container's resources.
@@ -40,8 +40,8 @@ use crate::spec::overlay::{self, UpdateOutcome};
 use crate::spec::owned;
 use crate::state::{Change, Container, ContainerKey, PendingUpdate, RepeatedValue, Updating};
 
-/// How long an update waits for another one of the same container: less than the wrapper's time-out
-/// (D8).
+/// The time that an update waits for another one of the same container: less than the wrapper's
+/// time-out (D8).
 const WRITE_WAIT: Duration = Duration::from_secs(20);
 
 /// The plugins' replies about the updated container itself.
@@ -105,7 +105,7 @@ pub(crate) async fn update(
     Ok((proceed, Some(proposed)))
 }
 
-/// What the plugins are asked about.
+/// The subject of the request to plugins.
 enum EnginesQuestion {
     /// The engine changes these values.
     Changed(Block),
@@ -130,8 +130,8 @@ impl EnginesQuestion {
     }
 }
 
-/// The values of a request that do not come into force, because a plugin owns the field and none
-/// has answered this time.
+/// The values of a request that do not come into force, because a plugin owns the field and no
+/// plugin has answered this time.
 fn repeated(
     request: &Block,
     overlay: &Block,
@@ -169,7 +169,7 @@ fn remember(daemon: &Daemon, pid: u32, record: &Container, proposed: &ProposedUp
     if *engine == record.engine_resources && *overlay == record.overlay {
         return;
     }
-    // Without it the next daemon goes by what the files say.
+    // Without it the next daemon relies on the files' values.
     let stamp = state_dir::state_stamp(&daemon.host, &record.key).or_absent().flatten();
     let updating = Updating {
         pid,
@@ -237,7 +237,7 @@ fn own(
         EnginesQuestion::Changed(_) => {
             own.and_then(|update| update.linux.as_ref()?.resources.as_ref())
         }
-        // Alone: beside the engine's old values, a plugin's limit would not take the swap along.
+        // Alone: beside the engine's old values, a plugin's limit would leave the swap unchanged.
         EnginesQuestion::Repeated(_) => updated.answered.as_ref(),
     };
     let Some(resources) = resources else { return Ok(AnsweredUpdate::default()) };
@@ -277,8 +277,8 @@ fn merge(record: &Container, request: &Block, answer: &AnsweredUpdate) -> Result
     let strips_devices = is_crun && !answer.part.contains_key("devices");
     let engine = &record.engine_resources;
     let mut merged = overlay::merge_update(engine, &record.overlay, request, strips_devices);
-    // The engine cannot take back what its runtime's update does not apply: the plugin's value stays
-    // in force.
+    // The engine cannot take back values that its runtime's update does not apply: the plugin's
+    // stay in force.
     let unheeded = ignored(record, &record.overlay);
     overlay::put_over(&mut merged.overlay, &unheeded);
     overlay::put_over(&mut merged.to_runtime, &unheeded);

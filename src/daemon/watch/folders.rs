@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Watching folders: one inotify descriptor for all of them, for a host has few of those and many
+//! Watches folders: one inotify descriptor for all of them, since a host has few folders and many
 //! pods. A watcher receives the names that appear and vanish, and a note when the kernel dropped
 //! events. It reads no file. Reference: inotify(7).
 
@@ -20,7 +20,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::daemon::watch::pidfd;
 use crate::presence::IfThere;
 
-/// The same events for every folder: a second watch of one folder is the first one.
+/// The events of every watch: a second watch of one folder would replace the first one's.
 const WANTED: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVED_TO)
     .union(WatchFlags::CLOSE_WRITE)
@@ -65,12 +65,12 @@ pub(crate) struct WatchedFolder {
 
 impl FolderWatch {
     /// Watches a folder; `None` if it does not exist, or the kernel has no watch left: for callers
-    /// that look again, or hear of it elsewhere.
+    /// that look again, or have another source.
     pub(crate) fn watch(&self, folder: &Path) -> Option<WatchedFolder> {
         self.watch_if_there(folder).map_err(io::Error::from).or_absent().flatten()
     }
 
-    /// The same; `None` if it does not exist, an error if the kernel refuses the watch.
+    /// Watches a folder; `None` if it does not exist, an error if the kernel refuses the watch.
     pub(crate) fn watch_if_there(&self, folder: &Path) -> Result<Option<WatchedFolder>, Errno> {
         let shared = self.shared()?;
         let number = match inotify::add_watch(&shared.events, folder, WANTED) {
@@ -105,8 +105,8 @@ impl WatchedFolder {
         }
     }
 
-    /// Waits until a file appears, the kernel drops events, or the folder itself is gone: false then,
-    /// for what is at its path is not watched.
+    /// Waits until a file appears, the kernel drops events, or the folder itself is gone: false
+    /// then, for a new folder at its path is not watched.
     pub(crate) async fn next_arrival(&mut self) -> bool {
         loop {
             match self.next().await {

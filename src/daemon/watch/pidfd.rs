@@ -14,7 +14,7 @@ use tokio::io::unix::AsyncFd;
 
 pub(crate) use crate::procfs::{open, open_same, start_time};
 
-/// How often a process is checked if no event can wake the task.
+/// Interval of checks of a process if no event can wake the task.
 const UNWATCHED_CHECK: Duration = Duration::from_millis(50);
 
 /// Whether the process has exited; its parent need not have reaped it.
@@ -30,7 +30,7 @@ pub(crate) async fn ended(process: &OwnedFd) {
     }
 }
 
-/// The same for a descriptor of its own: it is not duplicated, for thousands of tasks may wait.
+/// Waits like [`ended`], without a duplicate of the descriptor: thousands of tasks may wait.
 pub(crate) async fn ended_alone(process: OwnedFd) -> OwnedFd {
     becomes_readable(process).await
 }
@@ -59,7 +59,7 @@ struct PidfdInfo {
 /// `PIDFD_INFO_EXIT`.
 const EXIT: u64 = 1 << 3;
 
-/// How a process exited, by a descriptor that was opened while it existed.
+/// Returns how a process exited, by a descriptor that was opened while it existed.
 #[expect(unsafe_code, reason = "PIDFD_GET_INFO")]
 pub(crate) fn ending(process: &OwnedFd) -> ProcessExit {
     let mut info = PidfdInfo { mask: EXIT, ..PidfdInfo::default() };
@@ -140,7 +140,7 @@ mod tests {
         }
     }
 
-    /// In a process of its own: the limit holds for the whole process.
+    /// In another process: the limit holds for the whole process.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "this test again, and a process that ends")]
     fn without_a_descriptor_left_nothing_ends_that_runs_and_nothing_spins() {

@@ -24,11 +24,11 @@ use crate::presence::{self, IfThere};
 
 const FIFO: &str = "exec.fifo";
 
-/// How often the folder is looked for. From its creation to the opening of the fifo runc needs more
+/// Interval of looks for the folder. From its creation to the opening of the fifo runc needs more
 /// than ten milliseconds.
 const FOLDER_CHECK: Duration = Duration::from_millis(2);
 
-/// The interval for changes without an event, once the folder is watched.
+/// Interval of checks without an event, once the folder is watched.
 const FALLBACK_CHECK: Duration = Duration::from_millis(50);
 
 /// A container's folder and the events seen in it.
@@ -47,8 +47,8 @@ impl StartWatch {
         Self { folder, events, is_over, has_fifo: false, was_written: false }
     }
 
-    /// Looks for the folder from now on, on a thread of its own: a daemon that is busy for those
-    /// ten milliseconds would be too late. The thread ends when it has found the folder.
+    /// Looks for the folder from now on in a thread: a daemon that is busy for those ten
+    /// milliseconds would be too late. The thread ends when it has found the folder.
     pub(crate) fn watch_in_background(&self) {
         let (folder, events) = (self.folder.clone(), Arc::clone(&self.events));
         let is_over = Arc::clone(&self.is_over);
@@ -131,7 +131,7 @@ impl Drop for StartWatch {
     }
 }
 
-/// `None` if the folder does not exist yet, or the kernel has no watch left: it is looked for again.
+/// `None` if the folder does not exist yet, or the kernel has no watch left: another look follows.
 fn watch_folder(folder: &Path) -> Option<OwnedFd> {
     presence::is_dir(folder).or_absent().filter(|is_dir| *is_dir)?;
     let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);

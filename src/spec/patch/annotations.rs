@@ -48,8 +48,8 @@ pub(super) fn patch(
     patch_map(object, &wanted, ("annotations", "Annotations"), changes)
 }
 
-/// Whether a runtime acts on the annotation. `bundle` is not among those that an operator may allow:
-/// runc reads the container's bundle from it.
+/// Whether a runtime acts on the annotation. An operator may not allow `bundle`: runc reads the
+/// container's bundle from it.
 pub(crate) fn is_acted_on(key: &str) -> bool {
     let is_it =
         |name: &&str| if name.ends_with('.') { key.starts_with(name) } else { key == *name };

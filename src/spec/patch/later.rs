@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The process that `exec` starts in a container: the engine makes its document from its own
-//! record, which does not have what plugins set at the container's creation.
+//! record, which lacks the values that plugins set at the container's creation.
 //!
 //! The rule (D36): a value that is absent, or that is the engine's own, becomes the plugin's; any
 //! other was asked for by the caller (`docker exec --env`) and stays. What a plugin removed is
@@ -75,8 +75,8 @@ fn set_member(process: &mut Object<'_>, value: &ProcessValue) -> Result<bool, Pa
     Ok(true)
 }
 
-/// Groups are added where the process runs as the engine's own user of the container, with the
-/// groups that the engine gave that one, or with none.
+/// Adds groups if the process runs as the engine's own user of the container, with the groups that
+/// the engine gave that user, or with none.
 fn add_groups(process: &mut Object<'_>, value: &ProcessValue) -> Result<bool, PatchError> {
     let Some((engine, added)) = value.groups() else { return Ok(false) };
     let user = process.object("user")?;
@@ -98,7 +98,7 @@ fn add_groups(process: &mut Object<'_>, value: &ProcessValue) -> Result<bool, Pa
     Ok(is_changed)
 }
 
-/// An ID that is absent is zero, to every runtime.
+/// An absent ID is zero for every runtime.
 fn number(id: Option<&Value>) -> u64 {
     id.and_then(Value::as_u64).unwrap_or_default()
 }

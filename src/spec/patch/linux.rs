@@ -144,7 +144,7 @@ fn patch_sysctls(
                 return Err(PatchError::invalid(nri_field, problem));
             }
             Err(problem) => problem.to_owned(),
-            // A document that speaks of no namespace at all is for the runtime to judge.
+            // The runtime judges a document that names no namespace at all.
             Ok(kind) if !namespaces.is_empty() && is_missing(kind) => {
                 format!("the container has no {kind} namespace of its own: it is the host's")
             }

@@ -2,8 +2,8 @@
 //! Propagation: a bind mount that is to propagate needs a host mount that does, and a root file
 //! system that lets it through.
 //!
-//! Each mount is judged by its own options; one says nothing about another. What the host is like
-//! comes in as text; without it the runtime has the last word. It never changes a host mount.
+//! Each mount is judged by its own options. The facts about the host come in as text; without them
+//! the runtime decides. It never changes a host mount.
 //! Reference: NRI `AdjustMounts`, but for BUG-G7; mount_namespaces(7), proc(5).
 
 use std::collections::{BTreeSet, HashMap};
@@ -15,14 +15,14 @@ use super::{Changes, PatchError, Resolved, clean, mounts, unmark};
 use crate::error::quoted;
 use crate::plugin::api;
 
-/// What the host is like, as far as the validity of an adjustment depends on it.
+/// The facts about the host on which the validity of an adjustment depends.
 #[derive(Debug, Clone, Default)]
 pub struct HostFacts {
     /// The mounts that the runtime sees. Without them nothing about the host is checked.
     pub mounts: Option<HostMounts>,
-    /// Where sources of mounts really are, for those to which links lead.
+    /// The real paths of mount sources, for those that pass through links.
     pub resolved: HashMap<String, String>,
-    /// What the names in the adjustment stand for.
+    /// The resolved names of the adjustment.
     pub names: Resolved,
     /// Whether cgroup v2 alone is in use: it lacks some settings of v1, whose value may hold anyway.
     pub is_cgroup_v2: bool,
@@ -30,14 +30,15 @@ pub struct HostFacts {
     pub runtime_annotations: BTreeSet<String>,
 }
 
-/// What a mount does with mounts beneath it.
+/// How a mount propagates mounts beneath it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Propagation {
     Shared,
     Slave,
 }
 
-/// The sources whose host mounts decide about an adjustment, those of its CDI devices included; facts are needed for these only.
+/// The sources whose host mounts decide about an adjustment, its CDI devices included; only these
+/// need facts.
 pub fn propagating_sources<'a>(
     adjustment: &'a api::ContainerAdjustment,
     names: &'a Resolved,
@@ -65,7 +66,7 @@ pub(super) fn patch(
     let linux = root.object("linux")?;
     let there = linux.value("rootfsPropagation")?;
     let there = there.as_ref().and_then(Value::as_str).unwrap_or_default();
-    // What is shared receives as well.
+    // A shared mount receives as well.
     if wanted == Propagation::Slave && ["rslave", "rshared", "shared"].contains(&there) {
         return Ok(());
     }
@@ -77,7 +78,7 @@ pub(super) fn patch(
     Ok(changes.set(linux, "rootfsPropagation", Value::from(value), names)?)
 }
 
-/// What a mount asks for; the last of its options wins, as for mount(8).
+/// The propagation a mount asks for; the last of its options wins, as for mount(8).
 fn wanted(mount: &api::Mount) -> Option<Propagation> {
     let (_, is_removal) = unmark(&mount.destination);
     let is_bind = mount.type_ == "bind"
@@ -142,7 +143,7 @@ impl HostMounts {
                     all.push(Branch::default());
                 }
             }
-            // Of several mounts at one place the last is the one that is seen.
+            // Of several mounts at one place the last one is visible.
             all[at].mount = Some((point, propagation));
         }
         Self(all)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Intel RDT: class of service, schemata, monitoring.
 //!
-//! A removal comes first and takes everything; what is set with it is all that there is then.
-//! Without one, what a plugin does not name stays. It never touches resctrl: names that would
-//! lead the runtime elsewhere in it are refused.
+//! A removal comes first and takes everything; only values set with it remain. Without one, fields
+//! that a plugin does not name stay. It never touches resctrl: names that would lead the runtime
+//! elsewhere in it are refused.
 //! Reference: NRI `AdjustRdt`, but for BUG-08; OCI `config-linux.md`, intelRdt.
 
 use oci_document::Object;
@@ -18,10 +18,10 @@ const CLOS_ID: &str = "RdtClosID";
 const SCHEMATA: &str = "RdtSchemata";
 const MONITORING: &str = "RdtEnableMonitoring";
 
-/// Directories of resctrl that are no classes.
+/// Directories of resctrl that are not classes.
 const NOT_CLASSES: [&str; 5] = [".", "..", "info", "mon_groups", "mon_data"];
 
-/// One member of the section; without a value it is to be absent.
+/// One member of the section; without a value it is removed.
 struct RdtSetting {
     key: &'static str,
     nri_field: &'static str,

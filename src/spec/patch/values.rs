@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What no runtime may be handed: values that would lead it out of the container, that it would
-//! take for something else, or that the kernel refuses with words which name no plugin.
+//! Refuses values that no runtime may get: they would lead it out of the container, mean something
+//! else to it, or make the kernel fail with an error that names no plugin.
 //!
-//! Each function says what is wrong in words for the operator. Nothing here is put right, and
-//! nothing looks at the host.
+//! Each function names the mistake for the operator. Nothing here is corrected.
 //! Reference: OCI `config-linux.md`; kernel `cgroup-v2.rst`; cpuset(7), sysctl(8).
 
 /// The kernel keeps twelve bits of a major number and twenty of a minor one.
 const LAST_MAJOR: i64 = 0xfff;
 const LAST_MINOR: i64 = 0xf_ffff;
 
-/// The permissions in a mode. A type beside them is not passed on: some runtimes merge it with
-/// that of the device, and another device would come out.
+/// The permissions in a mode. A type beside them is not passed on: some runtimes would merge it
+/// with the device's type into another device.
 pub(super) const PERMISSIONS: u32 = 0o7777;
 
 /// System V message queues, semaphores and shared memory belong to an IPC namespace.
@@ -55,7 +54,7 @@ pub(super) fn check_device_numbers(major: i64, minor: i64) -> Result<(), String>
     }
 }
 
-/// Where the container's processes are counted; `engine` is what the engine asked for.
+/// Checks the container's cgroup path; `engine` is the path that the engine asked for.
 pub(super) fn check_cgroups_path(path: &str, engine: Option<&str>) -> Result<(), &'static str> {
     if path.chars().any(char::is_control) {
         return Err("it contains a control character");
@@ -118,8 +117,8 @@ pub(super) fn namespace_of_sysctl(key: &str) -> Result<&'static str, &'static st
     }
 }
 
-/// Whether a kernel could find something of the host's under this name. Where it finds nothing, a
-/// runtime fails and no harm is done.
+/// Whether a kernel could find a setting of the host under this name. If it finds none, the runtime
+/// fails and no harm is done.
 pub(super) fn may_be_a_sysctl_of_the_host(key: &str) -> bool {
     const TREES: [&str; 12] = [
         "abi", "bus", "crypto", "debug", "dev", "fs", "kernel", "net", "sunrpc", "user", "vm",
@@ -144,8 +143,7 @@ pub(super) fn is_id_list(list: &str) -> bool {
     })
 }
 
-/// The same for a cpuset, where the kernel and runtimes let blanks, a final newline and commas too
-/// many pass.
+/// Whether it is a cpuset: the kernel and runtimes accept blanks, a final newline and extra commas.
 pub(super) fn is_cpuset(list: &str) -> bool {
     let mut parts = list.split(',').map(str::trim_ascii).filter(|part| !part.is_empty()).peekable();
     parts.peek().is_some() && parts.all(is_id_list)

@@ -258,7 +258,7 @@ impl Runtime {
     /// Resizes a pod: UpdatePodSandbox, PostUpdatePodSandbox.
     ///
     /// # Errors
-    /// Fails when there is no such pod, or a plugin refuses or does not answer.
+    /// Fails when the pod does not exist, or a plugin refuses or does not answer.
     pub async fn resize_pod(&mut self, id: &str, resources: api::LinuxResources) -> Result<()> {
         let pod = Some(self.pods.get(id).ok_or_else(|| format!("there is no pod {id}"))?.clone());
         let request = api::UpdatePodSandboxRequest {
@@ -274,7 +274,7 @@ impl Runtime {
     /// Stops a pod and removes it, with its containers.
     ///
     /// # Errors
-    /// Fails when there is no such pod, or a plugin does not answer.
+    /// Fails when the pod does not exist, or a plugin does not answer.
     pub async fn remove_pod(&mut self, id: &str) -> Result<()> {
         let pod = self.pods.get(id).ok_or_else(|| format!("there is no pod {id}"))?.clone();
         let members = self.containers.values().filter(|one| one.pod_sandbox_id == id);
@@ -336,7 +336,7 @@ impl Runtime {
     /// Starts a container: StartContainer, PostStartContainer.
     ///
     /// # Errors
-    /// Fails when there is no such container, or a plugin refuses the start or does not answer.
+    /// Fails when the container does not exist, or a plugin refuses the start or does not answer.
     pub async fn start_container(&mut self, id: &str) -> Result<()> {
         let (pod, container) = self.subject(id)?;
         let (pod, container) = (Some(pod).into(), Some(container).into());
@@ -350,7 +350,8 @@ impl Runtime {
     /// Updates the resources of a container as an engine does: UpdateContainer, PostUpdateContainer.
     ///
     /// # Errors
-    /// Fails when there is no such container, a plugin refuses or does not answer, or two plugins set the same field.
+    /// Fails when the container does not exist, a plugin refuses or does not answer, or two plugins
+    /// set the same field.
     pub async fn update(&mut self, id: &str, resources: api::LinuxResources) -> Result<Updated> {
         let (pod, container) = self.subject(id)?;
         let (pod, container) = (Some(pod), Some(container));
@@ -384,7 +385,7 @@ impl Runtime {
     /// Stops a container: StopContainer. Returns the updates of others that plugins answered with.
     ///
     /// # Errors
-    /// Fails when there is no such container, or a plugin does not answer.
+    /// Fails when the container does not exist, or a plugin does not answer.
     pub async fn stop(&mut self, id: &str) -> Result<Vec<api::ContainerUpdate>> {
         let (pod, container) = self.subject(id)?;
         let (pod, container) = (Some(pod).into(), Some(container).into());
@@ -408,7 +409,7 @@ impl Runtime {
     /// Removes a container: RemoveContainer.
     ///
     /// # Errors
-    /// Fails when there is no such container, or a plugin does not answer.
+    /// Fails when the container does not exist, or a plugin does not answer.
     pub async fn remove(&mut self, id: &str) -> Result<()> {
         let (pod, container) = self.subject(id)?;
         let (pod, container) = (Some(pod).into(), Some(container).into());
@@ -454,7 +455,7 @@ impl Runtime {
             if let Some(container) = self.containers.get_mut(&update.container_id) {
                 let linux = container.linux.mut_or_insert_default();
                 let resources = linux.resources.mut_or_insert_default();
-                // protobuf merges set fields over those that are there.
+                // protobuf's merge replaces only fields that are set.
                 let set = protobuf::Message::write_to_bytes(&*update.linux.resources);
                 let merged =
                     set.and_then(|set| protobuf::Message::merge_from_bytes(resources, &set));

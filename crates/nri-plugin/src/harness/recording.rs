@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::Runtime;
 use crate::Result;
 
-/// A request of a recording, and what the plugins together answered.
+/// A request of a recording, and the merged answers of the plugins.
 #[derive(Debug, Clone)]
 pub struct Answered {
     /// The line of the recording, from 1.

@@ -14,7 +14,7 @@ use tracing::warn;
 use crate::chain::SMALL;
 use crate::config::Config;
 use crate::describe::{Spec, in_document};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::plugin::api;
 use crate::resolve::{self, ResourceWriter};
 use crate::runtime::features::Features;

@@ -50,7 +50,7 @@ pub(crate) fn changes(
         let (before, after) = (value(before.get(key)), value(after.get(key)));
         let effect = known.map_or(Effect::Reload, |known| known.effect);
         let (key, line) = (key.clone(), key.clone());
-        (before != after).then(|| ChangedKey { key, line, before, after, effect })
+        (before != after).then_some(ChangedKey { key, line, before, after, effect })
     });
     changed.chain(sections).collect()
 }
@@ -81,7 +81,7 @@ fn changed_sections(before: &[WrittenSection], after: &[WrittenSection]) -> Vec<
         let (key, line) = (list.name.to_owned(), format!("{}: order changed", list.name));
         let (old, new) = (Some(old.join(", ")), Some(new.join(", ")));
         let effect = Effect::Reload;
-        (before != after).then(|| ChangedKey { key, line, before: old, after: new, effect })
+        (before != after).then_some(ChangedKey { key, line, before: old, after: new, effect })
     });
     gone.chain(others).chain(orders).collect()
 }

@@ -154,64 +154,48 @@ enum AdminVerb {
     Forget(forget::Forget),
 }
 
-impl AdminVerb {
+/// The needs of a verb.
+struct VerbTraits {
     /// The format that the verb's own option names; the formats of `adjust` are its own.
-    fn output(&self) -> Option<Format> {
-        match self {
-            Self::Status(plain)
-            | Self::Check(plain)
-            | Self::Reload { output: plain, .. }
-            | Self::Reexec(plain)
-            | Self::Stop(plain)
-            | Self::Restart(plain)
-            | Self::Disable(plain)
-            | Self::Enable(plain) => plain.output,
-            Self::Forget(forget) => forget.output.output,
-            Self::Top(top) => top.output.output,
-            Self::Plugins(plugins) => plugins.output.output,
-            Self::Pods(pods) => pods.output.output,
-            Self::Explain { output, .. } => output.output,
-            Self::Audit(audit) => audit.output.output,
-            Self::Policy(policy) => policy.output(),
-            Self::Install(install) => install.output(),
-            Self::Uninstall(uninstall) => uninstall.output(),
-            Self::Adjust(adjust) if adjust.wants_no_json() => Some(Format::Page),
-            Self::Adjust(_)
-            | Self::Daemon { .. }
-            | Self::Metrics
-            | Self::Replay(_)
-            | Self::Node(_)
-            | Self::Hook { .. } => None,
-        }
-    }
+    output: Option<Format>,
+    /// The line that an operator sees while the verb waits. A verb with a screen, a stream or its own
+    /// plugins has none.
+    wait: Option<&'static str>,
+    /// Whether it reads what the daemon and the engines keep.
+    is_roots: bool,
+}
 
-    /// What takes so long, where an operator may have to wait. A verb with a screen, a stream or
-    /// plugins of its own has no such line.
-    fn wait(&self) -> Option<&'static str> {
-        match self {
-            Self::Check(_) => Some("checking"),
-            Self::Install(_) => Some("registering"),
-            Self::Uninstall(_) => Some("unregistering"),
-            Self::Reload { .. } => Some("reloading the configuration"),
-            Self::Reexec(_) => Some("waiting for requests in flight"),
-            Self::Stop(_) | Self::Restart(_) => Some("stopping the daemon"),
-            Self::Audit(_) => Some("searching the audit log"),
-            Self::Status(_)
-            | Self::Metrics
-            | Self::Plugins(_)
-            | Self::Pods(_)
-            | Self::Explain { .. }
-            | Self::Policy(_)
-            | Self::Disable(_)
-            | Self::Enable(_)
-            | Self::Forget(_) => Some("waiting for the daemon"),
-            Self::Top(_)
-            | Self::Adjust(_)
-            | Self::Replay(_)
-            | Self::Daemon { .. }
-            | Self::Node(_)
-            | Self::Hook { .. } => None,
-        }
+impl AdminVerb {
+    fn traits(&self) -> VerbTraits {
+        let daemon = Some("waiting for the daemon");
+        let (output, wait, is_roots) = match self {
+            Self::Status(plain) | Self::Disable(plain) | Self::Enable(plain) => {
+                (plain.output, daemon, true)
+            }
+            Self::Check(plain) => (plain.output, Some("checking"), true),
+            Self::Reload { output, .. } => {
+                (output.output, Some("reloading the configuration"), true)
+            }
+            Self::Reexec(plain) => (plain.output, Some("waiting for requests in flight"), true),
+            Self::Stop(plain) | Self::Restart(plain) => {
+                (plain.output, Some("stopping the daemon"), true)
+            }
+            Self::Forget(forget) => (forget.output.output, daemon, true),
+            Self::Plugins(plugins) => (plugins.output.output, daemon, true),
+            Self::Pods(pods) => (pods.output.output, daemon, true),
+            Self::Explain { output, .. } => (output.output, daemon, true),
+            Self::Metrics => (None, daemon, true),
+            Self::Audit(audit) => (audit.output.output, Some("searching the audit log"), true),
+            Self::Policy(policy) => (policy.output(), daemon, policy.needs_daemon()),
+            Self::Install(how) => (how.output(), Some("registering"), !how.is_elsewhere()),
+            Self::Uninstall(how) => (how.output(), Some("unregistering"), !how.is_elsewhere()),
+            Self::Top(top) => (top.output.output, None, true),
+            Self::Daemon { .. } => (None, None, true),
+            Self::Replay(replay) => (None, None, replay.records()),
+            Self::Adjust(adjust) => (adjust.wants_no_json().then_some(Format::Page), None, false),
+            Self::Node(_) | Self::Hook { .. } => (None, None, false),
+        };
+        VerbTraits { output, wait, is_roots }
     }
 }
 
@@ -251,7 +235,7 @@ pub fn run(argv: &[OsString]) -> u8 {
 
 /// The form of the answer; `--json` with another one is a contradiction.
 fn format(arguments: &Arguments) -> clap::error::Result<Format> {
-    match (arguments.json, arguments.verb.output()) {
+    match (arguments.json, arguments.verb.traits().output) {
         (true, None | Some(Format::Json)) => Ok(Format::Json),
         (true, Some(other)) => {
             let other = if other == Format::Page { "diff or spec" } else { other.word() };
@@ -288,9 +272,9 @@ fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
     };
     let loaded = runtime::verify(loaded);
     let config = &loaded.config;
-    needs_root(&arguments.verb, config)?;
+    check_user(arguments.verb.traits().is_roots, config)?;
     refuse_missing_file(arguments, &loaded)?;
-    arguments.verb.wait().into_iter().for_each(progress::begin);
+    arguments.verb.traits().wait.into_iter().for_each(progress::begin);
     let answer = |verb: &str| ask(config, &json!({"verb": verb}));
     match &arguments.verb {
         AdminVerb::Daemon { ready_fd, state_fd, in_background, trial, probe_state: _ } => {
@@ -345,29 +329,10 @@ fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
 /// kill switch in another run directory, is worse than none. `check` shows it as a finding; the
 /// daemon and hooks refuse containers for it.
 fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
-    let goes_on = match &arguments.verb {
-        AdminVerb::Daemon { .. } | AdminVerb::Hook { .. } | AdminVerb::Check(_) => true,
-        AdminVerb::Status(_)
-        | AdminVerb::Metrics
-        | AdminVerb::Top(_)
-        | AdminVerb::Plugins(_)
-        | AdminVerb::Pods(_)
-        | AdminVerb::Explain { .. }
-        | AdminVerb::Audit(_)
-        | AdminVerb::Policy(_)
-        | AdminVerb::Adjust(_)
-        | AdminVerb::Replay(_)
-        | AdminVerb::Install(_)
-        | AdminVerb::Uninstall(_)
-        | AdminVerb::Node(_)
-        | AdminVerb::Reload { .. }
-        | AdminVerb::Reexec(_)
-        | AdminVerb::Stop(_)
-        | AdminVerb::Restart(_)
-        | AdminVerb::Disable(_)
-        | AdminVerb::Enable(_)
-        | AdminVerb::Forget(_) => false,
-    };
+    let goes_on = matches!(
+        arguments.verb,
+        AdminVerb::Daemon { .. } | AdminVerb::Hook { .. } | AdminVerb::Check(_)
+    );
     let Some(why) = loaded.unreadable.as_ref().filter(|_| !goes_on) else { return Ok(()) };
     let by = match &arguments.config {
         Some(_) => "--config".to_owned(),
@@ -377,36 +342,12 @@ fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
         .hint(format!("{by} names this file")))
 }
 
-/// What the daemon and the engines keep is root's: without it every other line would be a guess.
-fn needs_root(verb: &AdminVerb, config: &Config) -> Result<()> {
+/// Refuses a verb that needs root to another user, except to the owner of the run directory: reading
+/// the state of the daemon and the engines needs root.
+fn check_user(is_roots: bool, config: &Config) -> Result<()> {
     let user = nix::unistd::geteuid();
-    let owner = std::fs::metadata(&config.run_dir).map(|dir| dir.uid());
-    let is_enough = match verb {
-        // They touch nothing of the node, or decide for themselves.
-        AdminVerb::Adjust(_) | AdminVerb::Hook { .. } | AdminVerb::Node(_) => true,
-        AdminVerb::Policy(asked) if !asked.needs_daemon() => true,
-        AdminVerb::Replay(replay) => !replay.records(),
-        AdminVerb::Install(install) => install.is_elsewhere(),
-        AdminVerb::Uninstall(uninstall) => uninstall.is_elsewhere(),
-        AdminVerb::Daemon { .. }
-        | AdminVerb::Status(_)
-        | AdminVerb::Metrics
-        | AdminVerb::Top(_)
-        | AdminVerb::Plugins(_)
-        | AdminVerb::Pods(_)
-        | AdminVerb::Explain { .. }
-        | AdminVerb::Audit(_)
-        | AdminVerb::Policy(_)
-        | AdminVerb::Check(_)
-        | AdminVerb::Reload { .. }
-        | AdminVerb::Reexec(_)
-        | AdminVerb::Stop(_)
-        | AdminVerb::Restart(_)
-        | AdminVerb::Disable(_)
-        | AdminVerb::Enable(_)
-        | AdminVerb::Forget(_) => owner.is_ok_and(|owner| owner == user.as_raw()),
-    };
-    if user.is_root() || is_enough {
+    let is_owner = || std::fs::metadata(&config.run_dir).is_ok_and(|d| d.uid() == user.as_raw());
+    if !is_roots || user.is_root() || is_owner() {
         return Ok(());
     }
     Err(Error::new("this command must be run as root").hint("use sudo"))

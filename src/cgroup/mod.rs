@@ -77,11 +77,11 @@ pub(crate) struct Write {
     pub controller: &'static str,
     /// Name of the file.
     pub file: String,
-    /// What to write, each line by itself.
+    /// The text to write, line by line.
     pub value: String,
     /// Path of the resource, below `linux.resources`.
     pub field: String,
-    /// How to take it back: another file and value where it is not its own text before.
+    /// File and value that undo the write, unless the file's earlier text does.
     pub undo: Option<(String, String)>,
     /// Without the file the value holds anyway.
     is_optional: bool,
@@ -123,11 +123,11 @@ impl fmt::Display for Unfit {
 /// The resources around the wanted ones.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Around<'a> {
-    /// What is in force.
+    /// The resources in force.
     pub before: &'a Map<String, Value>,
-    /// What is perhaps in force instead, in part: an update that failed on its way.
+    /// A failed update, of which a part is perhaps in force.
     pub tried: Option<&'a Map<String, Value>>,
-    /// What will be, the wanted ones included.
+    /// The resources after the writes.
     pub after: &'a Map<String, Value>,
 }
 
@@ -193,6 +193,30 @@ fn write(
 impl Write {
     fn optional(self, is_optional: bool) -> Self {
         Self { is_optional, ..self }
+    }
+}
+
+/// The writes of CPUs and memory nodes.
+fn plan_cpuset(controller: &'static str, cpu: &Cpu, writes: &mut Vec<Write>) {
+    let lists = [("cpuset.cpus", &cpu.cpus, "cpu.cpus"), ("cpuset.mems", &cpu.mems, "cpu.mems")];
+    for (file, value, field) in lists.into_iter().filter(|(_, value, _)| !value.is_empty()) {
+        writes.push(write(controller, file, value, field));
+    }
+}
+
+/// The writes of huge page limits; `file` is the name of the limit's file without its page size.
+fn plan_hugepages(
+    controller: &'static str,
+    file: &str,
+    limits: &[HugepageLimit],
+    writes: &mut Vec<Write>,
+) {
+    for HugepageLimit { page_size, limit } in limits {
+        let field = format!("hugepageLimits[{page_size}]");
+        let path = format!("hugetlb.{page_size}");
+        writes.push(write(controller, format!("{path}.{file}"), limit, field.clone()));
+        let reserved = write(controller, format!("{path}.rsvd.{file}"), limit, field);
+        writes.push(reserved.optional(true));
     }
 }
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Resources as cgroup v1 takes them (and a hybrid host, where v1 has the controllers).
 //!
-//! Where two files bound each other, the order is such that the kernel takes the step between.
+//! Files that bound each other are written in an order in which the kernel takes each step.
 //! Reference: kernel `cgroup-v1/{memory,cpusets,devices,hugetlb,pids}.rst`, `sched-bwc.rst`.
 
 use super::{
     Cpu, DeviceRule, Memory, SeenFiles, Unfit, WritableResources, Write, early_or_late,
     first_number, or_max,
 };
-use super::{blkio, refused, set, write};
+use super::{blkio, plan_cpuset, plan_hugepages, refused, set, write};
 
 const LIMIT: &str = "memory.limit_in_bytes";
 const MEMSW: &str = "memory.memsw.limit_in_bytes";
@@ -19,26 +19,13 @@ pub(super) fn plan(wanted: &WritableResources, files: &SeenFiles<'_>) -> Result<
         return refused(&format!("unified[{key}]"), "cgroup v1 has no unified settings");
     }
     let mut writes = Vec::new();
-    for (file, value, field) in
-        [("cpuset.cpus", &cpu.cpus, "cpu.cpus"), ("cpuset.mems", &cpu.mems, "cpu.mems")]
-    {
-        if !value.is_empty() {
-            writes.push(write("cpuset", file, value, field));
-        }
-    }
+    plan_cpuset("cpuset", cpu, &mut writes);
     plan_memory(memory, files, &mut writes)?;
     plan_cpu(cpu, files, &mut writes);
     if let Some(limit) = set(pids.limit) {
         writes.push(write("pids", "pids.max", or_max(limit), "pids.limit"));
     }
-    for hugepages in hugepages {
-        let (size, limit) = (&hugepages.page_size, hugepages.limit);
-        let field = format!("hugepageLimits[{size}]");
-        let file = format!("hugetlb.{size}.limit_in_bytes");
-        writes.push(write("hugetlb", file, limit, field.clone()));
-        let file = format!("hugetlb.{size}.rsvd.limit_in_bytes");
-        writes.push(write("hugetlb", file, limit, field).optional(true));
-    }
+    plan_hugepages("hugetlb", "limit_in_bytes", hugepages, &mut writes);
     plan_devices(devices, files, &mut writes)?;
     blkio::plan_v1(block_io, files, &mut writes);
     Ok(writes)

@@ -8,7 +8,7 @@ use super::{
     Around, Cpu, Memory, SeenFiles, Unfit, WritableResources, Write, early_or_late, first_number,
     formulas, number,
 };
-use super::{blkio, or_max, refused, set, write};
+use super::{blkio, or_max, plan_cpuset, plan_hugepages, refused, set, write};
 
 const PERIOD: i64 = 100_000;
 
@@ -28,19 +28,8 @@ pub(super) fn plan(
     plan_memory(memory, around, &mut writes)?;
     blkio::plan_v2(block_io, files, &mut writes)?;
     plan_cpu(cpu, around, files, &mut writes)?;
-    for (file, value, field) in
-        [("cpuset.cpus", &cpu.cpus, "cpu.cpus"), ("cpuset.mems", &cpu.mems, "cpu.mems")]
-    {
-        if !value.is_empty() {
-            writes.push(write("", file, value, field));
-        }
-    }
-    for hugepages in hugepages {
-        let (size, limit) = (&hugepages.page_size, hugepages.limit);
-        let field = format!("hugepageLimits[{size}]");
-        writes.push(write("", format!("hugetlb.{size}.max"), limit, field.clone()));
-        writes.push(write("", format!("hugetlb.{size}.rsvd.max"), limit, field).optional(true));
-    }
+    plan_cpuset("", cpu, &mut writes);
+    plan_hugepages("", "max", hugepages, &mut writes);
     for (key, value) in unified {
         let field = format!("unified[{key}]");
         // The caller has checked the keys; a path must not get out of the folder all the same.
@@ -77,7 +66,7 @@ fn plan_memory(memory: &Memory, around: Around<'_>, writes: &mut Vec<Write>) -> 
     let limit = set(*limit);
     let in_all = limit.or_else(|| number(around.after, "memory", "limit"));
     if let Some(swap) = swap_max(in_all, set(*swap), limit == Some(-1))? {
-        // Without swap there is no file; none, or as much as one likes, holds anyway.
+        // A kernel without swap has no such file, and then neither zero nor "max" needs one.
         let is_optional = swap <= 0;
         let swap = write("", "memory.swap.max", or_max(swap), "memory.swap");
         writes.push(swap.optional(is_optional));

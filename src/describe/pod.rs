@@ -5,9 +5,8 @@
 use crate::engine::{Facts, PodDocument, cgroup_parent};
 use crate::plugin::api;
 
-use super::container::namespace;
 use super::resources::from_cri;
-use super::view::Spec;
+use super::view::{Shown, Spec};
 
 /// Describes a pod; `own` is the document of the container at hand (the infrastructure
 /// container's, or a member's).
@@ -41,13 +40,12 @@ fn linux(facts: &Facts, spec: Option<&Spec>, own: &Spec) -> api::LinuxPodSandbox
     // A member's cgroup lies beside the infrastructure container's.
     let beside = spec.unwrap_or(own).linux.cgroups_path.as_str();
     let parent = told.cgroup_parent.clone();
-    let namespaces = spec.map(|spec| spec.linux.namespaces.as_slice()).unwrap_or_default();
     api::LinuxPodSandbox {
         pod_overhead: told.overhead.as_ref().map(from_cri).into(),
         pod_resources: told.resources.as_ref().map(from_cri).into(),
         cgroup_parent: parent.unwrap_or_else(|| cgroup_parent(beside)),
         cgroups_path,
-        namespaces: namespaces.iter().map(namespace).collect(),
+        namespaces: spec.map(|spec| spec.linux.namespaces.shown()).unwrap_or_default(),
         resources: Some(spec.map(super::resources).unwrap_or_default()).into(),
         special_fields: Default::default(),
     }

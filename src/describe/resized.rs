@@ -19,7 +19,7 @@ pub(crate) const V1: [(&str, &str); 4] = [
     ("memory", "memory.limit_in_bytes"),
 ];
 
-/// The same on v2.
+/// The files that kubelet writes of a pod on v2.
 pub(crate) const V2: [(&str, &str); 3] = [("", "cpu.max"), ("", "cpu.weight"), ("", "memory.max")];
 
 /// v1 says "no limit" by a number beyond any memory.
@@ -53,8 +53,8 @@ pub(crate) fn resized(
                 let of_overhead = overhead.cpu.quota.as_ref().map_or(0, |quota| quota.value);
                 (without(quota, of_overhead), period)
             });
-            cpu.quota = now.map(|(quota, _)| signed(quota)).into();
-            cpu.period = now.map(|(_, period)| unsigned(period)).into();
+            cpu.quota = now.map(|(quota, _)| quota.into()).into();
+            cpu.period = now.map(|(_, period)| period.into()).into();
         }
         if shares {
             let of_overhead = overhead.cpu.shares.as_ref().map_or(0, |shares| shares.value);
@@ -62,7 +62,7 @@ pub(crate) fn resized(
                 0 => shares,
                 rest => rest,
             };
-            cpu.shares = shares_of(now).map(rest).map(unsigned).into();
+            cpu.shares = shares_of(now).map(rest).map(Into::into).into();
         }
         resources.cpu = (cpu != api::LinuxCPU::default()).then_some(cpu).into();
     }
@@ -70,13 +70,13 @@ pub(crate) fn resized(
         let mut kept = resources.memory.take().unwrap_or_default();
         let of_overhead = overhead.memory.limit.as_ref().map_or(0, |limit| limit.value);
         let limit = memory_limit(now).map(|limit| without(limit, of_overhead));
-        kept.limit = limit.map(signed).into();
+        kept.limit = limit.map(Into::into).into();
         resources.memory = (kept != api::LinuxMemory::default()).then_some(kept).into();
     }
     Some(resources)
 }
 
-/// A limit without the overhead; an overhead that is no less says nothing about it.
+/// Subtracts the overhead from a limit, unless the overhead is not less.
 fn without(limit: i64, overhead: i64) -> i64 {
     if (1..limit).contains(&overhead) { limit - overhead } else { limit }
 }
@@ -105,14 +105,6 @@ fn memory_limit(limits: &PodLimits) -> Option<i64> {
     limit.filter(|limit| (1..NO_MEMORY_LIMIT).contains(limit))
 }
 
-fn signed(value: i64) -> api::OptionalInt64 {
-    api::OptionalInt64 { value, ..api::OptionalInt64::default() }
-}
-
-fn unsigned(value: u64) -> api::OptionalUInt64 {
-    api::OptionalUInt64 { value, ..api::OptionalUInt64::default() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,8 +117,8 @@ mod tests {
     fn pod(shares: u64, memory: i64) -> api::PodSandbox {
         let mut pod = api::PodSandbox::default();
         let resources = pod.linux.mut_or_insert_default().pod_resources.mut_or_insert_default();
-        resources.cpu.mut_or_insert_default().shares = Some(unsigned(shares)).into();
-        resources.memory.mut_or_insert_default().limit = Some(signed(memory)).into();
+        resources.cpu.mut_or_insert_default().shares = Some(shares.into()).into();
+        resources.memory.mut_or_insert_default().limit = Some(memory.into()).into();
         pod
     }
 
@@ -183,9 +175,9 @@ mod tests {
     fn the_overhead_is_told_apart() {
         let mut pod = pod(2, 5);
         let overhead = pod.linux.mut_or_insert_default().pod_overhead.mut_or_insert_default();
-        overhead.cpu.mut_or_insert_default().quota = Some(signed(5000)).into();
-        overhead.cpu.mut_or_insert_default().shares = Some(unsigned(100)).into();
-        overhead.memory.mut_or_insert_default().limit = Some(signed(1 << 20)).into();
+        overhead.cpu.mut_or_insert_default().quota = Some(5000_i64.into()).into();
+        overhead.cpu.mut_or_insert_default().shares = Some(100_u64.into()).into();
+        overhead.memory.mut_or_insert_default().limit = Some((1_i64 << 20).into()).into();
         let told = resized(&pod, &PodLimits::new(), &limits(&V2)).unwrap();
         assert_eq!((told.cpu.quota.value, told.cpu.shares.value), (15_000, 400));
         assert_eq!(told.memory.limit.value, 63 << 20);

@@ -1,32 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-//! OCI resources to NRI resources, for containers and for `update` requests. Absent stays absent
-//! (the reference turns an absent pids limit into 0, which runc takes for 1). blockio and rdt
-//! classes are not OCI resources: their names come from elsewhere, if at all.
+//! Converts OCI resources to NRI resources, for containers and for `update` requests. Absent stays
+//! absent (the reference turns an absent pids limit into 0, which runc takes for 1). OCI resources
+//! have no names of blockio and rdt classes.
 
+use nri_adaptation::{NriField, SCALARS};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::plugin::api;
 
-/// The resources of a document.
+/// Returns the resources of a document.
 pub(crate) fn resources(spec: &super::Spec) -> api::LinuxResources {
     from_json(&spec.linux.resources)
 }
 
-/// OCI LinuxResources as NRI shows them; what has an odd type is left out.
+/// Converts OCI LinuxResources; leaves out values of another type.
 pub fn from_json(block: &Map<String, Value>) -> api::LinuxResources {
     let section = |name: &str| block.get(name).and_then(Value::as_object);
-    api::LinuxResources {
-        memory: section("memory").map(memory).into(),
-        cpu: section("cpu").map(cpu).into(),
+    let mut resources = api::LinuxResources {
+        memory: section("memory").map(|_| api::LinuxMemory::default()).into(),
+        cpu: section("cpu").map(|_| api::LinuxCPU::default()).into(),
         hugepage_limits: list(block, "hugepageLimits").filter_map(hugepages).collect(),
         blockio_class: None.into(),
         rdt_class: None.into(),
         unified: section("unified").map(texts).unwrap_or_default(),
         devices: list(block, "devices").filter_map(rule).collect(),
-        pids: section("pids").and_then(pids).into(),
+        pids: None.into(),
         special_fields: Default::default(),
+    };
+    for scalar in &SCALARS {
+        if let Some(value) = section(scalar.section).and_then(|section| section.get(scalar.key)) {
+            scalar.set(&mut resources, value);
+        }
     }
+    resources
 }
 
 fn list<'b>(block: &'b Map<String, Value>, name: &str) -> impl Iterator<Item = &'b Value> {
@@ -36,45 +43,6 @@ fn list<'b>(block: &'b Map<String, Value>, name: &str) -> impl Iterator<Item = &
 fn texts(map: &Map<String, Value>) -> std::collections::HashMap<String, String> {
     let pair = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
     map.iter().filter_map(pair).collect()
-}
-
-macro_rules! optional {
-    ($kind:ident, $value:expr) => {
-        $value.map(|value| api::$kind { value, ..api::$kind::default() }).into()
-    };
-}
-
-fn memory(section: &Map<String, Value>) -> api::LinuxMemory {
-    let signed = |name: &str| section.get(name).and_then(Value::as_i64);
-    let truth = |name: &str| section.get(name).and_then(Value::as_bool);
-    api::LinuxMemory {
-        limit: optional!(OptionalInt64, signed("limit")),
-        reservation: optional!(OptionalInt64, signed("reservation")),
-        swap: optional!(OptionalInt64, signed("swap")),
-        kernel: optional!(OptionalInt64, signed("kernel")),
-        kernel_tcp: optional!(OptionalInt64, signed("kernelTCP")),
-        swappiness: optional!(OptionalUInt64, section.get("swappiness").and_then(Value::as_u64)),
-        disable_oom_killer: optional!(OptionalBool, truth("disableOOMKiller")),
-        use_hierarchy: optional!(OptionalBool, truth("useHierarchy")),
-        special_fields: Default::default(),
-    }
-}
-
-fn cpu(section: &Map<String, Value>) -> api::LinuxCPU {
-    let signed = |name: &str| section.get(name).and_then(Value::as_i64);
-    let unsigned = |name: &str| section.get(name).and_then(Value::as_u64);
-    let text =
-        |name: &str| section.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-    api::LinuxCPU {
-        shares: optional!(OptionalUInt64, unsigned("shares")),
-        quota: optional!(OptionalInt64, signed("quota")),
-        period: optional!(OptionalUInt64, unsigned("period")),
-        realtime_runtime: optional!(OptionalInt64, signed("realtimeRuntime")),
-        realtime_period: optional!(OptionalUInt64, unsigned("realtimePeriod")),
-        cpus: text("cpus"),
-        mems: text("mems"),
-        special_fields: Default::default(),
-    }
 }
 
 #[derive(Deserialize)]
@@ -109,49 +77,45 @@ fn rule(value: &Value) -> Option<api::LinuxDeviceCgroup> {
     Some(api::LinuxDeviceCgroup {
         allow,
         type_: kind.unwrap_or_default(),
-        major: optional!(OptionalInt64, major),
-        minor: optional!(OptionalInt64, minor),
+        major: major.map(Into::into).into(),
+        minor: minor.map(Into::into).into(),
         access: access.unwrap_or_default(),
         special_fields: Default::default(),
     })
 }
 
-fn pids(section: &Map<String, Value>) -> Option<api::LinuxPids> {
-    let limit = section.get("limit").and_then(Value::as_i64)?;
-    Some(api::LinuxPids { limit, special_fields: Default::default() })
-}
+/// The CRI's name of each scalar that it has.
+const CRI_NAMES: [(&str, NriField); 7] = [
+    ("cpu_shares", NriField::CPUShares),
+    ("cpu_quota", NriField::CPUQuota),
+    ("cpu_period", NriField::CPUPeriod),
+    ("cpuset_cpus", NriField::CPUSetCPUs),
+    ("cpuset_mems", NriField::CPUSetMems),
+    ("memory_limit_in_bytes", NriField::MemLimit),
+    ("memory_swap_limit_in_bytes", NriField::MemSwapLimit),
+];
 
-/// The CRI's LinuxContainerResources as engines keep it in JSON: what is 0 there was not set and
-/// is not written.
+/// Converts the CRI's LinuxContainerResources as engines keep it in JSON, where zero stands for
+/// absent.
 pub(super) fn from_cri(block: &Map<String, Value>) -> api::LinuxResources {
-    let signed = |name: &str| block.get(name).and_then(Value::as_i64).filter(|value| *value != 0);
-    let unsigned = |name: &str| signed(name).and_then(|value| u64::try_from(value).ok());
-    let text = |name: &str| block.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let cpu = api::LinuxCPU {
-        shares: optional!(OptionalUInt64, unsigned("cpu_shares")),
-        quota: optional!(OptionalInt64, signed("cpu_quota")),
-        period: optional!(OptionalUInt64, unsigned("cpu_period")),
-        cpus: text("cpuset_cpus"),
-        mems: text("cpuset_mems"),
-        ..api::LinuxCPU::default()
-    };
-    let memory = api::LinuxMemory {
-        limit: optional!(OptionalInt64, signed("memory_limit_in_bytes")),
-        swap: optional!(OptionalInt64, signed("memory_swap_limit_in_bytes")),
-        ..api::LinuxMemory::default()
-    };
     let pages = list(block, "hugepage_limits").filter_map(|page| {
         let page_size = page.get("page_size")?.as_str()?.to_owned();
         let limit = page.get("limit").and_then(Value::as_u64).unwrap_or(0);
         Some(api::HugepageLimit { page_size, limit, special_fields: Default::default() })
     });
-    api::LinuxResources {
-        memory: (memory != api::LinuxMemory::default()).then_some(memory).into(),
-        cpu: (cpu != api::LinuxCPU::default()).then_some(cpu).into(),
+    let mut resources = api::LinuxResources {
         hugepage_limits: pages.collect(),
         unified: block.get("unified").and_then(Value::as_object).map(texts).unwrap_or_default(),
         ..api::LinuxResources::default()
+    };
+    for (name, field) in CRI_NAMES {
+        let value = block.get(name).filter(|value| value.as_i64() != Some(0));
+        let scalar = SCALARS.iter().find(|scalar| scalar.field == field);
+        if let (Some(value), Some(scalar)) = (value, scalar) {
+            scalar.set(&mut resources, value);
+        }
     }
+    resources
 }
 
 #[cfg(test)]

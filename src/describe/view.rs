@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The part of config.json that NRI shows (OCI runtime-spec 1.3). Absent and
-//! null are the same; unknown keys are ignored; enumerations stay text.
+//! The part of config.json that NRI shows (OCI runtime-spec 1.3), and the messages that it becomes.
+//! `null` stands for absent; unknown keys are ignored; enumerations stay text.
 
 use std::collections::BTreeMap;
 
 use oci_document::odd_document;
+use protobuf::{EnumFull, EnumOrUnknown, MessageField};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use crate::engine::Document;
 use crate::error::{Error, Result, quoted};
+use crate::plugin::api;
 
 fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
@@ -17,6 +19,8 @@ fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
+/// A part of the document. One that names a message becomes it member by member, in full: a new member
+/// of the message breaks the build.
 macro_rules! view {
     ($name:ident { $($field:ident $(= $key:literal)? : $type:ty),* $(,)? }) => {
         #[derive(Debug, Clone, Default, Deserialize)]
@@ -26,6 +30,56 @@ macro_rules! view {
             pub(super) $field: $type,)*
         }
     };
+    ($name:ident => $message:ident { $($field:ident $(= $key:literal)? : $type:ty),* $(,)? }) => {
+        view!($name { $($field $(= $key)? : $type),* });
+
+        impl Shown<api::$message> for $name {
+            fn shown(&self) -> api::$message {
+                api::$message {
+                    $($field: self.$field.shown(),)*
+                    special_fields: Default::default(),
+                }
+            }
+        }
+    };
+}
+
+/// A value of the document that becomes one of a message.
+pub(super) trait Shown<T> {
+    /// Returns the message's value.
+    fn shown(&self) -> T;
+}
+
+macro_rules! shown_as_they_are {
+    ($($type:ty),*) => {$(
+        impl Shown<$type> for $type {
+            fn shown(&self) -> $type {
+                self.clone()
+            }
+        }
+    )*};
+}
+
+shown_as_they_are!(String, bool, i32, i64, u32, u64);
+
+impl<V: Shown<M>, M> Shown<Vec<M>> for Vec<V> {
+    fn shown(&self) -> Vec<M> {
+        self.iter().map(Shown::shown).collect()
+    }
+}
+
+impl<V: Clone, M: From<V>> Shown<MessageField<M>> for Option<V> {
+    fn shown(&self) -> MessageField<M> {
+        self.clone().map(M::from).into()
+    }
+}
+
+/// An enumeration by its name; unknown names are 0.
+impl<E: EnumFull> Shown<EnumOrUnknown<E>> for String {
+    fn shown(&self) -> EnumOrUnknown<E> {
+        let value = E::enum_descriptor().value_by_name(self).map_or(0, |value| value.value());
+        EnumOrUnknown::from_i32(value)
+    }
 }
 
 /// A config.json.
@@ -58,7 +112,7 @@ impl Spec {
             Ok(None) => serde_json::from_slice(bytes).map_err(|error| unread(&error)),
             Ok(Some(document)) => serde_json::from_value(document).map_err(|error| {
                 let error = error.to_string();
-                // A value has no place any more; the text has, unless it is odd elsewhere too.
+                // Only the text has line numbers, unless it is odd elsewhere too.
                 let placed = serde_json::from_slice::<Self>(bytes).err().map(|e| e.to_string());
                 let placed = placed.filter(|placed| placed.starts_with(&format!("{error} at ")));
                 unread(&placed.unwrap_or(error))
@@ -77,7 +131,7 @@ impl Spec {
             root_path: &self.root.path,
             cgroups_path: &self.linux.cgroups_path,
             mounts: mounts.map(|mount| (&*mount.destination, &*mount.source)).collect(),
-            namespaces: namespaces.map(|space| (&*space.kind, &*space.path)).collect(),
+            namespaces: namespaces.map(|space| (&*space.type_, &*space.path)).collect(),
             clos: self.linux.rdt.as_ref().map(|rdt| &*rdt.clos_id),
             limits_block_io: block_io.is_some_and(|block| !block.is_empty()),
             has_seccomp: self.linux.seccomp.is_some(),
@@ -91,10 +145,10 @@ impl Spec {
 }
 
 view!(RootFs { path: String });
-view!(User { uid: u32, gid: u32, additional_gids = "additionalGids": Vec<u32>, });
-view!(Rlimit { kind = "type": String, hard: u64, soft: u64, });
-view!(IoPriority { class: String, priority: i32 });
-view!(Scheduler {
+view!(User => User { uid: u32, gid: u32, additional_gids = "additionalGids": Vec<u32>, });
+view!(Rlimit => POSIXRlimit { type_ = "type": String, hard: u64, soft: u64, });
+view!(IoPriority => LinuxIOPriority { class: String, priority: i32 });
+view!(Scheduler => LinuxScheduler {
     policy: String,
     nice: i32,
     priority: i32,
@@ -112,19 +166,19 @@ view!(Process {
     io_priority = "ioPriority": Option<IoPriority>,
     scheduler: Option<Scheduler>,
 });
-view!(Mount {
+view!(Mount => Mount {
     destination: String,
-    kind = "type": String,
+    type_ = "type": String,
     source: String,
     options: Vec<String>,
 });
-view!(Hook {
+view!(Hook => Hook {
     path: String,
     args: Vec<String>,
     env: Vec<String>,
     timeout: Option<i64>,
 });
-view!(Hooks {
+view!(Hooks => Hooks {
     prestart: Vec<Hook>,
     create_runtime = "createRuntime": Vec<Hook>,
     create_container = "createContainer": Vec<Hook>,
@@ -132,35 +186,35 @@ view!(Hooks {
     poststart: Vec<Hook>,
     poststop: Vec<Hook>,
 });
-view!(Namespace { kind = "type": String, path: String, });
-view!(Device {
+view!(Namespace => LinuxNamespace { type_ = "type": String, path: String, });
+view!(Device => LinuxDevice {
     path: String,
-    kind = "type": String,
+    type_ = "type": String,
     major: i64,
     minor: i64,
     file_mode = "fileMode": Option<u32>,
     uid: Option<u32>,
     gid: Option<u32>,
 });
-view!(NetDevice { name: String });
+view!(NetDevice => LinuxNetDevice { name: String });
 view!(Rdt {
     clos_id = "closID": String,
     schemata: Vec<String>,
     enable_monitoring = "enableMonitoring": bool,
 });
-view!(SyscallArg {
+view!(SyscallArg => LinuxSeccompArg {
     index: u32,
     value: u64,
     value_two = "valueTwo": u64,
     op: String,
 });
-view!(Syscall {
+view!(Syscall => LinuxSyscall {
     names: Vec<String>,
     action: String,
     errno_ret = "errnoRet": Option<u32>,
     args: Vec<SyscallArg>,
 });
-view!(Seccomp {
+view!(Seccomp => LinuxSeccomp {
     default_action = "defaultAction": String,
     default_errno = "defaultErrnoRet": Option<u32>,
     architectures: Vec<String>,

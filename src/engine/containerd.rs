@@ -8,17 +8,17 @@ use serde_json::Value;
 
 use super::identity::{Claims, Field, Source};
 use super::{
-    CallerInfo, DetectedEngine, Document, Facts, FetchedFacts, Image, Role, SeccompProfile,
+    CallerInfo, DetectedEngine, Document, Facts, FetchedFacts, Image, Role, SeccompProfile, Seen,
     StoreQuery, Wanted, cri, digest, text, texts,
 };
 
 const SANDBOX: &str = "io.cri-containerd.sandbox.metadata";
 const CONTAINER: &str = "io.cri-containerd.container.metadata";
 const KIND: &str = "io.cri-containerd.kind";
-/// Where its CRI plugin keeps containers.
+/// Namespace of its CRI plugin's containers.
 pub(super) const CRI_NAMESPACE: &str = "k8s.io";
 const DEFAULT_SOCKET: &str = "/run/containerd/containerd.sock";
-/// Where the containerds of k3s and RKE2, k0s and MicroK8s keep what lives, and where they answer.
+/// State directories and sockets of the containerds of k3s and RKE2, k0s and MicroK8s.
 const DISTRIBUTIONS: [(&str, &str); 3] = [
     ("/run/k3s/containerd", "/run/k3s/containerd/containerd.sock"),
     ("/run/k0s/containerd", "/run/k0s/containerd.sock"),
@@ -36,8 +36,8 @@ pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     wanted
 }
 
-/// Where containerd listens and under which namespace the container is kept; the shim's command
-/// line says both, newer shims pass the socket in a variable too.
+/// Finds containerd's socket and the container's namespace: the shim's command line has both, newer
+/// shims pass the socket in a variable too.
 pub(super) fn query(call: &CallerInfo<'_>, ids: Vec<String>) -> Option<StoreQuery> {
     let namespace = namespace(call.bundle)?.to_owned();
     let ttrpc = call.variable("TTRPC_ADDRESS").and_then(|path| path.strip_suffix(".ttrpc"));
@@ -51,9 +51,13 @@ pub(super) fn query(call: &CallerInfo<'_>, ids: Vec<String>) -> Option<StoreQuer
     Some(StoreQuery { socket, namespace, ids, with_images: false })
 }
 
-/// Where the containerd answers that keeps this bundle, unless it was told otherwise.
+/// Returns the socket of the containerd that keeps this bundle, unless it was told otherwise.
 fn usual_socket(bundle: &str) -> &'static str {
-    let state = bundle.split_once("/io.containerd.runtime.v2.task/").map_or("", |(state, _)| state);
+    socket_of(bundle.split_once("/io.containerd.runtime.v2.task/").map_or("", |(state, _)| state))
+}
+
+/// Returns the socket of the containerd with this state directory, by the habits of distributions.
+pub(crate) fn socket_of(state: &str) -> &'static str {
     let its = DISTRIBUTIONS.iter().find(|(folder, _)| *folder == state);
     its.map_or(DEFAULT_SOCKET, |(_, socket)| socket)
 }
@@ -78,14 +82,10 @@ pub(super) fn option(words: &[Vec<u8>], name: &str) -> Option<String> {
     String::from_utf8(words.get(at + 1)?.clone()).ok()
 }
 
-pub(super) fn facts(
-    engine: DetectedEngine,
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-) -> Facts {
-    let claims = claims_of_records(&engine, call, document, found);
-    let mut facts = cri::facts_beside(claims, engine, call, document, found);
+pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
+    let Seen { call, document: _, found } = seen;
+    let claims = claims_of_records(&engine, seen);
+    let mut facts = cri::facts_beside(claims, engine, seen);
     let kind = |kind: &str| (KIND.to_owned(), kind.to_owned());
     facts.pod.labels.extend([kind("sandbox")]);
     facts.container.labels.extend([kind("container")]);
@@ -112,13 +112,9 @@ pub(super) fn facts(
     facts
 }
 
-/// Who it is by containerd's own records, which no pod's author writes.
-fn claims_of_records(
-    engine: &DetectedEngine,
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-) -> Claims {
+/// Reads the identity from containerd's records, which no pod's author writes.
+fn claims_of_records(engine: &DetectedEngine, seen: Seen<'_>) -> Claims {
+    let Seen { call, document, found } = seen;
     let mut claims = Claims::new(engine.kind);
     let own = found.records.get(call.id);
     let mut pod_id = cri::pod_id(call, document);

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use super::identity::{Claims, Field, Source, Writer};
 use super::{
-    CallerInfo, ContainerFacts, DetectedEngine, Document, EngineKind, Facts, FetchedFacts, Image,
-    PodDocument, PodFacts, Role, Wanted, is_id, pod_cgroup,
+    CallerInfo, ContainerFacts, DetectedEngine, Document, EngineKind, Facts, Image, PodDocument,
+    PodFacts, Role, Seen, Wanted, is_id, pod_cgroup,
 };
 
 /// `sandbox` or `container`.
@@ -49,24 +49,14 @@ pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
 }
 
 /// What the annotations say, and the sandbox's document.
-pub(super) fn facts(
-    engine: DetectedEngine,
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-) -> Facts {
+pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     let claims = Claims::new(engine.kind);
-    facts_beside(claims, engine, call, document, found)
+    facts_beside(claims, engine, seen)
 }
 
 /// The same, beside what stronger sources claim.
-pub(super) fn facts_beside(
-    mut claims: Claims,
-    engine: DetectedEngine,
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-) -> Facts {
+pub(super) fn facts_beside(mut claims: Claims, engine: DetectedEngine, seen: Seen<'_>) -> Facts {
+    let Seen { call, document, found } = seen;
     let mut contradictions = engine.contradictions().to_vec();
     let role = role(&mut claims, &engine, call, document, &mut contradictions);
     let is_sandbox = role == Role::Sandbox;

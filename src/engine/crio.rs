@@ -14,7 +14,8 @@ use serde_json::{Map, Value};
 use super::identity::{Claims, Field, Source, Writer, contradiction};
 use super::{
     CallerInfo, ContainerFacts, DetectedEngine, Document, Facts, FetchedFacts, Image, PodDocument,
-    PodFacts, Role, SeccompProfile, Wanted, conmon, cri, digest, pod_cgroup, storage, text, texts,
+    PodFacts, Role, SeccompProfile, Seen, Wanted, conmon, cri, digest, pod_cgroup, storage, text,
+    texts,
 };
 
 /// `cri-o`, or `libpod` for Podman.
@@ -78,15 +79,11 @@ pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     Wanted { files, store: None }
 }
 
-pub(super) fn facts(
-    engine: DetectedEngine,
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-) -> Facts {
+pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
+    let Seen { call, document, found } = seen;
     let keys = CrioKeys(document.annotations);
     let mut contradictions = engine.contradictions().to_vec();
-    let identity = identify(call, document, found, &mut contradictions);
+    let identity = identify(seen, &mut contradictions);
     let is_sandbox = identity.role == Role::Sandbox;
     let mut pod = PodFacts {
         id: identity.pod_id,
@@ -160,12 +157,8 @@ const SANDBOX: &str = "sandbox";
 const CONTAINER: &str = "container";
 
 /// Who it is, by the storage's record, conmon's arguments, the cgroup, and annotations at last.
-fn identify(
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-    contradictions: &mut Vec<String>,
-) -> Identity {
+fn identify(seen: Seen<'_>, contradictions: &mut Vec<String>) -> Identity {
+    let Seen { call, document, found } = seen;
     let keys = CrioKeys(document.annotations);
     let mut claims = Claims::new(super::EngineKind::Crio);
     let is_told_by_record = of_record(&mut claims, call, found);

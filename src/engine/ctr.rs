@@ -4,10 +4,7 @@
 //! record. So keys of our own count as annotations only. The container is its own pod.
 
 use super::identity::{Claims, Field, Source};
-use super::{
-    CallerInfo, DetectedEngine, Document, EngineKind, Facts, FetchedFacts, Image, Wanted,
-    containerd, own,
-};
+use super::{CallerInfo, DetectedEngine, EngineKind, Facts, Image, Seen, Wanted, containerd, own};
 
 /// Written by nerdctl alone.
 pub(super) const NERDCTL_NAMESPACE: &str = "nerdctl/namespace";
@@ -21,12 +18,8 @@ pub(super) fn wanted(call: &CallerInfo<'_>) -> Wanted {
     Wanted { files: Vec::new(), store }
 }
 
-pub(super) fn facts(
-    engine: DetectedEngine,
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-) -> Facts {
+pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
+    let Seen { call, document, found } = seen;
     let is_nerdctl = engine.kind == EngineKind::Nerdctl;
     let mut facts = Facts::alone(engine, call);
     facts.pod.annotations = document.annotations.clone();

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::image::ImageWords;
 use super::{
     CallerInfo, DetectedEngine, Dockerd, Document, Facts, FetchedFacts, Image, SeccompProfile,
-    Wanted, digest, dockerd, image, is_id, own, text, texts,
+    Seen, Wanted, digest, dockerd, image, is_id, own, text, texts,
 };
 
 const CONFIG: &str = "config.v2.json";
@@ -67,11 +67,8 @@ fn roots<'d>(call: &CallerInfo<'_>, document: &Document<'d>) -> Vec<&'d str> {
 }
 
 /// What Docker keeps of this container, and the data root where it does.
-pub(super) fn record<'r>(
-    call: &CallerInfo<'_>,
-    document: &Document<'r>,
-    found: &'r FetchedFacts,
-) -> Option<(&'r str, Value)> {
+pub(super) fn record(seen: Seen<'_>) -> Option<(&str, Value)> {
+    let Seen { call, document, found } = seen;
     let running = found.dockers.iter().map(Dockerd::data_root);
     roots(call, document).into_iter().chain(running).find_map(|root| {
         let config = found.json(&path(call, root, CONFIG)?)?;
@@ -82,13 +79,9 @@ pub(super) fn record<'r>(
 
 /// The files that lead to the configuration of the image, as far as those before them are there:
 /// in Docker's own store that file itself, in containerd's the index, the manifest, and it.
-pub(super) fn wanted_more(
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-) -> Wanted {
-    let Some((root, config)) = record(call, document, found) else { return Wanted::default() };
-    let (configs, manifests) = image_files(root, &config, found);
+pub(super) fn wanted_more(seen: Seen<'_>) -> Wanted {
+    let Some((root, config)) = record(seen) else { return Wanted::default() };
+    let (configs, manifests) = image_files(root, &config, seen.found);
     let repositories = repositories(root, &config).into_iter().collect();
     Wanted { files: [configs, manifests, repositories].concat(), store: None }
 }
@@ -172,17 +165,13 @@ fn images_labels(root: &str, config: &Value, found: &FetchedFacts) -> Option<Ima
     ImageWords::read(found.first(&configs)?)
 }
 
-pub(super) fn facts(
-    engine: DetectedEngine,
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-) -> Facts {
+pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
+    let Seen { call, document, found } = seen;
     let mut facts = Facts::alone(engine, call);
     facts.pod.annotations = document.annotations.clone();
     facts.pod.uid = call.id.to_owned();
     let mut said = document.annotations.clone();
-    if let Some((root, config)) = record(call, document, found) {
+    if let Some((root, config)) = record(seen) {
         if let Some(name) = text(&config, "/Name") {
             let name = name.trim_start_matches('/').to_owned();
             facts.pod.name.clone_from(&name);

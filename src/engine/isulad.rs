@@ -3,7 +3,7 @@
 //! in the sandbox's document; user labels in neither. Bundles are in
 //! `/var/lib/isulad/engines/RUNTIME/ID`, and RUNTIME is the handler.
 
-use super::{CallerInfo, DetectedEngine, Document, Facts, FetchedFacts, cri};
+use super::{DetectedEngine, Facts, Seen, cri};
 
 /// Written on every container.
 pub(super) const CGROUP_DIR: &str = "cgroup.dir";
@@ -24,16 +24,11 @@ const OWN: [&str; 10] = [
     "system.container",
 ];
 
-pub(super) fn facts(
-    engine: DetectedEngine,
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-) -> Facts {
-    let mut facts = cri::facts(engine, call, document, found);
+pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
+    let mut facts = cri::facts(engine, seen);
     let is_own = |key: &str| OWN.iter().any(|own| key.starts_with(own));
     facts.pod.annotations.retain(|key, _| !is_own(key));
-    let handler = call.bundle.split_once("/isulad/engines/").map(|(_, rest)| rest);
+    let handler = seen.call.bundle.split_once("/isulad/engines/").map(|(_, rest)| rest);
     let handler = handler.and_then(|rest| rest.split_once('/')).map(|(runtime, _)| runtime);
     facts.pod.runtime_handler = handler.unwrap_or_default().to_owned();
     facts

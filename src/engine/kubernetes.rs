@@ -3,15 +3,11 @@
 //! plugin, or kubelet's labels as annotations. They are read as they stand; a sandbox beside the
 //! bundle counts only if it says that it is one.
 
-use super::{CallerInfo, DetectedEngine, Document, Facts, FetchedFacts, PodDocument, Role, cri};
+use super::{DetectedEngine, Facts, PodDocument, Role, Seen, cri};
 
-pub(super) fn facts(
-    engine: DetectedEngine,
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-) -> Facts {
-    let mut facts = cri::facts(engine, call, document, found);
+pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
+    let call = seen.call;
+    let mut facts = cri::facts(engine, seen);
     if facts.container.name.is_empty() {
         facts.container.name = call.id.to_owned();
     }

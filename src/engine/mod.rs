@@ -21,7 +21,6 @@ mod isulad;
 mod kubernetes;
 pub(crate) mod libpod;
 mod own;
-mod plain;
 mod pod_cgroup;
 mod podman;
 mod storage;
@@ -34,13 +33,14 @@ use serde_json::{Map, Value};
 
 use identity::Writer;
 
+pub(crate) use containerd::socket_of as containerd_socket_of;
 pub use detect::{DetectedEngine, EngineKind, detect};
 pub(crate) use dockerd::Dockerd;
 pub(crate) use pod_cgroup::{cgroup_of_pod, cgroup_parent};
 pub use wanted::{FetchedFacts, StoreRecord};
 pub(crate) use wanted::{StoreQuery, Wanted};
 
-/// What a call shows of its caller.
+/// The caller of a call.
 #[derive(Debug)]
 pub struct CallerInfo<'a> {
     /// Container id.
@@ -84,6 +84,17 @@ pub struct Document<'a> {
     pub has_seccomp: bool,
 }
 
+/// A container's call and document, and the finds of its engine.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen<'s> {
+    /// The call.
+    pub call: &'s CallerInfo<'s>,
+    /// The document.
+    pub document: &'s Document<'s>,
+    /// The finds so far.
+    pub found: &'s FetchedFacts,
+}
+
 impl Document<'_> {
     /// An annotation that is there and not empty.
     fn said(&self, key: &str) -> Option<String> {
@@ -99,7 +110,7 @@ impl Document<'_> {
     }
 }
 
-/// What a container is to its pod.
+/// The role of a container in its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// The pod's infrastructure container.
@@ -108,7 +119,7 @@ pub enum Role {
     Container,
 }
 
-/// Where the pod's own part (cgroup, namespaces, resources) is described.
+/// The document that describes the pod's own part (cgroup, namespaces, resources).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum PodDocument {
     /// In the container's document: it is its own pod, or the infrastructure container.
@@ -142,7 +153,7 @@ pub struct Image {
     pub config_digest: String,
 }
 
-/// What the engine says about a container.
+/// A container by the engine's word.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ContainerFacts {
     /// Id.
@@ -165,7 +176,7 @@ pub struct ContainerFacts {
     pub blockio_class: Option<String>,
 }
 
-/// What the engine says about a pod.
+/// A pod by the engine's word.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodFacts {
     /// Id.
@@ -192,17 +203,17 @@ pub struct PodFacts {
     pub overhead: Option<Map<String, Value>>,
     /// Sum of the containers' resources as a CRI message in JSON.
     pub resources: Option<Map<String, Value>>,
-    /// Where the rest of it is described.
+    /// The document that describes the rest of it.
     pub document: PodDocument,
     /// A path that is there for as long as the pod, where no call marks its end (CRI-O without
     /// infrastructure containers).
     pub lives_with: Option<String>,
 }
 
-/// What the engine says about a container and its pod.
+/// A container and its pod by the engine's word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// Who says it.
+    /// The engine.
     pub engine: DetectedEngine,
     /// Infrastructure container or workload.
     pub role: Role,
@@ -210,15 +221,15 @@ pub struct Facts {
     pub container: ContainerFacts,
     /// Its pod.
     pub pod: PodFacts,
-    /// Who can write the pod's namespace where it was found.
+    /// The writer of the source of the pod's namespace.
     pub namespace_by: Option<Writer>,
     /// Whether the pod's annotations may be those of the image.
     pub has_image_annotations: bool,
     /// Whether a key of our own names the pod's id.
     pub names_pod: bool,
-    /// What a weaker source says otherwise, and so is not believed.
+    /// The contradictions of weaker sources, which do not count.
     pub contradictions: Vec<String>,
-    /// What could not be read though this engine has it, each with its consequence.
+    /// The parts that could not be read although this engine has them, each with its consequence.
     pub missing: Vec<String>,
 }
 
@@ -250,7 +261,7 @@ pub(crate) fn is_pod_without_runtime(call: &CallerInfo<'_>, document: &Document<
     detect(call, document).kind == EngineKind::Crio && crio::is_pod_without_runtime(document)
 }
 
-/// What on the host would tell more about the container of this call.
+/// Names the sources of the host that have more about the container of this call.
 pub fn wanted(engine: &DetectedEngine, call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     match engine.kind {
         EngineKind::ContainerdCri => containerd::wanted(call, document),
@@ -265,13 +276,8 @@ pub fn wanted(engine: &DetectedEngine, call: &CallerInfo<'_>, document: &Documen
 
 /// Whether nothing of what was found is Docker's record of this container, so that the Docker
 /// daemons of the host tell where else it may be.
-pub(crate) fn is_dockers_record_missing(
-    engine: &DetectedEngine,
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-) -> bool {
-    engine.kind == EngineKind::Docker && docker::record(call, document, found).is_none()
+pub(crate) fn is_dockers_record_missing(engine: &DetectedEngine, seen: Seen<'_>) -> bool {
+    engine.kind == EngineKind::Docker && docker::record(seen).is_none()
 }
 
 /// Docker's record of this container in the data roots of these daemons.
@@ -279,20 +285,14 @@ pub(crate) fn wanted_of_dockers(call: &CallerInfo<'_>, dockers: &[Dockerd]) -> W
     docker::wanted_below(call, dockers.iter().map(Dockerd::data_root))
 }
 
-/// How often what was found may lead to more.
+/// Maximum rounds of reading sources that earlier sources name.
 pub const ROUNDS: usize = 3;
 
-/// What on the host would tell more, now that this was found: what was asked for before may be
-/// among it.
-pub fn wanted_more(
-    engine: &DetectedEngine,
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-) -> Wanted {
+/// Names the sources to which the found ones lead; some may have been asked for before.
+pub fn wanted_more(engine: &DetectedEngine, seen: Seen<'_>) -> Wanted {
     match engine.kind {
-        EngineKind::Docker => docker::wanted_more(call, document, found),
-        EngineKind::Podman => podman::wanted_more(call, found),
+        EngineKind::Docker => docker::wanted_more(seen),
+        EngineKind::Podman => podman::wanted_more(seen.call, seen.found),
         EngineKind::ContainerdCri
         | EngineKind::Containerd
         | EngineKind::Nerdctl
@@ -303,16 +303,11 @@ pub fn wanted_more(
     }
 }
 
-/// What the engine says about the container of this call.
-pub fn facts(
-    engine: DetectedEngine,
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-) -> Facts {
-    let mut facts = of_engine(engine, call, document, found);
+/// Describes the container of this call by the engine's word.
+pub fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
+    let mut facts = of_engine(engine, seen);
     if facts.role == Role::Container {
-        complete_workload(&mut facts, document);
+        complete_workload(&mut facts, seen.document);
     }
     facts
 }
@@ -344,7 +339,7 @@ pub(crate) fn doubt_sandbox(facts: &mut Facts, document: &Document<'_>) {
     facts.contradictions.push(what.to_owned());
 }
 
-/// What on the host stands for something that the engine did not say.
+/// Names the sources of the host that stand in for the engine's missing word.
 pub fn wanted_instead(facts: &Facts, document: &Document<'_>) -> Wanted {
     let files = if facts.engine.kind.has_pods() && facts.pod.resources.is_none() {
         pod_cgroup::files(document)
@@ -361,21 +356,22 @@ pub fn fill_in(facts: &mut Facts, document: &Document<'_>, found: &FetchedFacts)
     }
 }
 
-fn of_engine(
-    engine: DetectedEngine,
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-) -> Facts {
+fn of_engine(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     match engine.kind {
-        EngineKind::ContainerdCri => containerd::facts(engine, call, document, found),
-        EngineKind::Containerd | EngineKind::Nerdctl => ctr::facts(engine, call, document, found),
-        EngineKind::Docker => docker::facts(engine, call, document, found),
-        EngineKind::Crio => crio::facts(engine, call, document, found),
-        EngineKind::Podman => podman::facts(engine, call, document, found),
-        EngineKind::Isulad => isulad::facts(engine, call, document, found),
-        EngineKind::Kubernetes => kubernetes::facts(engine, call, document, found),
-        EngineKind::Plain => plain::facts(engine, call, document),
+        EngineKind::ContainerdCri => containerd::facts(engine, seen),
+        EngineKind::Containerd | EngineKind::Nerdctl => ctr::facts(engine, seen),
+        EngineKind::Docker => docker::facts(engine, seen),
+        EngineKind::Crio => crio::facts(engine, seen),
+        EngineKind::Podman => podman::facts(engine, seen),
+        EngineKind::Isulad => isulad::facts(engine, seen),
+        EngineKind::Kubernetes => kubernetes::facts(engine, seen),
+        // The container is its own pod, unless its owner says otherwise by our annotations.
+        EngineKind::Plain => {
+            let mut facts = Facts::alone(engine, seen.call);
+            facts.pod.annotations = seen.document.annotations.clone();
+            own::apply(&mut facts, seen.document, seen.document.annotations);
+            facts
+        }
     }
 }
 

@@ -16,7 +16,8 @@ use super::image::ImageWords;
 use super::libpod::{self, Rows};
 use super::{
     CallerInfo, DetectedEngine, Document, EngineKind, Facts, FetchedFacts, Image, PodDocument,
-    Role, SeccompProfile, Wanted, conmon, crio, digest, own, pod_cgroup, storage, text, texts,
+    Role, SeccompProfile, Seen, Wanted, conmon, crio, digest, own, pod_cgroup, storage, text,
+    texts,
 };
 
 /// Annotations that Podman itself writes.
@@ -70,17 +71,13 @@ fn image_id(call: &CallerInfo<'_>, found: &FetchedFacts) -> Option<String> {
     by_record.or_else(|| text(&rows(call, found)?.container(call.id)?, "/rootfsImageID"))
 }
 
-pub(super) fn facts(
-    engine: DetectedEngine,
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-) -> Facts {
+pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
+    let Seen { call, document, found } = seen;
     let mut facts = Facts::alone(engine, call);
     let rows = rows(call, found);
     let name = conmon::option(call, &["-n", "--name"]);
     let of_pod = place(&mut facts, call, document, rows, name.as_deref());
-    let infra = infra(call, document, found, rows, of_pod.as_deref());
+    let infra = infra(seen, rows, of_pod.as_deref());
     named(&mut facts, call, found, name);
     let pod = &mut facts.pod;
     pod.name = match &of_pod {
@@ -178,13 +175,8 @@ fn place(
 
 /// The pod's infrastructure container: by the database, else the one that the document names, if
 /// its cgroup is in the same pod.
-fn infra(
-    call: &CallerInfo<'_>,
-    document: &Document<'_>,
-    found: &FetchedFacts,
-    rows: Option<Rows<'_>>,
-    pod: Option<&str>,
-) -> Option<String> {
+fn infra(seen: Seen<'_>, rows: Option<Rows<'_>>, pod: Option<&str>) -> Option<String> {
+    let Seen { call, document, found } = seen;
     let pod = pod?;
     if let Some(infra) = rows.and_then(|rows| rows.infra_of(pod)) {
         return Some(infra);

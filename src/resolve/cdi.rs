@@ -26,7 +26,7 @@ use crate::plugin::api;
 use crate::presence::{self, IfThere};
 use crate::spec::patch::{CdiDevice, PatchError, is_plain_path};
 
-/// What the spec files of this host say.
+/// The spec files of this host.
 #[derive(Debug, Default)]
 struct CdiRegistry {
     devices: HashMap<String, Vec<Entry>>,
@@ -42,7 +42,7 @@ struct Entry {
     device: Device,
 }
 
-/// What each of the wanted devices brings along, in their order.
+/// Returns the edits of each wanted device, in order.
 pub(super) fn devices(
     wanted: &[api::CDIDevice],
     spec_dirs: &[PathBuf],
@@ -57,7 +57,7 @@ pub(super) fn devices(
             problem: quoted(&problem),
         };
         let entry = registry.find(name, spec_dirs).map_err(failed)?;
-        // What a file says for all its devices comes once.
+        // The edits for all devices of a file come once.
         let is_first = files_seen.insert(&entry.file);
         let device = edits(name, entry, is_first, host)
             .map_err(|problem| failed(format!("{}: {problem}", entry.file.display())))?;
@@ -232,25 +232,20 @@ fn variable(entry: &str) -> Result<api::KeyValue, String> {
 fn take_linux(linux: &Linux, device: &mut CdiDevice) -> Result<(), String> {
     let rules = linux.resources().as_ref().and_then(|resources| resources.devices().as_deref());
     let rules = rules.unwrap_or_default();
-    let number = |value: Option<u32>| {
-        value.map(|value| api::OptionalUInt32 { value, ..Default::default() }).into()
-    };
     for node in linux.devices().iter().flatten() {
         let access = rules.iter().rev().find(|rule| {
             rule.typ() == Some(node.typ())
                 && (rule.major(), rule.minor()) == (Some(node.major()), Some(node.minor()))
         });
         let access = access.and_then(|rule| rule.access().clone()).unwrap_or_default();
-        let mode = node.file_mode();
-        let mode = mode.map(|value| api::OptionalFileMode { value, ..Default::default() });
         let message = api::LinuxDevice {
             path: plain(node.path())?,
             type_: node.typ().as_str().to_owned(),
             major: node.major(),
             minor: node.minor(),
-            file_mode: mode.into(),
-            uid: number(node.uid()),
-            gid: number(node.gid()),
+            file_mode: node.file_mode().map(Into::into).into(),
+            uid: node.uid().map(Into::into).into(),
+            gid: node.gid().map(Into::into).into(),
             ..Default::default()
         };
         device.nodes.push((message, access));
@@ -286,7 +281,7 @@ fn take_hook(hook: &oci::Hook) -> Result<api::Hook, String> {
         path: plain(hook.path())?,
         args: hook.args().clone().unwrap_or_default(),
         env: hook.env().clone().unwrap_or_default(),
-        timeout: timeout.map(|value| api::OptionalInt { value, ..Default::default() }).into(),
+        timeout: timeout.map(Into::into).into(),
         ..Default::default()
     })
 }

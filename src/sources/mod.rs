@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::engine::{
-    self, CallerInfo, DetectedEngine, Dockerd, Document, Facts, FetchedFacts, StoreQuery,
+    self, CallerInfo, DetectedEngine, Dockerd, Document, Facts, FetchedFacts, Seen, StoreQuery,
     StoreRecord, Wanted,
 };
 use crate::files;
@@ -64,7 +64,7 @@ impl Sources {
         let mut found = self.fetch(host, name, wanted).await;
         self.complete(host, &engine, call, document, &mut found).await;
         for _round in 0..engine::ROUNDS {
-            let mut more = engine::wanted_more(&engine, call, document, &found);
+            let mut more = engine::wanted_more(&engine, Seen { call, document, found: &found });
             more.files.retain(|file| !found.files.contains_key(file));
             if more == Wanted::default() {
                 break;
@@ -75,7 +75,7 @@ impl Sources {
                 break;
             }
         }
-        let mut facts = engine::facts(engine, call, document, &found);
+        let mut facts = engine::facts(engine, Seen { call, document, found: &found });
         let instead = engine::wanted_instead(&facts, document);
         if instead != Wanted::default() {
             engine::fill_in(&mut facts, document, &self.fetch(host, name, instead).await);
@@ -93,7 +93,7 @@ impl Sources {
         document: &Document<'_>,
         found: &mut FetchedFacts,
     ) {
-        if !engine::is_dockers_record_missing(engine, call, document, found) {
+        if !engine::is_dockers_record_missing(engine, Seen { call, document, found }) {
             return;
         }
         let deadline = Instant::now() + FETCH_LIMIT;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What plugins own survives an engine's `update`.
+//! Keeps the values of plugins in an engine's `update`.
 //!
 //! Engines send resources from their own record, which knows nothing of plugins; containerd even
 //! sends all of them each time. So only the difference to the engine's last word counts as its
@@ -12,17 +12,16 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use super::owned::{self, OwnedMember};
-use super::patch::{PatchError, Resolved, resources};
-use crate::plugin::api;
+pub(crate) use super::patch::resources::overlay_of;
 
-/// What becomes of one `update`.
+/// The result of one `update`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UpdateOutcome {
-    /// What the runtime is to be given.
+    /// The resources for the runtime.
     pub to_runtime: Map<String, Value>,
     /// The engine's view from now on.
     pub engine: Map<String, Value>,
-    /// What plugins still own.
+    /// The values that plugins still own.
     pub overlay: Map<String, Value>,
 }
 
@@ -39,40 +38,28 @@ const ZERO_IS_UNSET: [(&str, &[&str]); 3] = [
 /// Which fields of `request` differ from the engine's last word.
 ///
 /// A new period takes the quota along, for a quota means nothing without its period; a new quota
-/// leaves the period as it is (D66). A swap limit that only follows the memory limit is no request
-/// of its own.
+/// leaves the period as it is (D66). A swap limit that only follows the memory limit does not count as
+/// a request.
 pub(crate) fn delta(
     request: &Map<String, Value>,
     engine: &Map<String, Value>,
 ) -> Map<String, Value> {
     let request = without_unset(request);
-    let mut delta = Map::new();
-    for (name, value) in &request {
-        let difference = match (name.as_str(), value, engine.get(name)) {
-            (_, Value::Object(asked), known) if SECTIONS.contains(&name.as_str()) => {
-                let known = known.and_then(Value::as_object);
-                let is_new =
-                    |key: &str, value: &Value| known.and_then(|k| k.get(key)) != Some(value);
-                let changed: Map<String, Value> = asked
-                    .iter()
-                    .filter(|(key, value)| is_new(key, value))
-                    .map(|(key, value)| (key.clone(), value.clone()))
-                    .collect();
-                (!changed.is_empty()).then_some(Value::Object(changed))
-            }
-            ("hugepageLimits", Value::Array(asked), known) => {
-                let known = known.and_then(Value::as_array);
-                let known: HashSet<String> = known.into_iter().flatten().map(text_of).collect();
-                let is_new = |limit: &&Value| !known.contains(&text_of(limit));
-                let changed: Vec<Value> = asked.iter().filter(is_new).cloned().collect();
-                (!changed.is_empty()).then_some(Value::Array(changed))
-            }
-            (_, value, known) => (known != Some(value)).then(|| value.clone()),
-        };
-        if let Some(difference) = difference {
-            delta.insert(name.clone(), difference);
+    let mut delta = request.clone();
+    delta.retain(|name, value| match (name.as_str(), value, engine.get(name)) {
+        (name, Value::Object(asked), known) if SECTIONS.contains(&name) => {
+            let known = known.and_then(Value::as_object);
+            asked.retain(|key, value| known.and_then(|known| known.get(key)) != Some(&*value));
+            !asked.is_empty()
         }
-    }
+        ("hugepageLimits", Value::Array(asked), known) => {
+            let known = known.and_then(Value::as_array).into_iter().flatten();
+            let known: HashSet<String> = known.map(text_of).collect();
+            asked.retain(|limit| !known.contains(&text_of(limit)));
+            !asked.is_empty()
+        }
+        (_, value, known) => known != Some(&*value),
+    });
     take_quota_along(&mut delta, &request);
     drop_following_swap(&mut delta, &request, engine);
     delta
@@ -115,8 +102,8 @@ pub fn merge_update(
     UpdateOutcome { to_runtime, engine: new_engine, overlay }
 }
 
-/// What plugins are asked about when an engine only repeats its values: all of them, without the
-/// device rules, which no engine lists in an update.
+/// Returns the resources about which plugins are asked when an engine only repeats its values: all,
+/// without the device rules, which no engine lists in an update.
 pub(crate) fn repeated(engine: &Map<String, Value>) -> Map<String, Value> {
     let mut repeated = without_unset(engine);
     repeated.remove("devices");
@@ -136,15 +123,6 @@ pub(crate) fn not_in_force(
         Some((member, value.clone()))
     });
     differing.collect()
-}
-
-/// What a plugin's resources, in an adjustment or an update, are as an overlay; `resolved` is what
-/// the classes among them mean.
-pub(crate) fn overlay_of(
-    resources: &api::LinuxResources,
-    resolved: &Resolved,
-) -> Result<Map<String, Value>, PatchError> {
-    resources::overlay_of(resources, resolved)
 }
 
 /// Puts the fields of `top` over those of `base`: members of sections one by one, huge page
@@ -180,28 +158,21 @@ pub(crate) fn put_over(base: &mut Map<String, Value>, top: &Map<String, Value>) 
 
 /// The overlay without the fields that the engine now asks for itself.
 fn release(overlay: &Map<String, Value>, delta: &Map<String, Value>) -> Map<String, Value> {
-    let mut kept = Map::new();
-    for (name, value) in &without_null(overlay) {
-        let rest = match (name.as_str(), value, delta.get(name)) {
-            // Runtimes cannot take device rules back in an update; plugins' rules stay.
-            ("devices", value, _) | (_, value, None) => Some(value.clone()),
-            (_, Value::Object(owned), Some(Value::Object(asked))) => {
-                let mut owned = owned.clone();
-                release_members(&mut owned, asked);
-                (!owned.is_empty()).then_some(Value::Object(owned))
-            }
-            ("hugepageLimits", Value::Array(owned), Some(Value::Array(asked))) => {
-                let asked: HashSet<Option<&str>> = asked.iter().map(page_size).collect();
-                let is_kept = |limit: &&Value| !asked.contains(&page_size(limit));
-                let owned: Vec<Value> = owned.iter().filter(is_kept).cloned().collect();
-                (!owned.is_empty()).then_some(Value::Array(owned))
-            }
-            (_, _, Some(_)) => None,
-        };
-        if let Some(rest) = rest {
-            kept.insert(name.clone(), rest);
+    let mut kept = without_null(overlay);
+    kept.retain(|name, value| match (name.as_str(), value, delta.get(name)) {
+        // Runtimes cannot take device rules back in an update; plugins' rules stay.
+        ("devices", ..) | (_, _, None) => true,
+        (_, Value::Object(owned), Some(Value::Object(asked))) => {
+            release_members(owned, asked);
+            !owned.is_empty()
         }
-    }
+        ("hugepageLimits", Value::Array(owned), Some(Value::Array(asked))) => {
+            let asked: HashSet<Option<&str>> = asked.iter().map(page_size).collect();
+            owned.retain(|limit| !asked.contains(&page_size(limit)));
+            !owned.is_empty()
+        }
+        (_, _, Some(_)) => false,
+    });
     kept
 }
 
@@ -249,7 +220,7 @@ fn drop_following_swap(
     }
 }
 
-/// What two entries have in common that say the same, in whatever order.
+/// Returns one text for equal entries, whatever the order of their members.
 fn text_of(value: &Value) -> String {
     let mut value = value.clone();
     value.sort_all_objects();

@@ -1,32 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resources as plugins own them: an overlay's members by the names that NRI gives to fields.
-//!
-//! An overlay has the values that hold, an owner table has their plugins; here one is read beside
-//! the other. It never changes a value. Reference: decisions D21 and D25.
+//! Finds the owners of an overlay's members: the overlay has the values, the owner table their plugins
+//! by the names of NRI's fields. It never changes a value. Reference: decisions D21 and D25.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use nri_adaptation::{SCALARS, Scalar};
 use serde_json::{Map, Value};
-
-/// Section and member of `LinuxResources`, and NRI's name for it.
-const FIELDS: [(&str, &str, &str); 16] = [
-    ("memory", "limit", "MemLimit"),
-    ("memory", "reservation", "MemReservation"),
-    ("memory", "swap", "MemSwapLimit"),
-    ("memory", "kernel", "MemKernelLimit"),
-    ("memory", "kernelTCP", "MemTCPLimit"),
-    ("memory", "swappiness", "MemSwappiness"),
-    ("memory", "disableOOMKiller", "MemDisableOomKiller"),
-    ("memory", "useHierarchy", "MemUseHierarchy"),
-    ("cpu", "shares", "CPUShares"),
-    ("cpu", "quota", "CPUQuota"),
-    ("cpu", "period", "CPUPeriod"),
-    ("cpu", "realtimeRuntime", "CPURealtimeRuntime"),
-    ("cpu", "realtimePeriod", "CPURealtimePeriod"),
-    ("cpu", "cpus", "CPUSetCPUs"),
-    ("cpu", "mems", "CPUSetMems"),
-    ("pids", "limit", "PidsLimit"),
-];
 
 const HUGEPAGES: &str = "HugepageLimits[";
 const UNIFIED: &str = "CgroupsUnified[";
@@ -40,49 +19,41 @@ pub struct OwnedMember {
     pub path: String,
     /// NRI's name, empty where it has none.
     pub nri: String,
-    /// What it is set to.
+    /// Its value.
     pub value: Value,
-    /// How the names of its owners begin where they may differ from `nri`: a page size may be
-    /// spelled in several ways, and a device rule has no field of its own.
+    /// Prefix of its owners' names where they may differ from `nri`: a page size has several
+    /// spellings, and a device rule has no field.
     owners_begin_with: Option<&'static str>,
 }
 
-/// Every member of an overlay.
+/// Lists every member of an overlay.
 pub(crate) fn fields(overlay: &Map<String, Value>) -> Vec<OwnedMember> {
     let mut found = Vec::new();
     for (section, value) in overlay {
-        match value {
-            Value::Object(members) => {
-                found.extend(members.iter().map(|(key, value)| OwnedMember {
-                    path: member_path(section, key),
-                    nri: name(section, key),
-                    value: value.clone(),
-                    owners_begin_with: None,
-                }));
-            }
-            Value::Array(limits) if section == "hugepageLimits" => {
-                found.extend(limits.iter().map(|limit| OwnedMember {
-                    path: format!("hugepageLimits[{}]", page_size(limit)),
-                    nri: format!("{HUGEPAGES}{}]", page_size(limit)),
-                    value: limit.get("limit").cloned().unwrap_or_default(),
-                    owners_begin_with: Some(HUGEPAGES),
-                }));
-            }
-            Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_) => {
-                let (path, value) = (section.clone(), value.clone());
-                let owners_begin_with = (section == "devices").then_some(RULES);
-                found.push(OwnedMember { path, nri: String::new(), value, owners_begin_with });
-            }
+        if let Value::Object(members) = value {
+            found.extend(members.iter().map(|(key, value)| OwnedMember {
+                path: member_path(section, key),
+                nri: name(section, key),
+                value: value.clone(),
+                owners_begin_with: None,
+            }));
+        } else if let Some(limits) = value.as_array().filter(|_| section == "hugepageLimits") {
+            found.extend(limits.iter().map(|limit| OwnedMember {
+                path: format!("hugepageLimits[{}]", page_size(limit)),
+                nri: format!("{HUGEPAGES}{}]", page_size(limit)),
+                value: limit.get("limit").cloned().unwrap_or_default(),
+                owners_begin_with: Some(HUGEPAGES),
+            }));
+        } else {
+            let (path, value) = (section.clone(), value.clone());
+            let owners_begin_with = (section == "devices").then_some(RULES);
+            found.push(OwnedMember { path, nri: String::new(), value, owners_begin_with });
         }
     }
     found
 }
 
-/// Members of `LinuxResources` and the value that lifts them.
+/// Limits in `LinuxResources`, each with the value that lifts it.
 const LIFTED: [(&str, &str, i64); 5] = [
     ("memory", "limit", -1),
     ("memory", "swap", -1),
@@ -91,8 +62,8 @@ const LIFTED: [(&str, &str, i64); 5] = [
     ("pids", "limit", -1),
 ];
 
-/// What a runtime is to be given so that `before` holds again where `part` was perhaps set: the
-/// limits that there were none of are lifted. The second value names what no value takes back.
+/// Returns the resources with which a runtime restores `before` after it perhaps set `part`: limits
+/// that `before` does not have are lifted. The second list names the members that no value restores.
 pub fn undone(
     part: &Map<String, Value>,
     before: &Map<String, Value>,
@@ -117,8 +88,8 @@ pub fn undone(
     (undone, left)
 }
 
-/// Whether a member says what holds without it: no limit on the kernel's memory, and one hierarchy.
-/// There is nothing to apply, and crun refuses to on cgroup v2.
+/// Whether a member repeats the default: no limit on the kernel's memory, and one hierarchy. crun
+/// refuses such a member on cgroup v2.
 pub(crate) fn holds_anyway(section: &str, key: &str, value: &Value) -> bool {
     match (section, key) {
         ("memory", "kernel" | "kernelTCP") => value.as_i64().is_some_and(|limit| limit <= 0),
@@ -127,8 +98,8 @@ pub(crate) fn holds_anyway(section: &str, key: &str, value: &Value) -> bool {
     }
 }
 
-/// The owner of a member, if it has one. A swap limit that only follows the memory limit belongs
-/// to the owner of that limit.
+/// Returns the owner of a member. A swap limit that only follows the memory limit belongs to the
+/// owner of that limit.
 pub(crate) fn owner<'o>(
     owned: &OwnedMember,
     overlay: &Map<String, Value>,
@@ -148,33 +119,12 @@ pub(crate) fn owner<'o>(
     found.map(String::as_str)
 }
 
-/// The part of `wanted` that has an owner.
+/// Returns the part of `wanted` that has an owner.
 pub fn part(wanted: &Map<String, Value>, owners: &BTreeMap<String, String>) -> Map<String, Value> {
-    let mut part = Map::new();
-    for (section, value) in wanted {
-        let kept = if let Value::Object(members) = value {
-            let mut members = members.clone();
-            members.retain(|key, value| {
-                let (path, nri) = (member_path(section, key), name(section, key));
-                let value = value.clone();
-                let owned = OwnedMember { path, nri, value, owners_begin_with: None };
-                owner(&owned, wanted, owners).is_some()
-            });
-            (!members.is_empty()).then_some(Value::Object(members))
-        } else {
-            let mut alone = Map::new();
-            alone.insert(section.clone(), value.clone());
-            let is_owned = |owned: &OwnedMember| owner(owned, wanted, owners).is_some();
-            fields(&alone).iter().any(is_owned).then(|| value.clone())
-        };
-        if let Some(kept) = kept {
-            part.insert(section.clone(), kept);
-        }
-    }
-    part
+    keep_owned(wanted, |member| owner(member, wanted, owners).is_some())
 }
 
-/// Takes out the owners of resources that the overlay has no more.
+/// Removes the owners of resources that are not in the overlay.
 pub fn retain(owners: &mut BTreeMap<String, String>, overlay: &Map<String, Value>) {
     let held: HashSet<String> = fields(overlay).into_iter().map(|owned| owned.nri).collect();
     owners.retain(|name, _| !is_resource(name) || held.contains(name));
@@ -185,10 +135,10 @@ pub(crate) fn is_resource(name: &str) -> bool {
     name.starts_with(HUGEPAGES)
         || name.starts_with(UNIFIED)
         || name == BLOCK_IO
-        || FIELDS.iter().any(|(_, _, nri)| *nri == name)
+        || SCALARS.iter().any(|scalar| scalar.field.name() == name)
 }
 
-/// The members of an overlay that `is_kept` holds for; lists but those of page sizes stay whole.
+/// Returns the members of an overlay for which `is_kept` holds. Lists stay whole, except page sizes.
 pub fn keep_owned(
     overlay: &Map<String, Value>,
     is_kept: impl Fn(&OwnedMember) -> bool,
@@ -198,33 +148,25 @@ pub fn keep_owned(
         .filter(|field| is_kept(field))
         .map(|field| field.path)
         .collect();
-    let mut part = Map::new();
-    for (section, value) in overlay {
-        let value = match value {
-            Value::Object(members) => {
-                let mut members = members.clone();
-                members.retain(|key, _| kept.contains(&member_path(section, key)));
-                (!members.is_empty()).then_some(Value::Object(members))
+    let mut part = overlay.clone();
+    part.retain(|section, value| {
+        if let Value::Object(members) = value {
+            members.retain(|key, _| kept.contains(&member_path(section, key)));
+            return !members.is_empty();
+        }
+        match value.as_array_mut().filter(|_| section == "hugepageLimits") {
+            Some(limits) => {
+                let path = |limit: &Value| format!("hugepageLimits[{}]", page_size(limit));
+                limits.retain(|limit| kept.contains(&path(limit)));
+                !limits.is_empty()
             }
-            Value::Array(limits) if section == "hugepageLimits" => {
-                let is_kept = |limit: &&Value| {
-                    kept.contains(&format!("hugepageLimits[{}]", page_size(limit)))
-                };
-                let limits: Vec<Value> = limits.iter().filter(is_kept).cloned().collect();
-                (!limits.is_empty()).then_some(Value::Array(limits))
-            }
-            Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_) => kept.contains(section).then(|| value.clone()),
-        };
-        part.extend(value.map(|value| (section.clone(), value)));
-    }
+            None => kept.contains(section),
+        }
+    });
     part
 }
 
-/// All values by the paths that [`fields`] gives, for callers that need many.
+/// Returns all values by the paths of [`fields`], for callers that need many.
 pub(crate) fn values(resources: &Map<String, Value>) -> HashMap<String, Value> {
     let mut values = HashMap::new();
     for owned in fields(resources) {
@@ -233,7 +175,7 @@ pub(crate) fn values(resources: &Map<String, Value>) -> HashMap<String, Value> {
     values
 }
 
-/// The value at a path that [`fields`] gave.
+/// Returns the value at a path of [`fields`].
 pub(crate) fn value(resources: &Map<String, Value>, path: &str) -> Option<Value> {
     fields(resources).into_iter().find(|owned| owned.path == path).map(|owned| owned.value)
 }
@@ -242,7 +184,7 @@ fn member_path(section: &str, key: &str) -> String {
     if section == "unified" { format!("unified[{key}]") } else { format!("{section}.{key}") }
 }
 
-/// NRI's name of a member, empty where it has none.
+/// Returns NRI's name of a member, empty where it has none.
 pub(crate) fn name(section: &str, key: &str) -> String {
     if section == "unified" {
         return format!("{UNIFIED}{key}]");
@@ -250,8 +192,7 @@ pub(crate) fn name(section: &str, key: &str) -> String {
     if section == "blockIO" {
         return BLOCK_IO.to_owned(); // A class gives them all.
     }
-    let found = FIELDS.iter().find(|(of, member, _)| *of == section && *member == key);
-    found.map(|(_, _, nri)| (*nri).to_owned()).unwrap_or_default()
+    Scalar::of_member(section, key).map(|scalar| scalar.field.to_string()).unwrap_or_default()
 }
 
 fn page_size(limit: &Value) -> &str {

@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use test_support::example::example;
@@ -49,7 +50,7 @@ fn limit(host: &TestHost, id: &str) -> Value {
 
 #[test]
 fn of_two_processes_that_both_come_back_one_is_refused_and_no_container_is_without_the_plugin() {
-    let host = started("");
+    let (host, begun) = (started(""), Instant::now());
     let one = process(&host, 101, None, &["--reconnect"]);
     takes_part(&host, &one);
     let other = process(&host, 102, None, &["--reconnect"]);
@@ -76,8 +77,11 @@ fn of_two_processes_that_both_come_back_one_is_refused_and_no_container_is_witho
     wait_until("it comes back", || count() > 3);
     host.logs(&[ID, "was refused"], 1);
     let page = String::from_utf8(host.call(&["nri", "metrics"]).stdout).unwrap();
-    let completed = "nri_runc_plugin_takeovers_total{plugin=\"10-foo\",result=\"completed\"} 3\n";
-    assert!(page.contains(completed), "{page}");
+    let row = "nri_runc_plugin_takeovers_total{plugin=\"10-foo\",result=\"completed\"} ";
+    let completed = page.lines().find_map(|line| line.strip_prefix(row)?.parse::<u64>().ok());
+    // A slow machine begins a second minute, with three more.
+    let most = 3 * (begun.elapsed().as_secs() / 60 + 1);
+    assert!(completed.is_some_and(|count| (3..=most).contains(&count)), "{page}");
     let stays = holder(&host);
     assert!(limit(&host, "last").is_number());
     // The one that stays goes: the other one has the place at once.
@@ -87,14 +91,19 @@ fn of_two_processes_that_both_come_back_one_is_refused_and_no_container_is_witho
 
 #[test]
 fn three_upgrades_within_a_minute_are_let_through_and_the_fourth_is_refused() {
-    let host = started("");
-    let mut old = first(&host, works("v0"));
-    for name in ["v1", "v2", "v3"] {
-        let new = works(name).connect(&host);
-        old.hears("Shutdown");
-        creates(&host, name, name);
-        old = new;
-    }
+    let upgraded = || {
+        let (host, begun) = (started(""), Instant::now());
+        let mut old = first(&host, works("v0"));
+        for name in ["v1", "v2", "v3"] {
+            let new = works(name).connect(&host);
+            old.hears("Shutdown");
+            creates(&host, name, name);
+            old = new;
+        }
+        (begun.elapsed() < Duration::from_secs(50)).then_some((host, old))
+    };
+    // A machine that is too busy for three within a minute may not be so for long.
+    let (host, old) = (0..5).find_map(|_| upgraded()).unwrap();
     let fourth = works("v4").connect(&host);
     wait_until("it is refused", || host.logged(&[ID, "was refused"]) == 1);
     wait_until("it is gone", || states(&host) == ["synchronized"]);
@@ -147,7 +156,7 @@ impl Drop for Pods {
             // What ran there has been killed, but may not be gone yet.
             let gone = || std::fs::remove_dir(path).is_ok() || !path.exists();
             let _left_behind = (0..100).any(|_try| {
-                std::thread::sleep(std::time::Duration::from_millis(10));
+                std::thread::sleep(Duration::from_millis(10));
                 gone()
             });
         }

@@ -93,13 +93,17 @@ impl AdjustmentMerger<'_> {
     }
 
     fn hooks(&mut self, hooks: &MessageField<api::Hooks>) -> Result<(), MergeError> {
-        let Some(hooks) = hooks.as_ref() else { return Ok(()) };
-        if all_hooks(hooks).iter().all(|list| list.is_empty()) {
+        let mut hooks = hooks.clone().unwrap_or_default();
+        if hook_lists(&mut hooks).iter().all(|list| list.is_empty()) {
             return Ok(());
         }
         self.claims.accumulate(NriField::OciHooks)?;
-        append_hooks(self.combined.hooks.mut_or_insert_default(), hooks);
-        append_hooks(self.visible.hooks.mut_or_insert_default(), hooks);
+        for all in [&mut self.combined.hooks, &mut self.visible.hooks] {
+            let all = hook_lists(all.mut_or_insert_default());
+            for (list, more) in all.into_iter().zip(hook_lists(&mut hooks)) {
+                list.extend(more.iter().cloned());
+            }
+        }
         Ok(())
     }
 
@@ -226,7 +230,7 @@ fn set_both<T: Clone>(
     resources::set(visible, given);
 }
 
-/// What was set stands at the end, as in the reference.
+/// Moves set entries to the end, as the reference does.
 fn move_to_end<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     let touched = touched(&changes);
     list.retain(|entry| !touched.contains(T::key(entry.name()).as_str()));
@@ -241,9 +245,8 @@ fn touched<T>(changes: &[ListChange<T>]) -> HashSet<&str> {
     changes.iter().map(ListChange::key).collect()
 }
 
-/// What was set stands where it stood. NRI: the reference scrambles namespaces (BUG-06).
-/// An entry that is also set again keeps its place, so removals that are followed by a new
-/// entry are not carried out on their own.
+/// Replaces set entries where they stand. NRI: the reference scrambles namespaces (BUG-06).
+/// An entry that is removed and set again keeps its place, so its removal is not carried out alone.
 fn keep_places<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     let mut set = Vec::new();
     let mut removed = HashSet::new();
@@ -265,7 +268,7 @@ fn variable(entry: &str) -> &str {
     entry.split_once('=').map_or(entry, |(name, _)| name)
 }
 
-fn all_hooks(hooks: &api::Hooks) -> [&Vec<api::Hook>; 6] {
+fn hook_lists(hooks: &mut api::Hooks) -> [&mut Vec<api::Hook>; 6] {
     let api::Hooks {
         prestart,
         create_runtime,
@@ -276,20 +279,4 @@ fn all_hooks(hooks: &api::Hooks) -> [&Vec<api::Hook>; 6] {
         special_fields: _,
     } = hooks;
     [prestart, create_runtime, create_container, start_container, poststart, poststop]
-}
-
-fn append_hooks(base: &mut api::Hooks, more: &api::Hooks) {
-    let api::Hooks {
-        prestart,
-        create_runtime,
-        create_container,
-        start_container,
-        poststart,
-        poststop,
-        special_fields: _,
-    } = base;
-    let lists = [prestart, create_runtime, create_container, start_container, poststart, poststop];
-    for (list, more) in lists.into_iter().zip(all_hooks(more)) {
-        list.extend(more.iter().cloned());
-    }
 }

@@ -15,9 +15,9 @@ use crate::claims::FieldClaims;
 use crate::claims::MergeError;
 use crate::offers::{self, Offer, Slot, Yielded};
 use crate::owners::Owners;
+use crate::resources;
 use crate::rights::{Rights, RuleNote};
-use crate::updates::{DroppedRequest, Updated, Updates};
-use crate::{bounds, resources, unknown};
+use crate::updates::{DroppedRequest, Updated, Updates, examine};
 use nri_api as api;
 
 /// The state of one CreateContainer between two plugins.
@@ -30,9 +30,9 @@ pub struct Creation {
     /// Holds the owners of the created container as well.
     updates: Updates,
     offers: Vec<Offer>,
-    /// The owners of what is offered, for as long as it is.
+    /// The sources of the offers that are not settled yet, as owners.
     offered: Owners,
-    /// What the container has; filled by the first offer.
+    /// The values of the container; the first offer fills it.
     present: Option<HashSet<Slot>>,
     yielded: Vec<Yielded>,
 }
@@ -40,38 +40,38 @@ pub struct Creation {
 /// The result of all plugins' replies.
 #[derive(Debug, Clone)]
 pub struct Merged {
-    /// To be applied to the container: removal markers included, empty parts left out.
+    /// The adjustment to apply, with removal markers and without empty parts.
     pub adjust: api::ContainerAdjustment,
     /// The container as the last plugin left it.
     pub container: api::Container,
     /// The owners of fields, in this and in updated containers.
     pub owners: Owners,
-    /// Of other containers, one for each.
+    /// The updates of other containers, one each.
     pub updates: Vec<api::ContainerUpdate>,
-    /// Of other containers, one for each, with the reason given first.
+    /// The evictions of other containers, one each, with the first reason.
     pub evictions: Vec<api::ContainerEviction>,
-    /// Container to the plugins that want it gone, in order.
+    /// For each evicted container the plugins that asked for it, in order.
     pub evicted_by: BTreeMap<String, Vec<String>>,
-    /// Plugin and place of a field that the schema does not know, and was therefore not applied.
+    /// Plugin and place of each field that the schema does not know; none was applied.
     pub unknown: Vec<(String, String)>,
-    /// What is done although a rule in audit mode would refuse it.
+    /// The changes that a rule in audit mode would refuse.
     pub noted: Vec<RuleNote>,
-    /// What was left out by a rule: updates and evictions of other containers.
+    /// The updates and evictions of other containers that a rule dropped.
     pub dropped: Vec<DroppedRequest>,
-    /// What was offered and gave way.
+    /// The offered values that gave way.
     pub yielded: Vec<Yielded>,
 }
 
 impl Merged {
-    /// The plugin behind a field of the created container, whether it set or removed it.
+    /// Returns the plugin that set or removed a field of the created container.
     pub fn plugin_behind(&self, field: &str) -> Option<String> {
         self.owners.plugin_of(&self.container.id, field)
     }
 }
 
 impl Creation {
-    /// Starts with the container as the engine wants it. Parts that plugins are used to find
-    /// are filled in empty.
+    /// Starts with the container as the engine wants it, and adds the empty parts on which plugins
+    /// rely.
     pub fn new(pod: api::PodSandbox, mut container: api::Container) -> Self {
         container.hooks.mut_or_insert_default();
         let linux = container.linux.mut_or_insert_default();
@@ -97,32 +97,30 @@ impl Creation {
         }
     }
 
-    /// What the next plugin is asked.
+    /// Returns the request for the next plugin.
     pub fn request(&self) -> &api::CreateContainerRequest {
         &self.request
     }
 
-    /// The container as the plugins so far have left it.
+    /// Returns the container with the changes of all plugins so far.
     pub fn container(&self) -> &api::Container {
         &self.request.container
     }
 
-    /// The owners of fields so far.
+    /// Returns the owners of fields so far.
     pub fn owners(&self) -> &Owners {
         self.updates.owners()
     }
 
-    /// Takes in what one plugin answered. If that fails, the creation ends with it: no
-    /// plugin sees half an answer, and no copy is needed for that.
+    /// Merges the answer of one plugin. A failure consumes the creation, so that no plugin sees half
+    /// an answer, without a copy.
     pub fn answer(
         mut self,
         plugin: &str,
         rights: &Rights,
         response: api::CreateContainerResponse,
     ) -> Result<Self, MergeError> {
-        bounds::check(&response)
-            .map_err(|what| MergeError::TooMany { plugin: plugin.to_owned(), what })?;
-        let places = unknown::fields(&response);
+        let places = examine(plugin, &response)?;
         let api::CreateContainerResponse { adjust, update, evict, special_fields: _ } = response;
         if let Some(adjust) = adjust.as_ref() {
             let (owners, noted) = (&mut self.updates.owners, &mut self.updates.noted);
@@ -136,9 +134,8 @@ impl Creation {
         Ok(self)
     }
 
-    /// Takes in values that give way: to what the container has, and to all that plugins set or
-    /// remove, before or after. Later plugins see them; they own nothing before
-    /// [`Creation::settle`].
+    /// Takes in values that give way to the container's own and to those that a plugin sets or removes,
+    /// before or after. Later plugins see them; they own nothing before [`Creation::settle`].
     ///
     /// # Errors
     /// Fails where an answer with these values would.
@@ -148,8 +145,7 @@ impl Creation {
         rights: &Rights,
         mut adjust: api::ContainerAdjustment,
     ) -> Result<Self, MergeError> {
-        bounds::check(&adjust)
-            .map_err(|what| MergeError::TooMany { plugin: from.to_owned(), what })?;
+        drop(examine(from, &adjust)?);
         let present = self
             .present
             .get_or_insert_with(|| offers::slots(&offers::as_adjustment(&self.pristine)));
@@ -164,7 +160,7 @@ impl Creation {
         Ok(self)
     }
 
-    /// Every plugin has answered: what was offered and did not have to give way is owned now.
+    /// Merges the offered values that did not give way, once every plugin has answered.
     ///
     /// # Errors
     /// Fails where an answer with these values would.
@@ -181,13 +177,13 @@ impl Creation {
         Ok(self)
     }
 
-    /// Checks once more, of everything together, that a plugin owns nothing that it may not set.
+    /// Checks all answers together: the plugin must own no field that it may not set.
     pub fn check_owned(&self, plugin: &str, rights: &Rights) -> Result<(), MergeError> {
         self.updates.check_owned(plugin, rights)
     }
 
-    /// What validators are asked once every plugin has answered. As the reference they get the
-    /// combined adjustment with its empty parts.
+    /// Returns the request for validators, once every plugin has answered. As in the reference, its
+    /// adjustment has empty parts.
     pub fn validation_request(
         &self,
         plugins: Vec<api::PluginInstance>,
@@ -205,7 +201,7 @@ impl Creation {
         }
     }
 
-    /// What all answers together come to.
+    /// Returns the result of all answers.
     pub fn finish(self) -> Merged {
         let Self { pristine: _, request, combined: mut adjust, updates, yielded, .. } = self;
         let container = request.container.unwrap_or_default();
@@ -236,7 +232,7 @@ impl Creation {
     }
 }
 
-/// The combined adjustment before the first answer.
+/// Returns the combined adjustment before the first answer.
 fn blank() -> api::ContainerAdjustment {
     let mut adjust = api::ContainerAdjustment::new();
     adjust.hooks.mut_or_insert_default();
@@ -247,8 +243,8 @@ fn blank() -> api::ContainerAdjustment {
     adjust
 }
 
-/// Takes out what [`blank`] put in and no plugin used. Other empty messages stay: a plugin that
-/// sends an empty scheduler means it.
+/// Removes the parts of [`blank`] that no plugin used. Other empty messages stay: a plugin that sends
+/// an empty scheduler means it.
 fn strip(adjust: &mut api::ContainerAdjustment) {
     resources::strip_empty(&mut adjust.hooks);
     if let Some(linux) = adjust.linux.as_mut() {
@@ -257,7 +253,7 @@ fn strip(adjust: &mut api::ContainerAdjustment) {
     resources::strip_empty(&mut adjust.linux);
 }
 
-/// `remove` says nothing once everything is set anew; the reference does not show it then.
+/// Clears `remove` where every member is set again, as the reference does.
 fn show_rdt(adjust: &mut api::ContainerAdjustment) {
     let Some(linux) = adjust.linux.as_mut() else { return };
     let Some(rdt) = linux.rdt.as_mut() else { return };

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Values that give way: they are set only where neither the container nor any plugin has one,
-//! whichever comes first.
+//! Offers: values that are set only where neither the container nor any plugin has one, whichever
+//! comes first.
 //!
-//! An offer is shown to the plugins after it, and owns nothing until all have answered: then what
-//! none of them set or removed becomes an answer like any other. Nothing here looks at values.
+//! Later plugins see an offer. It owns nothing until all plugins have answered; then the values that
+//! no plugin set or removed are merged like an answer. Nothing here looks at values.
 
 use std::collections::HashSet;
 
 use protobuf::MessageField;
+use serde_json::Value;
 
 use crate::fields::NriField;
 use crate::keys;
 use crate::owners::{Owners, flat_name, rule_name};
 use crate::resources::rule_text;
 use crate::rights::Rights;
+use crate::scalar::SCALARS;
 use nri_api as api;
 
-/// One offer, as far as it has not given way yet.
+/// One offer, without the values that gave way so far.
 #[derive(Debug, Clone)]
 pub(crate) struct Offer {
     pub(crate) from: String,
@@ -24,18 +26,18 @@ pub(crate) struct Offer {
     pub(crate) adjust: api::ContainerAdjustment,
 }
 
-/// A value that gave way.
+/// An offered value that gave way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Yielded {
-    /// By what it was offered.
+    /// The source of the offer.
     pub from: String,
-    /// The field as owners are named: `Env[PATH]`.
+    /// The field, as owner tables name it: `Env[PATH]`.
     pub field: String,
-    /// The plugin, or the offer, that has it; `None`: the container has it.
+    /// The plugin or the offer that has the field; `None` for the container.
     pub to: Option<String>,
 }
 
-/// The container's values in the form of an adjustment that would set them.
+/// Returns an adjustment that would set the container's values.
 #[must_use]
 pub fn as_adjustment(container: &api::Container) -> api::ContainerAdjustment {
     let linux = container.linux.as_ref().map(|linux| api::LinuxContainerAdjustment {
@@ -69,7 +71,7 @@ pub fn as_adjustment(container: &api::Container) -> api::ContainerAdjustment {
     }
 }
 
-/// One value of an adjustment: its field, or a cgroup device rule, which NRI has no field for.
+/// One value of an adjustment: its field, or a cgroup device rule, for which NRI has no field.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Slot {
     Field(NriField, Option<String>),
@@ -77,7 +79,7 @@ pub(crate) enum Slot {
 }
 
 impl Slot {
-    /// As owners are named.
+    /// Returns its name in owner tables.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Field(field, key) => flat_name(*field, key.as_deref()),
@@ -85,7 +87,7 @@ impl Slot {
         }
     }
 
-    /// The plugin that set or removed it in this container.
+    /// Returns the plugin that set or removed it in this container.
     fn plugin_in(&self, owners: &Owners, container: &str) -> Option<String> {
         let Self::Field(field, key) = self else { return None };
         let owner = owners.owner(container, *field, key.as_deref())?;
@@ -93,7 +95,7 @@ impl Slot {
     }
 }
 
-/// Leaves out of `adjust` what the container has (`present`), or what `owners` have in it.
+/// Removes from `adjust` the values that the container has (`present`) and those in `owners`.
 pub(crate) fn give_way(
     from: &str,
     adjust: &mut api::ContainerAdjustment,
@@ -117,7 +119,7 @@ pub(crate) fn give_way(
     yielded
 }
 
-/// Every value of an adjustment.
+/// Returns every value of an adjustment.
 pub(crate) fn slots(adjust: &api::ContainerAdjustment) -> HashSet<Slot> {
     let mut found = HashSet::new();
     retain(&mut adjust.clone(), &mut |slot| {
@@ -137,22 +139,22 @@ fn keyed(keep: Keep<'_>, field: NriField, key: impl Into<String>) -> bool {
     keep(Slot::Field(field, Some(key.into())))
 }
 
-/// Takes out a value that is present and not kept.
+/// Removes a value that `keep` refuses.
 fn filter<T>(keep: Keep<'_>, field: NriField, value: &mut MessageField<T>) {
     if value.is_some() && !one(keep, field) {
         *value = MessageField::none();
     }
 }
 
-/// The same of a text.
+/// Removes a text that `keep` refuses.
 fn filter_text(keep: Keep<'_>, field: NriField, value: &mut String) {
     if !value.is_empty() && !one(keep, field) {
         value.clear();
     }
 }
 
-/// Keeps of an adjustment what `keep` wants. Every field is named, so that a new one breaks the
-/// build.
+/// Removes from an adjustment the values that `keep` refuses. Every field is named, so that a new one
+/// breaks the build.
 fn retain(adjust: &mut api::ContainerAdjustment, keep: Keep<'_>) {
     use NriField as F;
     let api::ContainerAdjustment {
@@ -213,61 +215,25 @@ fn retain(adjust: &mut api::ContainerAdjustment, keep: Keep<'_>) {
 
 fn retain_resources(resources: &mut api::LinuxResources, keep: Keep<'_>) {
     use NriField as F;
+    for scalar in &SCALARS {
+        if !scalar.get(resources).is_null() && !one(keep, scalar.field) {
+            scalar.set(resources, &Value::Null);
+        }
+    }
     let api::LinuxResources {
-        memory,
-        cpu,
+        memory: _,
+        cpu: _,
         hugepage_limits,
         blockio_class,
         rdt_class,
         unified,
         devices,
-        pids,
+        pids: _,
         special_fields: _,
     } = resources;
-    if let Some(memory) = memory.as_mut() {
-        let api::LinuxMemory {
-            limit,
-            reservation,
-            swap,
-            kernel,
-            kernel_tcp,
-            swappiness,
-            disable_oom_killer,
-            use_hierarchy,
-            special_fields: _,
-        } = memory;
-        filter(keep, F::MemLimit, limit);
-        filter(keep, F::MemReservation, reservation);
-        filter(keep, F::MemSwapLimit, swap);
-        filter(keep, F::MemKernelLimit, kernel);
-        filter(keep, F::MemTCPLimit, kernel_tcp);
-        filter(keep, F::MemSwappiness, swappiness);
-        filter(keep, F::MemDisableOomKiller, disable_oom_killer);
-        filter(keep, F::MemUseHierarchy, use_hierarchy);
-    }
-    if let Some(cpu) = cpu.as_mut() {
-        let api::LinuxCPU {
-            shares,
-            quota,
-            period,
-            realtime_runtime,
-            realtime_period,
-            cpus,
-            mems,
-            special_fields: _,
-        } = cpu;
-        filter(keep, F::CPUShares, shares);
-        filter(keep, F::CPUQuota, quota);
-        filter(keep, F::CPUPeriod, period);
-        filter(keep, F::CPURealtimeRuntime, realtime_runtime);
-        filter(keep, F::CPURealtimePeriod, realtime_period);
-        filter_text(keep, F::CPUSetCPUs, cpus);
-        filter_text(keep, F::CPUSetMems, mems);
-    }
     hugepage_limits.retain(|l| keyed(keep, F::HugepageLimits, keys::hugepage(&l.page_size)));
     unified.retain(|key, _| keyed(keep, F::CgroupsUnified, key));
     devices.retain(|rule| keep(Slot::DeviceRule(rule_text(rule))));
     filter(keep, F::BlockioClass, blockio_class);
     filter(keep, F::RdtClass, rdt_class);
-    filter(keep, F::PidsLimit, pids);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Linux resources laid over others, as adjustments and updates both do.
 //!
-//! Claiming and laying over are two steps: what is refused must not have changed anything.
-//! A value that is present counts even if it is zero or empty. Nothing here judges values.
+//! Claiming and laying over are two steps, so that a refused answer changes nothing.
+//! A present value counts even if it is zero or empty. Nothing here judges values.
 //! Reference: semantics of the resource setters in NRI's result collector.
 
 use std::collections::HashMap;
@@ -12,6 +12,7 @@ use protobuf::MessageField;
 use crate::claims::{FieldClaims, MergeError};
 use crate::fields::NriField;
 use crate::keys;
+use crate::scalar::SCALARS;
 use nri_api as api;
 
 /// Claims everything that `resources` sets, in the reference's order.
@@ -20,8 +21,8 @@ pub(crate) fn claim(
     claims: &mut FieldClaims<'_>,
 ) -> Result<(), MergeError> {
     let api::LinuxResources {
-        memory,
-        cpu,
+        memory: _,
+        cpu: _,
         hugepage_limits,
         blockio_class,
         rdt_class,
@@ -30,11 +31,9 @@ pub(crate) fn claim(
         pids,
         special_fields: _,
     } = resources;
-    if let Some(memory) = memory.as_ref() {
-        claim_memory(memory, claims)?;
-    }
-    if let Some(cpu) = cpu.as_ref() {
-        claim_cpu(cpu, claims)?;
+    let [memory_and_cpu @ .., pids_limit] = &SCALARS;
+    for scalar in memory_and_cpu.iter().filter(|scalar| !scalar.get(resources).is_null()) {
+        claims.claim(scalar.field)?;
     }
     for limit in hugepage_limits {
         claims.claim_key(NriField::HugepageLimits, &keys::hugepage(&limit.page_size))?;
@@ -51,74 +50,28 @@ pub(crate) fn claim(
     claims.claim_present([
         (blockio_class.is_some(), NriField::BlockioClass),
         (rdt_class.is_some(), NriField::RdtClass),
-        (pids.is_some(), NriField::PidsLimit),
-    ])
-}
-
-fn claim_memory(memory: &api::LinuxMemory, claims: &mut FieldClaims<'_>) -> Result<(), MergeError> {
-    let api::LinuxMemory {
-        limit,
-        reservation,
-        swap,
-        kernel,
-        kernel_tcp,
-        swappiness,
-        disable_oom_killer,
-        use_hierarchy,
-        special_fields: _,
-    } = memory;
-    claims.claim_present([
-        (limit.is_some(), NriField::MemLimit),
-        (reservation.is_some(), NriField::MemReservation),
-        (swap.is_some(), NriField::MemSwapLimit),
-        (kernel.is_some(), NriField::MemKernelLimit),
-        (kernel_tcp.is_some(), NriField::MemTCPLimit),
-        (swappiness.is_some(), NriField::MemSwappiness),
-        (disable_oom_killer.is_some(), NriField::MemDisableOomKiller),
-        (use_hierarchy.is_some(), NriField::MemUseHierarchy),
-    ])
-}
-
-fn claim_cpu(cpu: &api::LinuxCPU, claims: &mut FieldClaims<'_>) -> Result<(), MergeError> {
-    let api::LinuxCPU {
-        shares,
-        quota,
-        period,
-        realtime_runtime,
-        realtime_period,
-        cpus,
-        mems,
-        special_fields: _,
-    } = cpu;
-    claims.claim_present([
-        (shares.is_some(), NriField::CPUShares),
-        (quota.is_some(), NriField::CPUQuota),
-        (period.is_some(), NriField::CPUPeriod),
-        (realtime_runtime.is_some(), NriField::CPURealtimeRuntime),
-        (realtime_period.is_some(), NriField::CPURealtimePeriod),
-        (!cpus.is_empty(), NriField::CPUSetCPUs),
-        (!mems.is_empty(), NriField::CPUSetMems),
+        (pids.is_some(), pids_limit.field),
     ])
 }
 
 /// Lays `over` on `base`; what `over` does not set stays.
 pub(crate) fn lay_over(base: &mut api::LinuxResources, over: &api::LinuxResources) {
     let api::LinuxResources {
-        memory,
-        cpu,
+        memory: _,
+        cpu: _,
         hugepage_limits,
         blockio_class,
         rdt_class,
         unified,
         devices,
-        pids,
+        pids: _,
         special_fields: _,
     } = over;
-    if let Some(memory) = memory.as_ref() {
-        lay_over_memory(base.memory.mut_or_insert_default(), memory);
-    }
-    if let Some(cpu) = cpu.as_ref() {
-        lay_over_cpu(base.cpu.mut_or_insert_default(), cpu);
+    for scalar in &SCALARS {
+        let value = scalar.get(over);
+        if !value.is_null() {
+            scalar.set(base, &value);
+        }
     }
     let size = |limit: &api::HugepageLimit| keys::hugepage(&limit.page_size);
     put_all(&mut base.hugepage_limits, hugepage_limits, size);
@@ -126,53 +79,6 @@ pub(crate) fn lay_over(base: &mut api::LinuxResources, over: &api::LinuxResource
     base.unified.extend(unified.iter().map(|(key, value)| (key.clone(), value.clone())));
     set(&mut base.blockio_class, blockio_class);
     set(&mut base.rdt_class, rdt_class);
-    set(&mut base.pids, pids);
-}
-
-fn lay_over_memory(base: &mut api::LinuxMemory, over: &api::LinuxMemory) {
-    let api::LinuxMemory {
-        limit,
-        reservation,
-        swap,
-        kernel,
-        kernel_tcp,
-        swappiness,
-        disable_oom_killer,
-        use_hierarchy,
-        special_fields: _,
-    } = over;
-    set(&mut base.limit, limit);
-    set(&mut base.reservation, reservation);
-    set(&mut base.swap, swap);
-    set(&mut base.kernel, kernel);
-    set(&mut base.kernel_tcp, kernel_tcp);
-    set(&mut base.swappiness, swappiness);
-    set(&mut base.disable_oom_killer, disable_oom_killer);
-    set(&mut base.use_hierarchy, use_hierarchy);
-}
-
-fn lay_over_cpu(base: &mut api::LinuxCPU, over: &api::LinuxCPU) {
-    let api::LinuxCPU {
-        shares,
-        quota,
-        period,
-        realtime_runtime,
-        realtime_period,
-        cpus,
-        mems,
-        special_fields: _,
-    } = over;
-    set(&mut base.shares, shares);
-    set(&mut base.quota, quota);
-    set(&mut base.period, period);
-    set(&mut base.realtime_runtime, realtime_runtime);
-    set(&mut base.realtime_period, realtime_period);
-    if !cpus.is_empty() {
-        base.cpus.clone_from(cpus);
-    }
-    if !mems.is_empty() {
-        base.mems.clone_from(mems);
-    }
 }
 
 /// Replaces a message by one that is present.
@@ -201,7 +107,7 @@ pub(crate) fn put_all<T: Clone>(list: &mut Vec<T>, entries: &[T], key: impl Fn(&
     }
 }
 
-/// Takes out the empty parts that were put in so that plugins find them.
+/// Removes the empty parts that were added for plugins.
 pub(crate) fn strip(resources: &mut MessageField<api::LinuxResources>) {
     if let Some(resources) = resources.as_mut() {
         strip_empty(&mut resources.memory);
@@ -210,7 +116,7 @@ pub(crate) fn strip(resources: &mut MessageField<api::LinuxResources>) {
     strip_empty(resources);
 }
 
-/// Takes out a message that says nothing.
+/// Removes an empty message.
 pub(crate) fn strip_empty<T: Default + PartialEq>(field: &mut MessageField<T>) {
     if field.as_ref().is_some_and(|message| *message == T::default()) {
         *field = MessageField::none();

@@ -10,6 +10,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use protobuf::MessageFull;
+
 use crate::claims::{FieldClaims, MergeError, check, permit_by_rules};
 use crate::owners::Owners;
 use crate::rights::{Forbidden, Rights, RuleNote};
@@ -22,7 +24,7 @@ pub struct Updates {
     subject: UpdateSubject,
     pub(crate) owners: Owners,
     results: Vec<api::ContainerUpdate>,
-    /// Where in `results` a container's update is.
+    /// Index in `results` of a container's update.
     places: HashMap<String, usize>,
     /// The update of the subject of an UpdateContainer request, once a plugin touched it: what
     /// plugins set in it, without what the request has.
@@ -45,7 +47,7 @@ pub struct DroppedRequest {
     pub ignores_failure: bool,
 }
 
-/// What the request is about.
+/// The subject of the request.
 #[derive(Debug, Clone)]
 enum UpdateSubject {
     /// A container that does not exist yet: it is adjusted, not updated.
@@ -61,7 +63,7 @@ enum UpdateSubject {
 pub struct Updated {
     /// One per container, the request's own container last, if any plugin touched it.
     pub updates: Vec<api::ContainerUpdate>,
-    /// What plugins set in the request's own container, without what the request has.
+    /// The resources that plugins set in the request's container, without the request's own.
     pub answered: Option<api::LinuxResources>,
     /// One per container, with the reason given first.
     pub evictions: Vec<api::ContainerEviction>,
@@ -71,9 +73,9 @@ pub struct Updated {
     pub owners: Owners,
     /// Plugin and place of a field that the schema does not know, and was therefore not applied.
     pub unknown: Vec<(String, String)>,
-    /// What is done although a rule in audit mode would refuse it.
+    /// The changes that a rule in audit mode would refuse.
     pub noted: Vec<RuleNote>,
-    /// What was left out by a rule.
+    /// The updates and evictions that a rule dropped.
     pub dropped: Vec<DroppedRequest>,
 }
 
@@ -97,7 +99,7 @@ impl Updates {
         Self::new(UpdateSubject::Any)
     }
 
-    /// What the next plugin is asked: the engine's request with what plugins have made of it.
+    /// Returns the request for the next plugin: the engine's, with the changes of earlier plugins.
     /// `None` unless this is about an update.
     pub fn request(&self) -> Option<&api::UpdateContainerRequest> {
         match &self.subject {
@@ -113,9 +115,7 @@ impl Updates {
         rights: &Rights,
         response: api::UpdateContainerResponse,
     ) -> Result<(), MergeError> {
-        bounds::check(&response)
-            .map_err(|what| MergeError::TooMany { plugin: plugin.to_owned(), what })?;
-        let places = unknown::fields(&response);
+        let places = examine(plugin, &response)?;
         let api::UpdateContainerResponse { update, evict, special_fields: _ } = response;
         self.answer(plugin, rights, &update, &evict)?;
         self.note_unknown(plugin, places);
@@ -129,9 +129,7 @@ impl Updates {
         rights: &Rights,
         response: api::StopContainerResponse,
     ) -> Result<(), MergeError> {
-        bounds::check(&response)
-            .map_err(|what| MergeError::TooMany { plugin: plugin.to_owned(), what })?;
-        let places = unknown::fields(&response);
+        let places = examine(plugin, &response)?;
         let api::StopContainerResponse { update, special_fields: _ } = response;
         self.answer(plugin, rights, &update, &[])?;
         self.note_unknown(plugin, places);
@@ -155,7 +153,7 @@ impl Updates {
         Ok(())
     }
 
-    /// The same for a caller that keeps nothing if it fails.
+    /// Like [`Updates::answer`], for a caller that drops everything after a failure.
     pub(crate) fn merge(
         &mut self,
         plugin: &str,
@@ -190,12 +188,12 @@ impl Updates {
         &self.owners
     }
 
-    /// What a validator sees of the other containers: one update each.
+    /// Returns the updates of other containers for validators, one each.
     pub(crate) fn pending(&self) -> Vec<api::ContainerUpdate> {
         self.results.clone()
     }
 
-    /// What all answers together come to.
+    /// Returns the result of all answers.
     pub fn finish(self) -> Updated {
         let Self { subject, owners, results, places: _, own, evictions, .. } = self;
         let (evicted_by, unknown, dropped) = (self.evicted_by, self.unknown, self.dropped);
@@ -228,7 +226,7 @@ impl Updates {
             return Err(MergeError::UpdateOfSubject { plugin, container });
         }
         if container_id.is_empty() {
-            // What the reference's own reply marshals a missing entry to; it means nothing.
+            // The reference marshals a missing entry to an empty one.
             return Ok(());
         }
         if !self.is_subject(container_id)
@@ -376,6 +374,13 @@ impl Updates {
             dropped: Vec::new(),
         }
     }
+}
+
+/// Refuses an answer with too many entries; returns the places of fields that the schema does not know.
+pub(crate) fn examine<M: MessageFull>(plugin: &str, answer: &M) -> Result<Vec<String>, MergeError> {
+    bounds::check(answer)
+        .map_err(|what| MergeError::TooMany { plugin: plugin.to_owned(), what })?;
+    Ok(unknown::fields(answer))
 }
 
 /// The rule by which the plugin is not to know of the container.

@@ -10,6 +10,7 @@
 use clap::ValueEnum;
 
 use super::plan::{EngineFile, Texts};
+use crate::engine::containerd_socket_of;
 use crate::error::Error;
 
 /// The file that containerd reads, unless a distribution names another.
@@ -18,7 +19,7 @@ pub(super) const USUAL_MAIN: &str = "/etc/containerd/config.toml";
 pub(super) const FLATCAR_MAIN: &str = "/usr/share/containerd/config.toml";
 /// Which system this is; the file that `/etc/os-release` is a link to.
 pub(super) const OS_RELEASE: &str = "/usr/lib/os-release";
-/// What k3s and RKE2 name their file below their data directory.
+/// Path of k3s' and RKE2's file below their data directory.
 const RANCHER_MAIN: &str = "/agent/etc/containerd/config.toml";
 const K0S_MAIN: &str = "/etc/k0s/containerd.toml";
 const K0S_FOLDER: &str = "/etc/k0s/containerd.d";
@@ -56,7 +57,7 @@ pub(super) enum Distribution {
     Flatcar,
 }
 
-/// Those with a containerd of their own, which is looked for where none is named.
+/// Distributions that bring a containerd; it is searched for where none is named.
 pub(super) const DISTRIBUTIONS: [Distribution; 5] = [
     Distribution::K3s,
     Distribution::Rke2,
@@ -128,7 +129,7 @@ impl Distribution {
         }
     }
 
-    /// Where its containerd keeps what lives.
+    /// Returns the state directory of its containerd.
     pub(super) fn state_directory(self) -> &'static str {
         match self {
             Self::K3s | Self::Rke2 => "/run/k3s/containerd",
@@ -140,16 +141,9 @@ impl Distribution {
         }
     }
 
-    /// Where its containerd answers.
+    /// Returns the socket of its containerd.
     pub(super) fn socket_path(self) -> &'static str {
-        match self {
-            Self::K3s | Self::Rke2 => "/run/k3s/containerd/containerd.sock",
-            Self::K0s => "/run/k0s/containerd.sock",
-            Self::Microk8s => "/var/snap/microk8s/common/run/containerd.sock",
-            Self::Kubeadm | Self::Kind | Self::Minikube | Self::Eks | Self::Flatcar => {
-                "/run/containerd/containerd.sock"
-            }
-        }
+        containerd_socket_of(self.state_directory())
     }
 
     /// crictl and ctr, as they are called on its nodes.
@@ -186,7 +180,7 @@ impl Distribution {
         }
     }
 
-    /// Nothing is written for a containerd whose configuration nobody has seen.
+    /// The error for a containerd that has not written its configuration yet.
     pub(super) fn is_not_started(self, file: &str) -> Error {
         let title = self.title();
         Error::new(format!("{file} is missing: {title} writes it at its first start"))
@@ -202,7 +196,7 @@ pub(super) fn source(main: &str) -> &str {
     }
 }
 
-/// Whether the distribution writes this file anew, or nobody can write it.
+/// Whether the distribution rewrites this file, or it is read-only.
 pub(super) fn is_rendered(main: &str, text: &str) -> bool {
     use Distribution as D;
     match Distribution::of_main(main) {

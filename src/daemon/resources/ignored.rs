@@ -46,30 +46,14 @@ pub(crate) fn ignored(record: &Container, part: &Block) -> Block {
     if RuntimeKind::of_program(&record.runtime) == RuntimeKind::Crun {
         return Map::new();
     }
-    let mut found = Map::new();
-    for (section, value) in part {
-        let value = match value {
-            Value::Object(object) => {
-                let mut object = object.clone();
-                object.retain(|key, _| is_ignored_in_updates(section, key));
-                if object.is_empty() {
-                    continue;
-                }
-                Value::Object(object)
-            }
-            Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_) => {
-                if !is_ignored_in_updates(section, "") {
-                    continue;
-                }
-                value.clone()
-            }
-        };
-        found.insert(section.clone(), value);
-    }
+    let mut found = part.clone();
+    found.retain(|section, value| match value.as_object_mut() {
+        Some(members) => {
+            members.retain(|key, _| is_ignored_in_updates(section, key));
+            !members.is_empty()
+        }
+        None => is_ignored_in_updates(section, ""),
+    });
     found
 }
 
@@ -90,9 +74,9 @@ pub(crate) fn leave_out_idle(daemon: &Daemon, resources: &mut Block, engine: &Bl
 
 /// An update of a container that its runtime updates.
 pub(super) struct SplitUpdate {
-    /// What is written beside it.
+    /// The part that is written beside the runtime.
     pub(super) direct: Block,
-    /// What the runtime gets.
+    /// The part that the runtime gets.
     pub(super) rest: Block,
 }
 

@@ -82,7 +82,7 @@ pub(crate) fn container(record: &Container) -> api::Container {
     message
 }
 
-/// The same with what its record does not know: whether it is paused.
+/// Returns the container as plugins see it now, with its pause, which its record does not have.
 pub(crate) fn container_as_it_is(record: &Container, is_paused: bool) -> api::Container {
     let mut message = container(record);
     set_paused(&mut message, is_paused);
@@ -95,7 +95,7 @@ fn set_paused(message: &mut api::Container, is_paused: bool) {
     }
 }
 
-/// The same as bytes.
+/// Returns the container as bytes.
 pub(crate) fn container_encoded(record: &Container, is_paused: bool) -> Encoded {
     let mut now = api::Container::default();
     fill_in(&mut now, record);
@@ -159,8 +159,7 @@ fn named(
     new: Option<&String>,
     old: Option<api::OptionalString>,
 ) -> MessageField<api::OptionalString> {
-    let new = new.map(|name| api::OptionalString { value: name.clone(), ..Default::default() });
-    new.or(old).into()
+    new.cloned().map(Into::into).or(old).into()
 }
 
 /// The pod as plugins see it now.
@@ -178,7 +177,7 @@ fn add_linux(message: &mut api::PodSandbox) {
     message.linux.mut_or_insert_default().resources.mut_or_insert_default();
 }
 
-/// The same as bytes.
+/// Returns the pod as bytes.
 pub(crate) fn pod_encoded(record: &Pod) -> Encoded {
     let (id, pid) = (record.id.clone(), record.pid);
     if !record.message.has_inside(LINUX, RESOURCES) {

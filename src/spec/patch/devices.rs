@@ -8,14 +8,14 @@
 use std::collections::{BTreeSet, HashMap};
 
 use oci_document::{DocumentError, Item, Object};
-use oci_spec::runtime::{LinuxDeviceBuilder, LinuxDeviceType};
+use protobuf::MessageField;
 use serde_json::{Value, json};
 
-use super::{Changes, PatchError, clean, fragment, invalid_fragment, unmark, values};
+use super::{Changes, PatchError, clean, object_of, unmark, values};
 use crate::error::quoted;
 use crate::plugin::api;
 
-/// What the kernel knows a device by.
+/// The kernel's identity of a device.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct DeviceNumber {
     /// `c` or `b`, as cgroup rules spell it.
@@ -25,7 +25,7 @@ struct DeviceNumber {
 }
 
 impl DeviceNumber {
-    /// `None` for what needs no rule (a FIFO) or is no device at all.
+    /// `None` for a FIFO, which needs no rule, and for other types.
     fn new(kind: &str, major: i64, minor: i64) -> Option<Self> {
         let kind = match kind {
             "c" | "u" => "c",
@@ -79,7 +79,7 @@ pub(super) struct Nodes<'t> {
     /// `None`: it was taken out.
     nodes: Vec<Option<DeviceNode<'t>>>,
     by_path: HashMap<String, Vec<usize>>,
-    /// How many nodes are this device.
+    /// Number of nodes of each device.
     count: HashMap<DeviceNumber, usize>,
     /// Read when the first device needs them.
     rules: Option<Rules<'t>>,
@@ -140,7 +140,7 @@ impl<'t> Nodes<'t> {
         Ok(())
     }
 
-    /// Puts the node in place of all at its path. Gives back the devices that no node is any more.
+    /// Replaces all nodes at its path. Returns the devices that lost their last node.
     fn place(
         &mut self,
         (path, nri_field): (&str, &str),
@@ -198,34 +198,26 @@ impl<'t> Nodes<'t> {
 fn device_value(nri_field: &str, device: &api::LinuxDevice) -> Result<Value, PatchError> {
     let api::LinuxDevice { path, type_, major, minor, file_mode, uid, gid, special_fields: _ } =
         device;
-    let typ = match type_.as_str() {
-        "c" => LinuxDeviceType::C,
-        "u" => LinuxDeviceType::U,
-        "b" => LinuxDeviceType::B,
-        "p" => LinuxDeviceType::P,
-        other => {
-            let problem = format!("\"{}\" is not a type of device (c, u, b, p)", quoted(other));
-            return Err(PatchError::invalid(nri_field, problem));
-        }
-    };
+    if !matches!(type_.as_str(), "c" | "u" | "b" | "p") {
+        let problem = format!("\"{}\" is not a type of device (c, u, b, p)", quoted(type_));
+        return Err(PatchError::invalid(nri_field, problem));
+    }
     values::check_place(path).map_err(|problem| PatchError::invalid(nri_field, problem))?;
-    if typ != LinuxDeviceType::P {
+    if type_ != "p" {
         values::check_device_numbers(*major, *minor)
             .map_err(|problem| PatchError::invalid(nri_field, problem))?;
     }
-    let mut builder =
-        LinuxDeviceBuilder::default().path(path.as_str()).typ(typ).major(*major).minor(*minor);
-    if let Some(mode) = file_mode.as_ref() {
-        builder = builder.file_mode(mode.value & values::PERMISSIONS);
-    }
-    if let Some(uid) = uid.as_ref() {
-        builder = builder.uid(uid.value);
-    }
-    if let Some(gid) = gid.as_ref() {
-        builder = builder.gid(gid.value);
-    }
-    let device = builder.build().map_err(|error| invalid_fragment(nri_field, &error))?;
-    fragment(nri_field, &device)
+    let id = |id: &MessageField<api::OptionalUInt32>| id.as_ref().map(|id| id.value).into();
+    let mode = file_mode.as_ref().map(|mode| mode.value & values::PERMISSIONS);
+    Ok(object_of([
+        ("path", path.as_str().into()),
+        ("type", type_.as_str().into()),
+        ("major", (*major).into()),
+        ("minor", (*minor).into()),
+        ("fileMode", mode.into()),
+        ("uid", id(uid)),
+        ("gid", id(gid)),
+    ]))
 }
 
 fn rules_of<'o, 't>(root: &'o mut Object<'t>) -> Result<&'o mut Vec<Item<'t>>, DocumentError> {

@@ -5,10 +5,9 @@
 //! Reference: OCI runtime-spec `config.md`, POSIX-platform hooks; NRI `AdjustHooks`.
 
 use oci_document::{Item, Object};
-use oci_spec::runtime::HookBuilder;
 use serde_json::Value;
 
-use super::{Changes, PatchError, fragment, invalid_fragment};
+use super::{Changes, PatchError, object_of};
 use crate::error::quoted;
 use crate::plugin::api;
 
@@ -32,7 +31,7 @@ pub(super) fn patch(
     Ok(())
 }
 
-/// The same for one of many: what is noted is what was added, not the whole list each time.
+/// Appends the hooks of one of many devices; notes only the added ones, not the whole list.
 pub(super) fn append(
     root: &mut Object<'_>,
     hooks: &api::Hooks,
@@ -95,18 +94,12 @@ fn hook_value(stage: &str, hook: &api::Hook) -> Result<Value, PatchError> {
         let problem = format!("a {stage} hook has NUL in its path, arguments or environment");
         return Err(PatchError::invalid(FIELD, problem));
     }
-    let mut builder = HookBuilder::default().path(path.as_str());
-    if !args.is_empty() {
-        builder = builder.args(args.clone());
-    }
-    if !env.is_empty() {
-        builder = builder.env(env.clone());
-    }
-    if let Some(timeout) = timeout.as_ref() {
-        builder = builder.timeout(timeout.value);
-    }
-    let hook = builder.build().map_err(|error| invalid_fragment(FIELD, &error))?;
-    fragment(FIELD, &hook)
+    Ok(object_of([
+        ("path", path.as_str().into()),
+        ("args", args.as_slice().into()),
+        ("env", env.as_slice().into()),
+        ("timeout", timeout.as_ref().map(|timeout| timeout.value).into()),
+    ]))
 }
 
 /// A runtime takes zero for "at once", and what overflows as nanoseconds for the past; it ends the

@@ -5,15 +5,16 @@
 //! devices, cgroup path, OOM score, I/O priority, scheduler, seccomp, namespaces, sysctls, network
 //! devices, memory policy, resources, classes, RDT, mounts, resource limits.
 //! All or nothing: edits go to a copy, and the first failure leaves the document as it was.
-//! What it cannot apply it refuses by name (D23); it never skips a field that a plugin set.
+//! A field that it cannot apply is refused by name (D23), never skipped.
 //! Reference: NRI `pkg/runtime-tools/generate`; docs/nri-differences.md.
 
 use std::collections::{BTreeMap, HashMap};
 
 use oci_document::{DocumentError, Object, SpecDocument};
-use protobuf::{Enum, EnumOrUnknown};
-use serde::Serialize;
+use protobuf::{EnumFull, EnumOrUnknown};
 use serde_json::Value;
+
+use nri_adaptation::keys::destination as clean;
 
 use crate::error::{Error, quoted};
 use crate::plugin::api;
@@ -44,25 +45,25 @@ pub use propagation::{HostFacts, HostMounts, propagating_sources};
 pub use resolved::{CdiDevice, Resolved};
 pub(crate) use resolved::{Class, is_plain_path};
 
-/// What an adjustment makes of a document.
+/// The result of an adjustment of a document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PatchedSpec {
     /// The new document; `None` when nothing changed.
     pub bytes: Option<Vec<u8>>,
-    /// What changed, in the order in which it was done.
+    /// The changes, in order.
     pub changes: Vec<SpecChange>,
 }
 
 /// One changed place.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpecChange {
-    /// Where in config.json: `process.env[PATH]`, `mounts[/data]`, `linux.resources.cpu.cpus`.
+    /// Its place in config.json: `process.env[PATH]`, `mounts[/data]`, `linux.resources.cpu.cpus`.
     pub field: String,
     /// The NRI field behind it, as owners are keyed (D25): `Env[PATH]`, `CPUSetCPUs`.
     pub nri_field: String,
-    /// What was there.
+    /// The value before.
     pub before: Option<Value>,
-    /// What is there now.
+    /// The value now.
     pub after: Option<Value>,
 }
 
@@ -83,7 +84,7 @@ pub enum PatchError {
     Invalid {
         /// The NRI field, as in D25.
         field: String,
-        /// What is wrong with it.
+        /// The reason.
         problem: String,
     },
 }
@@ -121,8 +122,8 @@ pub fn patch_on(
     }
 }
 
-/// The same, but for values that are harmless and that a kernel or runtime will hardly take: those
-/// are applied, and come back as doubts. For a document that is only to be looked at.
+/// Like [`patch_on`], but applies harmless values that a kernel or runtime probably refuses, and returns
+/// them as doubts. For a document that is only shown.
 pub fn patch_anyway(
     document: &[u8],
     adjustment: &api::ContainerAdjustment,
@@ -140,7 +141,7 @@ pub fn patch_anyway(
         special_fields: _,
     } = adjustment;
     if *adjustment == api::ContainerAdjustment::default() {
-        // Whatever the document is like: it is the runtime's business alone.
+        // Even an odd document passes: only the runtime judges it.
         return Ok((PatchedSpec { bytes: None, changes: Vec::new() }, Vec::new()));
     }
     let mut document = SpecDocument::parse(document)?;
@@ -163,7 +164,7 @@ pub fn patch_anyway(
     Ok((PatchedSpec { bytes, changes }, doubts))
 }
 
-/// What was changed so far, and what a runtime will hardly take of it.
+/// The changes so far, and the values among them that a runtime probably refuses.
 #[derive(Debug, Default)]
 struct Changes(Vec<SpecChange>, Vec<PatchError>);
 
@@ -214,7 +215,7 @@ impl Changes {
         Ok(())
     }
 
-    /// Sets a member, or takes it out when there is no value for it.
+    /// Sets a member, or removes it without a value.
     fn put(
         &mut self,
         object: &mut Object<'_>,
@@ -237,8 +238,8 @@ fn unmark(key: &str) -> (&str, bool) {
     }
 }
 
-/// What a map with removal markers asks for each key, in a fixed order. A key that is both
-/// removed and set is set: plugins replace each other's values that way.
+/// Returns the wanted value of each key of a map with removal markers, in a fixed order. A key that is
+/// both removed and set is set: plugins replace each other's values that way.
 fn wanted_by_key<V>(
     map: &HashMap<String, V>,
     to_json: impl Fn(&V) -> Value,
@@ -269,35 +270,36 @@ fn patch_map(
     Ok(())
 }
 
-/// The value of an enumeration. A number that a newer NRI may have added is refused: it would
-/// become nothing, or a removal.
-fn known<E: Enum>(field: &str, what: &str, value: EnumOrUnknown<E>) -> Result<E, PatchError> {
-    value
+/// The name of an enumeration's value, which NRI has from OCI. A number that a newer NRI may have added
+/// is refused: it would become an absent member, or a removal.
+fn known<E: EnumFull>(
+    field: &str,
+    what: &str,
+    value: EnumOrUnknown<E>,
+) -> Result<(E, Value), PatchError> {
+    let value = value
         .enum_value()
-        .map_err(|number| PatchError::invalid(field, format!("{number} is an unknown {what}")))
+        .map_err(|number| PatchError::invalid(field, format!("{number} is an unknown {what}")))?;
+    Ok((value, Value::from(value.descriptor().name())))
 }
 
-/// A fragment built from a type of the OCI specification.
-fn fragment(field: &str, part: &impl Serialize) -> Result<Value, PatchError> {
-    serde_json::to_value(part).map_err(|error| invalid_fragment(field, &error))
+/// The names of a list of enumeration values.
+fn all_known<E: EnumFull>(field: &str, values: &[EnumOrUnknown<E>]) -> Result<Value, PatchError> {
+    values.iter().map(|value| known(field, "flag", *value).map(|(_, name)| name)).collect()
 }
 
-fn invalid_fragment(field: &str, error: &impl std::fmt::Display) -> PatchError {
-    PatchError::invalid(field, quoted(&error.to_string()))
+/// An object of these members, without absent ones: `null`, empty texts and empty lists.
+fn object_of<const N: usize>(members: [(&str, Value); N]) -> Value {
+    let is_absent = |value: &Value| match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Bool(_) | Value::Number(_) | Value::Object(_) => false,
+    };
+    members.into_iter().filter(|(_, value)| !is_absent(value)).collect()
 }
 
-/// A path as the container sees it: absolute, without `.`, `..` and double slashes. Compares
-/// `/a`, `/a/` and `a` as runtimes do.
-fn clean(path: &str) -> String {
-    let mut parts: Vec<&str> = Vec::new();
-    for part in path.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => {
-                parts.pop();
-            }
-            part => parts.push(part),
-        }
-    }
-    format!("/{}", parts.join("/"))
+/// A number of which zero says nothing.
+fn nonzero<T: Into<Value> + Default + PartialEq>(number: T) -> Value {
+    Some(number).filter(|number| *number != T::default()).map_or(Value::Null, Into::into)
 }

@@ -10,12 +10,9 @@
 use std::collections::HashMap;
 
 use oci_document::{Item, Object};
-use oci_spec::runtime::MountBuilder;
 use serde_json::Value;
 
-use super::{
-    Changes, HostFacts, PatchError, clean, fragment, invalid_fragment, propagation, unmark,
-};
+use super::{Changes, HostFacts, PatchError, clean, object_of, propagation, unmark};
 use crate::plugin::api;
 
 /// Applies the adjustment's mounts: a `-destination` removes, anything else adds or replaces.
@@ -131,24 +128,17 @@ fn mount_value(nri_field: &str, mount: &api::Mount) -> Result<Value, PatchError>
     if [destination, type_, source].into_iter().chain(options).any(|word| word.contains('\0')) {
         return Err(PatchError::invalid(nri_field, "it contains NUL"));
     }
-    let mut builder = MountBuilder::default().destination(destination.as_str());
-    if !type_.is_empty() {
-        builder = builder.typ(type_.as_str());
-    }
-    if !source.is_empty() {
-        builder = builder.source(source.as_str());
-    }
-    if !options.is_empty() {
-        builder = builder.options(options.clone());
-    }
-    let mount = builder.build().map_err(|error| invalid_fragment(nri_field, &error))?;
-    fragment(nri_field, &mount)
+    Ok(object_of([
+        ("destination", destination.as_str().into()),
+        ("type", type_.as_str().into()),
+        ("source", source.as_str().into()),
+        ("options", options.as_slice().into()),
+    ]))
 }
 
 /// The NRI field of the mount at `destination`, as its owner is found by (D25).
 pub(crate) fn field_of(destination: &str) -> String {
-    let place = if destination.is_empty() { String::new() } else { clean(destination) };
-    format!("Mounts[{place}]")
+    format!("Mounts[{}]", clean(destination))
 }
 
 pub(super) fn depth(destination: &str) -> usize {

@@ -8,13 +8,13 @@
 use std::collections::HashMap;
 
 use oci_document::Object;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::{Changes, PatchError, patch_map, wanted_by_key};
+use super::{Changes, PatchError, object_of, patch_map, wanted_by_key};
 use crate::error::quoted;
 use crate::plugin::api;
 
-/// What the kernel stores of a name, without the final NUL.
+/// Maximum length of a name in bytes, without the final NUL.
 const LONGEST: usize = 15;
 
 /// Applies the adjustment's network devices: a `-name` removes, anything else sets.
@@ -54,14 +54,10 @@ pub(super) fn patch(
 /// Without a name the device keeps the one it has on the host.
 fn device_value(device: &api::LinuxNetDevice) -> Value {
     let api::LinuxNetDevice { name, special_fields: _ } = device;
-    let mut value = Map::new();
-    if !name.is_empty() {
-        value.insert("name".to_owned(), Value::from(name.as_str()));
-    }
-    Value::Object(value)
+    object_of([("name", name.as_str().into())])
 }
 
-/// The kernel's rule, and no `%`: it would put a number of its own choice there.
+/// The kernel's rule, without `%`, which it would replace by a number.
 fn is_name(name: &str) -> bool {
     let is_odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '%');
     !matches!(name, "" | "." | "..") && name.len() <= LONGEST && !name.chars().any(is_odd)

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The process: environment, arguments, resource limits, OOM score.
 //!
-//! What a plugin does not name stays, also entries that are no `NAME=value`. It never expands or
+//! Entries that a plugin does not name stay, also those without `=`. It never expands or
 //! merges values: a variable is replaced as a whole.
 //! Reference: NRI `AdjustEnv`, `AdjustArgs`, `AdjustOomScoreAdj`, `AdjustRlimits`, but for BUG-01,
 //! BUG-18, BUG-G2, BUG-G5, BUG-G17 (docs/nri-differences.md).
 
 use std::collections::HashMap;
 
+use nri_adaptation::keys;
 use oci_document::{Item, Object};
-use oci_spec::runtime::{PosixRlimitBuilder, PosixRlimitType};
-use serde_json::Value;
+use oci_spec::runtime::PosixRlimitType;
+use serde_json::{Value, json};
 
-use super::{Changes, PatchError, fragment, invalid_fragment, unmark};
+use super::{Changes, PatchError, unmark};
 use crate::plugin::api;
 
-/// What an adjustment wants one variable to be, and what was found of it.
+/// A variable of an adjustment; without a value it is removed.
 struct Variable<'a> {
     name: &'a str,
     wanted: Option<&'a str>,
@@ -84,7 +85,7 @@ impl<'t> Environment<'t> {
         Ok(())
     }
 
-    /// Where a variable stands, and its value: the last one counts.
+    /// Finds the places of a variable, and its value: the last one counts.
     fn find(&self, name: &str) -> (Vec<usize>, Option<String>) {
         let there = self.by_name.get(name).cloned().unwrap_or_default();
         let last = there.last().and_then(|at| self.entries.get(*at)?.as_ref()?.as_string());
@@ -204,21 +205,16 @@ pub(super) fn patch_rlimits(
     let items = root.object("process")?.array("rlimits")?.items();
     for rlimit in rlimits {
         let api::POSIXRlimit { type_, hard, soft, special_fields: _ } = rlimit;
-        let name = rlimit_name(type_);
+        let name = keys::rlimit(type_);
         let nri_field = format!("Rlimits[{name}]");
         if soft > hard {
             let problem = format!("its soft limit {soft} is above its hard limit {hard}");
             return Err(PatchError::invalid(nri_field, problem));
         }
-        let typ: PosixRlimitType = serde_json::from_value(Value::from(name.as_str()))
-            .map_err(|_unknown| PatchError::invalid(&nri_field, "Linux has no such limit"))?;
-        let limit = PosixRlimitBuilder::default()
-            .typ(typ)
-            .hard(*hard)
-            .soft(*soft)
-            .build()
-            .map_err(|error| invalid_fragment(&nri_field, &error))?;
-        let value = fragment(&nri_field, &limit)?;
+        if serde_json::from_value::<PosixRlimitType>(name.as_str().into()).is_err() {
+            return Err(PatchError::invalid(nri_field, "Linux has no such limit"));
+        }
+        let value = json!({"type": name, "hard": hard, "soft": soft});
         put_rlimit(items, &name, nri_field, value, changes)?;
     }
     Ok(())
@@ -285,15 +281,9 @@ fn places_of_rlimit(items: &[Item<'_>], name: &str) -> Result<Vec<usize>, PatchE
     let mut places = Vec::new();
     for (index, item) in items.iter().enumerate() {
         let typ = item.open("process.rlimits[]")?.value("type")?;
-        if typ.as_ref().and_then(Value::as_str).is_some_and(|typ| rlimit_name(typ) == name) {
+        if typ.as_ref().and_then(Value::as_str).is_some_and(|typ| keys::rlimit(typ) == name) {
             places.push(index);
         }
     }
     Ok(places)
-}
-
-/// `nofile`, `NOFILE` and `RLIMIT_NOFILE` are one limit; runtimes know the last only.
-fn rlimit_name(name: &str) -> String {
-    let name = name.to_ascii_uppercase();
-    if name.starts_with("RLIMIT_") { name } else { format!("RLIMIT_{name}") }
 }

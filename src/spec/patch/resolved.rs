@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an adjustment means on this host, and its way into `config.json`: CDI devices, block I/O
+//! The meaning of an adjustment on this host, and its way into `config.json`: CDI devices, block I/O
 //! and RDT classes.
 //!
 //! Their meaning is in files of the host, which are read before (`src/resolve`); here it is plain
@@ -16,7 +16,7 @@ use super::{Changes, HostFacts, PatchError, clean, devices, hooks, mounts, proce
 use crate::error::quoted;
 use crate::plugin::api;
 
-/// What the names in an adjustment stand for on this host.
+/// The meaning of an adjustment's names on this host.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Resolved {
     /// One entry for each CDI device of the adjustment, in its order.
@@ -25,11 +25,11 @@ pub struct Resolved {
     pub block_io: Class,
     /// The RDT class.
     pub intel_rdt: Class,
-    /// What an operator may want to know, one line each; for the log.
+    /// Notes for the operator's log, one line each.
     pub notes: Vec<String>,
 }
 
-/// What a class means.
+/// The meaning of a class.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Class {
     /// No plugin asked for one.
@@ -41,7 +41,7 @@ pub enum Class {
     Set(Value),
 }
 
-/// What one CDI device brings along.
+/// The edits of one CDI device.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CdiDevice {
     /// `vendor.com/class=name`, as the plugin named it.
@@ -211,7 +211,7 @@ fn with_mapped_ids<'m>(
     Ok(mounts.into())
 }
 
-/// What is taken out already, or is now.
+/// Opens a list that is not open yet.
 fn opened<T>(
     place: &mut Option<T>,
     take: impl FnOnce() -> Result<T, PatchError>,
@@ -242,14 +242,11 @@ impl Ids {
     /// CDI: a node without an owner belongs to the user of the container.
     fn fill(self, node: &api::LinuxDevice) -> api::LinuxDevice {
         let mut node = node.clone();
-        let own = |id: Option<u32>| {
-            id.map(|value| api::OptionalUInt32 { value, ..Default::default() }).into()
-        };
         if node.uid.is_none() {
-            node.uid = own(self.uid);
+            node.uid = self.uid.map(Into::into).into();
         }
         if node.gid.is_none() {
-            node.gid = own(self.gid);
+            node.gid = self.gid.map(Into::into).into();
         }
         node
     }

@@ -1,30 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resources: what a plugin asks for, in the words of the OCI specification.
+//! Resources of an adjustment in the words of the OCI specification.
 //!
-//! The same list of settings becomes edits of config.json at creation and an overlay for updates,
-//! so the two cannot disagree. Values are checked here, where the plugin can still be named;
-//! they are never converted (shares to weight and the like is the runtime's work).
+//! One list of settings becomes edits of config.json at creation and an overlay for updates, so that
+//! the two cannot disagree. Values are checked here, where the plugin can still be named; they are
+//! never converted (the runtime converts shares to weight).
 //! Reference: NRI `AdjustResources`, but for BUG-G3 and BUG-G4; decision D24.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 
-use nri_adaptation::{keys, rule_text};
+use nri_adaptation::{NriField, SCALARS, Scalar, keys, rule_text};
 use oci_document::{Item, Object};
+use protobuf::MessageField;
 use serde_json::{Map, Value, json};
 
-use super::{Changes, Class, HostFacts, PatchError, Resolved, devices, values};
+use super::{Changes, Class, HostFacts, PatchError, Resolved, devices, object_of, values};
 use crate::error::quoted;
 use crate::plugin::api;
 use crate::spec::owned::holds_anyway;
 
-/// The least CPU time, in microseconds, that the kernel lets a cgroup have in a period.
-const LEAST_BANDWIDTH: i64 = 1000;
+/// The kernel's minimum CPU time of a cgroup in a period, in microseconds.
+const LEAST_BANDWIDTH: u64 = 1000;
 
-/// The most CPU shares; cgroup v2 would silently take fewer.
+/// Maximum CPU shares; cgroup v2 would silently take fewer.
 const MOST_SHARES: u64 = 262_144;
 
-/// How long, in microseconds, such a period may be.
+/// Lengths that the kernel takes for a period, in microseconds.
 const PERIODS: RangeInclusive<u64> = 1000..=1_000_000;
 
 /// One member of a section of `LinuxResources`.
@@ -36,7 +37,7 @@ struct ResourceSetting {
     nri_field: String,
 }
 
-/// Everything that a plugin asks for.
+/// All resources that a plugin asks for.
 #[derive(Debug, Default)]
 struct RequestedResources {
     settings: Vec<ResourceSetting>,
@@ -44,7 +45,7 @@ struct RequestedResources {
     hugepages: Vec<(String, Value)>,
     /// Cgroup rules, each with the name that it is owned by.
     rules: Vec<(String, Value)>,
-    /// What a kernel will hardly take.
+    /// Values that a kernel probably refuses.
     doubts: Vec<PatchError>,
 }
 
@@ -92,7 +93,7 @@ pub(super) fn patch(
     patch_hugepages(root, hugepages, changes)
 }
 
-/// The lists of `blockIO`: a class is all of them.
+/// The lists of `blockIO`; a class sets all of them.
 const BLOCK_IO_LISTS: [&str; 5] = [
     "weightDevice",
     "throttleReadBpsDevice",
@@ -101,9 +102,9 @@ const BLOCK_IO_LISTS: [&str; 5] = [
     "throttleWriteIOPSDevice",
 ];
 
-/// What a plugin asks for, as an overlay for `update` (D21). An RDT class is no resource and not
-/// in it, but one that means nothing is refused here as well.
-pub(in crate::spec) fn overlay_of(
+/// Converts a plugin's resources to an overlay for `update` (D21). It has no RDT class, which is not a
+/// resource, but refuses one that is not resolved.
+pub(crate) fn overlay_of(
     resources: &api::LinuxResources,
     resolved: &Resolved,
 ) -> Result<Map<String, Value>, PatchError> {
@@ -139,8 +140,7 @@ pub(in crate::spec) fn overlay_of(
             Class::Set(Value::Object(class)) => class.clone(),
             Class::Set(_) | Class::Cleared | Class::Unasked => Map::new(),
         };
-        // Whole, so that nothing of the class before is left. No runtime takes a weight of zero
-        // for one.
+        // All members, so that none of the earlier class is left. Runtimes skip a weight of zero.
         let mut whole = Map::from_iter([("weight".to_owned(), Value::from(0))]);
         whole.extend(BLOCK_IO_LISTS.map(|list| (list.to_owned(), Value::Array(Vec::new()))));
         whole.extend(class);
@@ -149,33 +149,21 @@ pub(in crate::spec) fn overlay_of(
     Ok(overlay)
 }
 
-/// The classes are none of its business: what they stand for comes from the host.
+/// Reads all resources except the classes, which the host defines.
 fn read(resources: &api::LinuxResources) -> Result<RequestedResources, PatchError> {
     let api::LinuxResources {
-        memory,
-        cpu,
+        memory: _,
+        cpu: _,
         hugepage_limits,
         blockio_class: _,
         rdt_class: _,
         unified,
         devices,
-        pids,
+        pids: _,
         special_fields: _,
     } = resources;
     let mut wanted = RequestedResources::default();
-    if let Some(memory) = memory.as_ref() {
-        read_memory(memory, &mut wanted)?;
-    }
-    if let Some(cpu) = cpu.as_ref() {
-        read_cpu(cpu, &mut wanted)?;
-    }
-    if let Some(api::LinuxPids { limit, special_fields: _ }) = pids.as_ref() {
-        if *limit == 0 || *limit < -1 {
-            let problem = format!("{limit} is not a number of processes (-1 is unlimited)");
-            return Err(PatchError::invalid("PidsLimit", problem));
-        }
-        wanted.set("pids", "limit", Value::from(*limit), "PidsLimit");
-    }
+    read_scalars(resources, &mut wanted)?;
     let mut keys: Vec<_> = unified.iter().collect();
     keys.sort();
     for (key, value) in keys {
@@ -209,134 +197,83 @@ fn read(resources: &api::LinuxResources) -> Result<RequestedResources, PatchErro
     Ok(wanted)
 }
 
-fn read_memory(
-    memory: &api::LinuxMemory,
+fn read_scalars(
+    resources: &api::LinuxResources,
     wanted: &mut RequestedResources,
 ) -> Result<(), PatchError> {
-    let api::LinuxMemory {
-        limit,
-        reservation,
-        swap,
-        kernel,
-        kernel_tcp,
-        swappiness,
-        disable_oom_killer,
-        use_hierarchy,
-        special_fields: _,
-    } = memory;
-    let signed =
-        |field: &protobuf::MessageField<api::OptionalInt64>| field.as_ref().map(|o| o.value);
+    let memory = resources.memory.get_or_default();
     // NRI: a limit of zero leaves what the engine wrote.
-    let limit = signed(limit).filter(|limit| *limit != 0);
-    let swap = signed(swap).filter(|swap| *swap != 0);
+    let nonzero = |limit: i64| (limit != 0).then_some(limit);
+    let limit = memory.limit.as_ref().and_then(|limit| nonzero(limit.value));
+    let swap = memory.swap.as_ref().and_then(|swap| nonzero(swap.value));
     // NRI: a limit alone means the same limit with swap, else a container could swap without
     // bound (D24). Without a limit there is none with swap either: runtimes and kernels refuse a
     // sum that is below one of its parts.
     let (swap, swap_field) = match (swap, limit) {
-        (None, Some(limit)) => (Some(limit), "MemLimit"),
-        (Some(swap), Some(-1)) if swap != -1 => (Some(-1), "MemLimit"),
-        (swap, _) => (swap, "MemSwapLimit"),
+        (None, Some(limit)) => (Some(limit), NriField::MemLimit),
+        (Some(swap), Some(-1)) if swap != -1 => (Some(-1), NriField::MemLimit),
+        (swap, _) => (swap, NriField::MemSwapLimit),
     };
-    for (key, nri_field, value) in [
-        ("limit", "MemLimit", limit),
-        ("reservation", "MemReservation", signed(reservation)),
-        ("swap", swap_field, swap),
-        ("kernel", "MemKernelLimit", signed(kernel)),
-        ("kernelTCP", "MemTCPLimit", signed(kernel_tcp)),
-    ] {
-        let Some(value) = value else { continue };
-        if value < -1 {
-            let problem = format!("{value} is not an amount of memory (-1 is unlimited)");
-            return Err(PatchError::invalid(nri_field, problem));
+    for scalar in &SCALARS {
+        let (field, value) = match (scalar.section, scalar.key) {
+            ("memory", "limit") => (scalar.field, limit.into()),
+            ("memory", "swap") => (swap_field, swap.into()),
+            _ => (scalar.field, scalar.get(resources)),
+        };
+        if value.is_null() {
+            continue;
         }
-        wanted.set("memory", key, Value::from(value), nri_field);
-    }
-    if let Some(swappiness) = swappiness.as_ref().map(|o| o.value) {
-        if swappiness > 100 {
-            wanted.doubt("MemSwappiness", format!("{swappiness} is outside 0 to 100"));
+        check(scalar, &value).map_err(|problem| PatchError::invalid(field.name(), problem))?;
+        if let Err(problem) = check_range(scalar, &value) {
+            wanted.doubt(field.name(), problem);
         }
-        wanted.set("memory", "swappiness", Value::from(swappiness), "MemSwappiness");
-    }
-    for (key, nri_field, value) in [
-        ("disableOOMKiller", "MemDisableOomKiller", disable_oom_killer),
-        ("useHierarchy", "MemUseHierarchy", use_hierarchy),
-    ] {
-        if let Some(value) = value.as_ref() {
-            wanted.set("memory", key, Value::from(value.value), nri_field);
-        }
+        wanted.set(scalar.section, scalar.key, value, field.name());
     }
     Ok(())
 }
 
-fn read_cpu(cpu: &api::LinuxCPU, wanted: &mut RequestedResources) -> Result<(), PatchError> {
-    let api::LinuxCPU {
-        shares,
-        quota,
-        period,
-        realtime_runtime,
-        realtime_period,
-        cpus,
-        mems,
-        special_fields: _,
-    } = cpu;
-    let unsigned = |field: &protobuf::MessageField<api::OptionalUInt64>| {
-        field.as_ref().map(|o| Value::from(o.value))
-    };
-    let signed = |field: &protobuf::MessageField<api::OptionalInt64>| {
-        field.as_ref().map(|o| Value::from(o.value))
-    };
-    let text = |text: &String| (!text.is_empty()).then(|| Value::from(text.as_str()));
-    check_cpu(cpu, wanted)?;
-    for (key, nri_field, value) in [
-        ("shares", "CPUShares", unsigned(shares)),
-        ("quota", "CPUQuota", signed(quota)),
-        ("period", "CPUPeriod", unsigned(period)),
-        ("realtimeRuntime", "CPURealtimeRuntime", signed(realtime_runtime)),
-        ("realtimePeriod", "CPURealtimePeriod", unsigned(realtime_period)),
-        ("cpus", "CPUSetCPUs", text(cpus)),
-        ("mems", "CPUSetMems", text(mems)),
-    ] {
-        if let Some(value) = value {
-            wanted.set("cpu", key, value, nri_field);
+/// Refuses what every kernel refuses. Zero says "leave it" to runtimes.
+fn check(scalar: &Scalar, value: &Value) -> Result<(), String> {
+    let Some(number) = value.as_i64() else { return Ok(()) };
+    match scalar.section {
+        "pids" if number == 0 || number < -1 => {
+            Err(format!("{number} is not a number of processes (-1 is unlimited)"))
         }
+        "cpu" if scalar.key == "shares" && number == 1 => {
+            Err("1 is below the minimum of 2".to_owned())
+        }
+        "memory" if number < -1 => {
+            Err(format!("{number} is not an amount of memory (-1 is unlimited)"))
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
-/// What every kernel refuses. Zero says "leave it" to runtimes.
-fn check_cpu(cpu: &api::LinuxCPU, wanted: &mut RequestedResources) -> Result<(), PatchError> {
-    if cpu.shares.as_ref().is_some_and(|shares| shares.value == 1) {
-        return Err(PatchError::invalid("CPUShares", "1 is below the minimum of 2"));
-    }
-    if let Some(shares) = cpu.shares.as_ref().map(|shares| shares.value)
-        && shares > MOST_SHARES
-    {
-        let problem = format!("{shares} is above the maximum of {MOST_SHARES}");
-        wanted.doubt("CPUShares", problem);
-    }
-    if let Some(quota) = cpu.quota.as_ref().map(|quota| quota.value)
-        && (1..LEAST_BANDWIDTH).contains(&quota)
-    {
-        let problem = format!("{quota} microseconds are below the minimum of {LEAST_BANDWIDTH}");
-        wanted.doubt("CPUQuota", problem);
-    }
-    if let Some(period) = cpu.period.as_ref().map(|period| period.value)
-        && period != 0
-        && !PERIODS.contains(&period)
-    {
-        let (first, last) = (PERIODS.start(), PERIODS.end());
-        let problem = format!("{period} microseconds are outside {first} to {last}");
-        wanted.doubt("CPUPeriod", problem);
-    }
-    for (list, nri_field, what) in
-        [(&cpu.cpus, "CPUSetCPUs", "CPUs"), (&cpu.mems, "CPUSetMems", "nodes")]
-    {
-        if !list.is_empty() && !values::is_cpuset(list) {
-            let problem = format!("\"{}\" is not a list of {what}, such as 0-1,3", quoted(list));
-            wanted.doubt(nri_field, problem);
+/// Reports a value that a kernel probably refuses.
+fn check_range(scalar: &Scalar, value: &Value) -> Result<(), String> {
+    let number = value.as_u64().unwrap_or_default();
+    let what = match scalar.key {
+        "swappiness" if number > 100 => return Err(format!("{number} is outside 0 to 100")),
+        "shares" if number > MOST_SHARES => {
+            return Err(format!("{number} is above the maximum of {MOST_SHARES}"));
         }
+        "quota" if (1..LEAST_BANDWIDTH).contains(&number) => {
+            let least = LEAST_BANDWIDTH;
+            return Err(format!("{number} microseconds are below the minimum of {least}"));
+        }
+        "period" if number != 0 && !PERIODS.contains(&number) => {
+            let (first, last) = (PERIODS.start(), PERIODS.end());
+            return Err(format!("{number} microseconds are outside {first} to {last}"));
+        }
+        "cpus" => "CPUs",
+        "mems" => "nodes",
+        _ => return Ok(()),
+    };
+    let list = value.as_str().unwrap_or_default();
+    match values::is_cpuset(list) {
+        true => Ok(()),
+        false => Err(format!("\"{}\" is not a list of {what}, such as 0-1,3", quoted(list))),
     }
-    Ok(())
 }
 
 /// Runtimes refuse a limit with swap that is below the limit without, or that has none beside it.
@@ -393,8 +330,6 @@ fn patch_hugepages(
 
 fn rule_value(rule: &api::LinuxDeviceCgroup) -> Result<Value, &'static str> {
     let api::LinuxDeviceCgroup { allow, type_, major, minor, access, special_fields: _ } = rule;
-    let mut value = Map::new();
-    value.insert("allow".to_owned(), Value::from(*allow));
     if !matches!(type_.as_str(), "" | "a" | "b" | "c") {
         return Err("its type is none of a, b, c");
     }
@@ -406,16 +341,13 @@ fn rule_value(rule: &api::LinuxDeviceCgroup) -> Result<Value, &'static str> {
     if [major, minor].iter().any(|n| n.as_ref().is_some_and(|n| !is_number(n.value))) {
         return Err("no device has such a number");
     }
-    if !type_.is_empty() {
-        value.insert("type".to_owned(), Value::from(type_.as_str()));
-    }
-    for (key, number) in [("major", major), ("minor", minor)] {
-        if let Some(number) = number.as_ref() {
-            value.insert(key.to_owned(), Value::from(number.value));
-        }
-    }
-    if !access.is_empty() {
-        value.insert("access".to_owned(), Value::from(access.as_str()));
-    }
-    Ok(Value::Object(value))
+    let number =
+        |number: &MessageField<api::OptionalInt64>| number.as_ref().map(|n| n.value).into();
+    Ok(object_of([
+        ("allow", (*allow).into()),
+        ("type", type_.as_str().into()),
+        ("major", number(major)),
+        ("minor", number(minor)),
+        ("access", access.as_str().into()),
+    ]))
 }

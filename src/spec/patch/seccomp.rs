@@ -8,9 +8,9 @@
 
 use oci_document::Object;
 use protobuf::MessageField;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::{Changes, PatchError};
+use super::{Changes, PatchError, nonzero, object_of};
 use crate::error::quoted;
 use crate::plugin::api;
 
@@ -55,23 +55,15 @@ fn policy_value(policy: &api::LinuxSeccomp, doubts: &mut Vec<String>) -> Result<
         return Err(format!("the listener path \"{}\" is not absolute", quoted(listener_path)));
     }
     doubts.extend(check_notify(policy).err());
-    let mut value = Map::new();
-    let action = word(default_action, "SCMP_ACT_", "default action", doubts);
-    value.insert("defaultAction".to_owned(), action);
-    if let Some(errno) = errno(default_errno, doubts) {
-        value.insert("defaultErrnoRet".to_owned(), errno);
-    }
-    let mut put = |key: &str, part: Value| {
-        if part != "" && part != Value::Array(Vec::new()) {
-            value.insert(key.to_owned(), part);
-        }
-    };
-    put("architectures", words(architectures, "SCMP_ARCH_", "architecture", doubts));
-    put("flags", words(flags, "SECCOMP_FILTER_FLAG_", "filter flag", doubts));
-    put("listenerPath", Value::from(listener_path.as_str()));
-    put("listenerMetadata", Value::from(listener_metadata.as_str()));
-    put("syscalls", syscalls.iter().map(|rule| rule_value(rule, doubts)).collect());
-    Ok(Value::Object(value))
+    Ok(object_of([
+        ("defaultAction", word(default_action, "SCMP_ACT_", "default action", doubts)),
+        ("defaultErrnoRet", errno(default_errno, doubts)),
+        ("architectures", words(architectures, "SCMP_ARCH_", "architecture", doubts)),
+        ("flags", words(flags, "SECCOMP_FILTER_FLAG_", "filter flag", doubts)),
+        ("listenerPath", listener_path.as_str().into()),
+        ("listenerMetadata", listener_metadata.as_str().into()),
+        ("syscalls", syscalls.iter().map(|rule| rule_value(rule, doubts)).collect()),
+    ]))
 }
 
 /// A filter that notifies needs a listener, and must not notify on the calls that reach it.
@@ -109,17 +101,12 @@ fn rule_value(rule: &api::LinuxSyscall, doubts: &mut Vec<String>) -> Value {
     if let Some(odd) = names.iter().find(|name| !is_name(name)) {
         doubts.push(format!("\"{}\" is not the name of a system call", quoted(odd)));
     }
-    let mut value = Map::new();
-    value.insert("names".to_owned(), Value::from(names.as_slice()));
-    value.insert("action".to_owned(), word(action, "SCMP_ACT_", "action", doubts));
-    if let Some(errno) = errno(errno_ret, doubts) {
-        value.insert("errnoRet".to_owned(), errno);
-    }
-    if !args.is_empty() {
-        let args = args.iter().map(|argument| argument_value(argument, doubts)).collect();
-        value.insert("args".to_owned(), Value::Array(args));
-    }
-    Value::Object(value)
+    object_of([
+        ("names", names.as_slice().into()),
+        ("action", word(action, "SCMP_ACT_", "action", doubts)),
+        ("errnoRet", errno(errno_ret, doubts)),
+        ("args", args.iter().map(|argument| argument_value(argument, doubts)).collect()),
+    ])
 }
 
 fn argument_value(argument: &api::LinuxSeccompArg, doubts: &mut Vec<String>) -> Value {
@@ -127,23 +114,21 @@ fn argument_value(argument: &api::LinuxSeccompArg, doubts: &mut Vec<String>) -> 
     if *index > LAST_ARGUMENT {
         doubts.push(format!("no system call has an argument {index}"));
     }
-    let mut argument = Map::new();
-    argument.insert("index".to_owned(), Value::from(*index));
-    argument.insert("value".to_owned(), Value::from(*value));
-    if *value_two != 0 {
-        argument.insert("valueTwo".to_owned(), Value::from(*value_two));
-    }
-    argument.insert("op".to_owned(), word(op, "SCMP_CMP_", "comparison", doubts));
-    Value::Object(argument)
+    object_of([
+        ("index", (*index).into()),
+        ("value", (*value).into()),
+        ("valueTwo", nonzero(*value_two)),
+        ("op", word(op, "SCMP_CMP_", "comparison", doubts)),
+    ])
 }
 
 /// The kernel returns sixteen bits; runtimes cut off the rest without a word.
-fn errno(given: &MessageField<api::OptionalUInt32>, doubts: &mut Vec<String>) -> Option<Value> {
-    let errno = given.as_ref().map(|given| given.value)?;
-    if errno > u32::from(u16::MAX) {
+fn errno(given: &MessageField<api::OptionalUInt32>, doubts: &mut Vec<String>) -> Value {
+    let errno = given.as_ref().map(|given| given.value);
+    if let Some(errno) = errno.filter(|errno| *errno > u32::from(u16::MAX)) {
         doubts.push(format!("{errno} is not an error number"));
     }
-    Some(Value::from(errno))
+    errno.into()
 }
 
 fn words(given: &[String], prefix: &str, what: &str, doubts: &mut Vec<String>) -> Value {

@@ -213,8 +213,13 @@ fn a_request_that_hangs_is_not_waited_for_for_ever_and_others_go_on() {
     host.write("fake/slow-delete", "");
     succeeds(&host.create("c1"));
     let mut delete = host.spawn(&["delete", "--force", "c1"]);
-    let output = host.call(&["nri", "reexec"]);
-    succeeds(&output);
-    std::fs::remove_file(host.path("fake/slow-delete")).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // It goes on for a while beside the other program.
+            std::thread::sleep(std::time::Duration::from_secs(2));
+            std::fs::remove_file(host.path("fake/slow-delete")).unwrap();
+        });
+        succeeds(&host.call(&["nri", "reexec"]));
+    });
     assert!(delete.wait().unwrap().success());
 }

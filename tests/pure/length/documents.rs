@@ -81,7 +81,8 @@ impl Case {
         let records = read(&folder.join("records.json")).unwrap_or_default();
         found.records = records_of(&records);
         for _round in 0..engine::ROUNDS {
-            let more = fetch(engine::wanted_more(&engine, &call, &document, &found));
+            let seen = engine::Seen { call: &call, document: &document, found: &found };
+            let more = fetch(engine::wanted_more(&engine, seen));
             found.files.extend(more.files);
         }
         found
@@ -103,8 +104,9 @@ impl Case {
         let (call, for_engine) = (self.call(), spec.for_engine());
         let engine = engine::detect(&call, &for_engine);
         let _wanted = engine::wanted(&engine, &call, &for_engine);
-        let _more = engine::wanted_more(&engine, &call, &for_engine, found);
-        let mut facts = engine::facts(engine, &call, &for_engine, found);
+        let seen = engine::Seen { call: &call, document: &for_engine, found };
+        let _more = engine::wanted_more(&engine, seen);
+        let mut facts = engine::facts(engine, seen);
         let _instead = engine::wanted_instead(&facts, &for_engine);
         engine::fill_in(&mut facts, &for_engine, found);
         let _is_exempt = facts.is_in(&["kube-system".to_owned()], false);

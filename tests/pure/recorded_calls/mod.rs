@@ -125,11 +125,13 @@ fn play(name: &str) -> Came {
         (None, records) => assert!(records.is_none(), "{name} asks for no record"),
     }
     for _round in 0..engine::ROUNDS {
-        let more = engine::wanted_more(&engine, &call, &document, &found);
+        let seen = engine::Seen { call: &call, document: &document, found: &found };
+        let more = engine::wanted_more(&engine, seen);
         let more = runtime.block_on(Sources::default().fetch(&host, of, more));
         found.files.extend(more.files);
     }
-    let mut facts = engine::facts(engine, &call, &document, &found);
+    let seen = engine::Seen { call: &call, document: &document, found: &found };
+    let mut facts = engine::facts(engine, seen);
     let instead = engine::wanted_instead(&facts, &document);
     let found = runtime.block_on(Sources::default().fetch(&host, of, instead));
     engine::fill_in(&mut facts, &document, &found);

@@ -28,7 +28,8 @@ pub(super) fn reload(loaded: &Loaded, is_dry: bool) -> Result<Value> {
     Ok(document)
 }
 
-/// Formats the result for people: a diff of the keys, separate for those that need a restart.
+/// Formats the result for people: a diff of the keys and of the sections of lists, with those that
+/// need a restart apart.
 pub(super) fn show(document: &Value) -> String {
     let list = |name: &str| document[name].as_array().cloned().unwrap_or_default();
     let (restarts, changed): (Vec<Value>, Vec<Value>) =
@@ -57,7 +58,10 @@ pub(super) fn show(document: &Value) -> String {
 fn diff(head: &str, changed: &[Value]) -> String {
     let mut page = format!("{head}\n");
     for one in changed {
-        let key = one["key"].as_str().unwrap_or_default();
+        let [key, line] = ["key", "line"].map(|member| one[member].as_str().unwrap_or_default());
+        if line != key && !line.is_empty() {
+            let _infallible = writeln!(page, "{line}");
+        }
         for (sign, side) in [('-', "before"), ('+', "after")] {
             if let Some(value) = one[side].as_str() {
                 let _infallible = writeln!(page, "{sign}{key} = {value}");
@@ -84,10 +88,11 @@ mod tests {
                 changed("log.level", ("\"info\"".into(), "\"warn\"".into()), "reload"),
                 changed("plugin.a.strikes", (Value::Null, "2".into()), "reload"),
                 changed("run_dir", ("\"/a\"".into(), "\"/b\"".into()), "restart"),
+                {"key": "rule \"a\"", "line": "rule \"a\": new", "after": "{hide = true}"},
             ],
         });
         let wanted = "warning: f:1:1: unknown key x\nreloaded:\n-log.level = \"info\"\n\
-                      +log.level = \"warn\"\n+plugin.a.strikes = 2\n\
+                      +log.level = \"warn\"\n+plugin.a.strikes = 2\nrule \"a\": new\n+rule \"a\" = {hide = true}\n\
                       needs a restart (nri-runc nri restart):\n-run_dir = \"/a\"\n+run_dir = \"/b\"\n";
         assert_eq!(show(&document), wanted);
     }

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the keys that differ between two readings of the configuration files, and the step that
-//! makes each new value take effect. Nothing here reads a file.
+//! Finds the keys and the sections of lists that differ between two readings of the configuration
+//! files, and the step that makes each new value take effect. Nothing here reads a file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
 use super::keys::{Effect, KEYS, Key};
-use super::reader::settings;
+use super::lists::LISTS;
+use super::reader::{WrittenSection, settings};
+use crate::error::quoted;
 
 /// A key whose value differs between two readings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChangedKey {
-    /// As it is written, dotted.
+    /// As it is written, dotted; a section of a list as `LIST "NAME"`.
     pub key: String,
+    /// The key; of a section what became of it: `rule "no env": deny changed`.
+    pub line: String,
     /// Its value in TOML, or its default; none where it has neither.
     pub before: Option<String>,
     pub after: Option<String>,
@@ -25,26 +29,81 @@ pub(crate) struct ChangedKey {
 impl ChangedKey {
     /// As `reload --json` shows it.
     pub(crate) fn to_json(&self) -> Value {
-        let Self { key, before, after, effect } = self;
-        json!({"key": key, "before": before, "after": after, "applied_by": effect.name()})
+        let Self { key, line, before, after, effect } = self;
+        json!({"key": key, "line": line, "before": before, "after": after, "applied_by": effect.name()})
     }
 }
 
-/// The keys whose values differ, in order. A key that is set to its default has not changed.
+/// The keys whose values differ, in order, and then the sections. A key that is set to its default has not
+/// changed.
 pub(crate) fn changes(
     before: &[(PathBuf, String)],
     after: &[(PathBuf, String)],
 ) -> Vec<ChangedKey> {
     let (before, after) = (settings(before), settings(after));
+    let sections = changed_sections(&before.sections, &after.sections);
+    let (before, after) = (before.keys, after.keys);
     let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     let changed = keys.into_iter().filter_map(|key| {
         let known = known(key);
         let value = |value: Option<&String>| value.cloned().or_else(|| default(known?));
         let (before, after) = (value(before.get(key)), value(after.get(key)));
         let effect = known.map_or(Effect::Reload, |known| known.effect);
-        (before != after).then(|| ChangedKey { key: key.clone(), before, after, effect })
+        let (key, line) = (key.clone(), key.clone());
+        (before != after).then_some(ChangedKey { key, line, before, after, effect })
     });
-    changed.collect()
+    changed.chain(sections).collect()
+}
+
+/// The sections that are gone, new or other than they were, and the lists in which others come first.
+fn changed_sections(before: &[WrittenSection], after: &[WrittenSection]) -> Vec<ChangedKey> {
+    let (old, new) = (by_id(before), by_id(after));
+    let gone = before.iter().filter(|section| !new.contains_key(&id(section)));
+    let gone = gone.map(|section| change(section, Some(section), None, "removed"));
+    let others = after.iter().filter_map(|section| {
+        let Some(was) = old.get(&id(section)) else {
+            return Some(change(section, None, Some(section), "new"));
+        };
+        let names: BTreeSet<&String> = was.keys.keys().chain(section.keys.keys()).collect();
+        let other = names.into_iter().filter(|name| was.keys.get(*name) != section.keys.get(*name));
+        let other: Vec<&str> = other.map(String::as_str).collect();
+        let what = format!("{} changed", other.join(" and "));
+        (!other.is_empty()).then(|| change(section, Some(was), Some(section), &what))
+    });
+    let orders = LISTS.iter().filter_map(|list| {
+        let order = |all: &[WrittenSection], other: &BTreeMap<_, _>| {
+            let kept =
+                all.iter().filter(|one| one.list == list.name && other.contains_key(&id(one)));
+            kept.map(|one| (one.id.clone(), format!("{:?}", one.name)))
+                .unzip::<_, _, Vec<_>, Vec<_>>()
+        };
+        let ((before, old), (after, new)) = (order(before, &new), order(after, &old));
+        let (key, line) = (list.name.to_owned(), format!("{}: order changed", list.name));
+        let (old, new) = (Some(old.join(", ")), Some(new.join(", ")));
+        let effect = Effect::Reload;
+        (before != after).then_some(ChangedKey { key, line, before: old, after: new, effect })
+    });
+    gone.chain(others).chain(orders).collect()
+}
+
+fn id(section: &WrittenSection) -> (&str, &str) {
+    (&section.list, &section.id)
+}
+
+fn by_id(sections: &[WrittenSection]) -> BTreeMap<(&str, &str), &WrittenSection> {
+    sections.iter().map(|section| (id(section), section)).collect()
+}
+
+fn change(
+    section: &WrittenSection,
+    before: Option<&WrittenSection>,
+    after: Option<&WrittenSection>,
+    what: &str,
+) -> ChangedKey {
+    let key = format!("{} \"{}\"", section.list, quoted(&section.name));
+    let text = |section: Option<&WrittenSection>| section.map(WrittenSection::text);
+    let (line, effect) = (format!("{key}: {what}"), Effect::Reload);
+    ChangedKey { key, line, before: text(before), after: text(after), effect }
 }
 
 fn known(dotted: &str) -> Option<&'static Key> {
@@ -65,7 +124,7 @@ fn default(key: &Key) -> Option<String> {
         return None;
     }
     let text = format!("{} = {}", key.path, key.default);
-    settings(&[(PathBuf::new(), text)]).remove(key.path)
+    settings(&[(PathBuf::new(), text)]).keys.remove(key.path)
 }
 
 #[cfg(test)]
@@ -114,13 +173,48 @@ mod tests {
         );
     }
 
+    /// What became of the sections of these files.
+    fn lines(before: &[&str], after: &[&str]) -> Vec<String> {
+        let files = |texts: &[&str]| -> Vec<(PathBuf, String)> {
+            let files = texts.iter().zip('a'..);
+            files.map(|(text, name)| (name.to_string().into(), (*text).to_owned())).collect()
+        };
+        changes(&files(before), &files(after)).into_iter().map(|changed| changed.line).collect()
+    }
+
+    const RULES: &str = "[[rule]]\nname = \"no env\"\ndeny = [\"Env\"]\n[[rule]]\nhide = true\n";
+    const INJECTION: &str = "[[inject]]\nname = \"CA\"\nenv = { A = \"b\" }\n";
+
     #[test]
-    fn rules_are_one_key() {
-        let rules = "[[rule]]\nname = \"a\"\ndeny = [\"Env\"]\n[[rule]]\nname = \"b\"\n";
-        let changed = changes(&files(""), &files(rules));
-        let [rule] = &changed[..] else { panic!("{changed:?}") };
-        assert_eq!((rule.key.as_str(), rule.effect), ("rule", Effect::Reload));
-        assert_eq!(changes(&files(rules), &files(&format!("# same\n{rules}"))), []);
+    fn each_section_is_named_with_what_became_of_it() {
+        let other = "[[rule]]\nname = \"no env\"\ndeny = [\"Mounts\"]\nmode = \"audit\"\n\
+                     [[rule]]\nplugins = [\"a\"]\n[[exec_rule]]\nname = \"x\"\n";
+        assert_eq!(
+            lines(&[RULES, INJECTION], &[other]),
+            [
+                "rule \"a:4\": removed",
+                "inject \"CA\": removed",
+                "rule \"no env\": deny and mode changed",
+                "rule \"a:5\": new",
+                "exec_rule \"x\": new",
+            ]
+        );
+        let other = INJECTION.replace("\"b\"", "\"c\"");
+        assert_eq!(lines(&[INJECTION, RULES], &[&other, RULES]), ["inject \"CA\": env.A changed"]);
+        let changed = changes(&files(INJECTION), &files(&other));
+        assert_eq!(changed[0].before.as_deref(), Some("{env.A = \"b\", name = \"CA\"}"));
+        assert_eq!((changed[0].key.as_str(), changed[0].effect), ("inject \"CA\"", Effect::Reload));
+    }
+
+    #[test]
+    fn a_section_that_moves_has_not_changed_unless_others_come_first() {
+        let shifted = format!("# more\n\n{RULES}");
+        assert_eq!(lines(&[RULES, INJECTION], &[&shifted, INJECTION]), [""; 0]);
+        assert_eq!(lines(&[RULES, INJECTION], &[INJECTION, RULES]), [""; 0], "another list");
+        let (first, second) = RULES.split_at(RULES.rfind("[[").unwrap());
+        assert_eq!(lines(&[first, second], &[second, first]), ["rule: order changed"]);
+        let between = format!("{first}[[rule]]\nname = \"new\"\n{second}");
+        assert_eq!(lines(&[RULES], &[&between]), ["rule \"new\": new"]);
     }
 
     /// A value that differs from the default, for each key that only a start applies.

@@ -195,37 +195,85 @@ pub(super) fn place_of(files: &Files, path: &[&str]) -> Option<String> {
     })
 }
 
-/// The keys that these files set, dotted, each with its last value in one way of writing.
-pub(super) fn settings(files: &[(PathBuf, String)]) -> BTreeMap<String, String> {
-    fn collect(table: &dyn TableLike, above: &str, into: &mut BTreeMap<String, String>) {
-        for (name, item) in table.iter() {
-            let name = if above.is_empty() { name.to_owned() } else { format!("{above}.{name}") };
-            match item {
-                Item::Value(Value::InlineTable(inner)) => collect(inner, &name, into),
-                Item::Value(value) => {
-                    into.insert(name, written(value));
-                }
-                Item::Table(inner) => collect(inner, &name, into),
-                Item::ArrayOfTables(list) => {
-                    let tables = list.iter().map(|table| {
-                        let mut keys = BTreeMap::new();
-                        collect(table, "", &mut keys);
-                        let keys = keys.into_iter().map(|(key, value)| format!("{key} = {value}"));
-                        format!("{{{}}}", keys.collect::<Vec<_>>().join(", "))
-                    });
-                    into.insert(name, format!("[{}]", tables.collect::<Vec<_>>().join(", ")));
-                }
-                Item::None => {}
-            }
-        }
+/// What files set.
+#[derive(Default)]
+pub(super) struct WrittenSettings {
+    /// The keys, dotted, each with its last value in one way of writing.
+    pub(super) keys: BTreeMap<String, String>,
+    /// The sections of lists, in the order of the files.
+    pub(super) sections: Vec<WrittenSection>,
+}
+
+/// A section of a list such as `[[rule]]`.
+pub(super) struct WrittenSection {
+    pub(super) list: String,
+    /// Its name, else `FILE:LINE`.
+    pub(super) name: String,
+    /// By which it is found in other files: its name, else all that it sets.
+    pub(super) id: String,
+    pub(super) keys: BTreeMap<String, String>,
+}
+
+impl WrittenSection {
+    /// All that it sets.
+    pub(super) fn text(&self) -> String {
+        text_of(&self.keys)
     }
-    let mut all = BTreeMap::new();
-    for (_, text) in files {
-        if let Ok(document) = Document::parse(text.as_str()) {
-            collect(document.as_table(), "", &mut all);
+}
+
+fn text_of(keys: &BTreeMap<String, String>) -> String {
+    let keys = keys.iter().map(|(key, value)| format!("{key} = {value}"));
+    format!("{{{}}}", keys.collect::<Vec<_>>().join(", "))
+}
+
+/// What these files set.
+pub(super) fn settings(files: &[(PathBuf, String)]) -> WrittenSettings {
+    let mut all = WrittenSettings::default();
+    for (file, text) in files {
+        let Ok(document) = Document::parse(text.as_str()) else { continue };
+        let places = Places::new(text);
+        for (list, item) in document.as_table() {
+            let Some(tables) = item.as_array_of_tables() else {
+                collect_item(item, list.to_owned(), &mut all.keys);
+                continue;
+            };
+            let sections = tables.iter().map(|table| {
+                let mut keys = BTreeMap::new();
+                collect(table, "", &mut keys);
+                let name = table.get("name").and_then(Item::as_str).map(str::to_owned);
+                let id = name.clone().unwrap_or_else(|| text_of(&keys));
+                let line = || places.at(table.span().map_or(0, |span| span.start)).0;
+                let name = name.unwrap_or_else(|| format!("{}:{}", file.display(), line()));
+                WrittenSection { list: list.to_owned(), name, id, keys }
+            });
+            all.sections.extend(sections);
         }
     }
     all
+}
+
+fn collect(table: &dyn TableLike, above: &str, into: &mut BTreeMap<String, String>) {
+    for (name, item) in table.iter() {
+        let name = if above.is_empty() { name.to_owned() } else { format!("{above}.{name}") };
+        collect_item(item, name, into);
+    }
+}
+
+fn collect_item(item: &Item, name: String, into: &mut BTreeMap<String, String>) {
+    match item {
+        Item::Value(Value::InlineTable(inner)) => collect(inner, &name, into),
+        Item::Value(value) => drop(into.insert(name, written(value))),
+        Item::Table(inner) => collect(inner, &name, into),
+        Item::ArrayOfTables(list) => {
+            let tables = list.iter().map(|table| {
+                let mut keys = BTreeMap::new();
+                collect(table, "", &mut keys);
+                text_of(&keys)
+            });
+            into.insert(name, format!("[{}]", tables.collect::<Vec<_>>().join(", ")));
+        }
+        Item::None => {}
+    }
 }
 
 fn written(value: &Value) -> String {
@@ -323,8 +371,10 @@ mod tests {
     #[test]
     fn the_value_of_a_key_reads_the_same_however_it_is_written() {
         let files = |text: &str| vec![(PathBuf::from("f"), text.to_owned())];
-        let one = settings(&files("nri.wait_for = ['a',\n 'b'] # x\n[instance.x]\npath = '/y'\n"));
+        let one =
+            settings(&files("nri.wait_for = ['a',\n 'b'] # x\n[instance.x]\npath = '/y'\n")).keys;
         let other = settings(&files("[nri]\nwait_for=[\"a\",\"b\"]\n[instance.x]\npath=\"/y\"\n"));
+        let other = other.keys;
         assert_eq!(one, other);
         assert_eq!(one["instance.x.path"], "\"/y\"");
     }

@@ -199,7 +199,7 @@ fn not_reloaded(why: &str) -> Error {
 impl Reloaded {
     fn names(&self, needs_restart: bool) -> Vec<&str> {
         let wanted = |changed: &&ChangedKey| (changed.effect == Effect::Restart) == needs_restart;
-        self.changed.iter().filter(wanted).map(|changed| changed.key.as_str()).collect()
+        self.changed.iter().filter(wanted).map(|changed| changed.line.as_str()).collect()
     }
 
     /// One line for a reload, and one for each warning.

@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
-use test_support::{SILENT, Script, TestHost, heard, is_synchronized, wait_until};
+use test_support::{Script, TestHost, heard, is_synchronized, wait_until};
 
 use super::{fails, started, succeeds};
 
@@ -144,6 +144,34 @@ fn a_dry_run_shows_the_difference_and_changes_nothing() {
 }
 
 #[test]
+fn a_reload_names_each_section_that_is_new_changed_or_removed() {
+    let rules = |deny: &str| format!("[[rule]]\nname = \"no env\"\ndeny = [\"{deny}\"]\n");
+    let exec_rule = "[[exec_rule]]\nname = \"x\"\nterminal = true\n";
+    let host = started(&format!("---{}{exec_rule}", rules("Env")));
+    let injection = "[[inject]]\nname = \"CA\"\nenv = { A = \"b\" }\n";
+    configure(&host, &format!("---{}{injection}", rules("Mounts")));
+    let wanted = "exec_rule \"x\": removed\n-exec_rule \"x\" = {name = \"x\", terminal = true}\n\
+                  rule \"no env\": deny changed\n\
+                  -rule \"no env\" = {deny = [\"Env\"], name = \"no env\"}\n\
+                  +rule \"no env\" = {deny = [\"Mounts\"], name = \"no env\"}\n\
+                  inject \"CA\": new\n+inject \"CA\" = {env.A = \"b\", name = \"CA\"}\n";
+    for (words, head) in [(&["--dry-run"][..], "would be reloaded"), (&[], "reloaded")] {
+        let output = host.call(&[&["nri", "reload"][..], words].concat());
+        succeeds(&output);
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{head}:\n{wanted}"));
+    }
+    let line =
+        "applied exec_rule \"x\": removed, rule \"no env\": deny changed, inject \"CA\": new";
+    host.logs(&[line], 1);
+    let nothing = host.call(&["nri", "reload"]);
+    assert_eq!(String::from_utf8(nothing.stdout).unwrap(), "nothing has changed\n");
+    // A section with a mistake changes nothing, and is named with its place.
+    configure(&host, &format!("---{}{}", rules("Enw"), injection.replace("b", "c")));
+    fails(&reload(&host), &["previous one stays in force", "rule.deny: \"Enw\" is not a field"]);
+    host.logs(&["inject \"CA\": env.A changed"], 0);
+}
+
+#[test]
 fn what_needs_a_restart_is_named_and_stays_until_then() {
     let mut host = TestHost::new("");
     let fault = |point: &str| format!("---[debug]\nfault = \"{point}:fail\"\n");
@@ -198,13 +226,12 @@ fn the_rights_of_a_connected_plugin_change_and_it_stays() {
 
 #[test]
 fn a_plugins_time_out_policy_and_concurrency_change_while_it_is_connected() {
-    let host = started("---[plugin.slow]\nstrikes = 0\n");
+    let host = started("---plugin_request_timeout = \"60s\"\n[plugin.slow]\nstrikes = 0\n");
     let script = Script { hangs: true, ..Script::default() };
     let _told = host.plugin("10", "slow", script);
-    let more = format!(
-        "---{SILENT}[plugin.slow]\nstrikes = 0\non_failure = \"refuse\"\nconcurrency = 4\n"
-    );
-    configure(&host, &more);
+    let more = "---plugin_request_timeout = \"100ms\"\n[plugin.slow]\nstrikes = 0\n\
+                on_failure = \"refuse\"\nconcurrency = 4\n";
+    configure(&host, more);
     let keys = applies(&host);
     assert_eq!(keys.len(), 3, "{keys:?}");
     fails(&host.create("c1"), &["10-slow", "did not answer CreateContainer in time"]);

@@ -229,7 +229,7 @@ fn a_plugins_time_out_policy_and_concurrency_change_while_it_is_connected() {
     let host = started("---plugin_request_timeout = \"60s\"\n[plugin.slow]\nstrikes = 0\n");
     let script = Script { hangs: true, ..Script::default() };
     let _told = host.plugin("10", "slow", script);
-    let more = "---plugin_request_timeout = \"100ms\"\n[plugin.slow]\nstrikes = 0\n\
+    let more = "---plugin_request_timeout = \"3s\"\n[plugin.slow]\nstrikes = 0\n\
                 on_failure = \"refuse\"\nconcurrency = 4\n";
     configure(&host, more);
     let keys = applies(&host);

@@ -80,7 +80,8 @@ impl PendingVerb {
         }
     }
 
-    /// The init process that this verb made: by its PID file, else by the runtime's own state.
+    /// The init process that this verb made: by the runtime's own state, which is known at once, else by
+    /// its PID file.
     ///
     /// # Errors
     /// Fails when that cannot be known.
@@ -89,14 +90,15 @@ impl PendingVerb {
         daemon: &Daemon,
         key: &ContainerKey,
     ) -> Result<Option<u32>> {
-        let in_file = match (&self.pid_file, &self.pid_file_before) {
-            (Some(file), Ok(before)) => daemon.pid_in_file(file, *before).await,
-            // The file may be an earlier container's.
-            (Some(_), Err(_)) | (None, _) => Ok(None),
+        let state = state_dir::init_pid(&daemon.host, key);
+        let (Some(file), Ok(before), Ok(None) | Err(_)) =
+            (&self.pid_file, &self.pid_file_before, &state)
+        else {
+            return Ok(state?);
         };
-        match in_file {
-            Ok(Some(pid)) => Ok(Some(pid)),
-            unsaid => state_dir::init_pid(&daemon.host, key)?.map_or(unsaid, |pid| Ok(Some(pid))),
+        match daemon.pid_in_file(file, *before).await {
+            Ok(None) => Ok(state?),
+            in_file => in_file,
         }
     }
 

@@ -11,18 +11,14 @@ use crate::state::ContainerKey;
 
 /// Notes the runtime's refusal: in `explain`, and among the failures if a plugin's change caused
 /// it.
-pub(crate) async fn note_refusal(
+pub(crate) fn note_refusal(
     daemon: &Daemon,
     key: &ContainerKey,
     verb: &str,
     log: Option<&RuntimeLog>,
 ) {
-    let words = match log.cloned() {
-        Some(log) => daemon.off_loop(&log.folder(), move || Ok(log.last_error())).await,
-        None => Ok(None),
-    };
     let Some(record) = daemon.container(key) else { return };
-    let Ok(Some(words)) = words else {
+    let Some(words) = log.and_then(RuntimeLog::last_error) else {
         let what = if verb == "start" { "start" } else { "create" };
         let line = format!("the runtime did not {what} it");
         info!("{}: {line}; see the engine's log", key.id);

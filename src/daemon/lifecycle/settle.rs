@@ -168,9 +168,9 @@ async fn settle_create(
     record: &Container,
     pending: &PendingVerb,
 ) -> Result<()> {
-    let init = pending.init_pid(daemon, key).await?;
+    let init = pending.init_pid(&daemon.host, key)?;
     let Some(pid) = init else {
-        refusal::note_refusal(daemon, key, "create", pending.log.as_ref()).await;
+        refusal::note_refusal(daemon, key, "create", pending.log.as_ref());
         state::mark_not_created(daemon, key);
         rollback::creation(daemon, key).await;
         return Ok(());
@@ -199,7 +199,7 @@ async fn settle_start(
     let is_created = record.state == Lifecycle::Created;
     if !is_created || state_dir::waits_for_start(&daemon.host, key)? {
         if is_created {
-            refusal::note_refusal(daemon, key, "start", pending.log.as_ref()).await;
+            refusal::note_refusal(daemon, key, "start", pending.log.as_ref());
         }
         daemon.change(key, |_| ());
         not_started(daemon, key).await;
@@ -230,7 +230,7 @@ async fn follow_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVe
     loop {
         let has_exited = pidfd::has_ended(&pending.process);
         // What cannot be known now is asked for again after a pause.
-        init = state_dir::init_pid(&daemon.host, key).or_absent().flatten().or(init);
+        init = state_dir::init_pid(&daemon.host, key, None, None).or_absent().flatten().or(init);
         let is_started = pending.start_watch.borrow_mut().has_started(init.is_some());
         if matches!(is_started, Ok(true)) {
             // The runtime has long read its document.
@@ -253,14 +253,14 @@ async fn follow_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVe
 
 /// The foreground runtime has exited, or a detached one has started its container, or failed.
 async fn settle_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVerb) -> Result<()> {
-    let init = pending.init_pid(daemon, key).await?;
+    let init = pending.init_pid(&daemon.host, key)?;
     let is_there = state_dir::exists(&daemon.host, key)?;
     let is_started = pending.start_watch.borrow_mut().has_started(init.is_some())?;
     if is_started {
         running(daemon, key, pending, init).await?;
     }
     if !is_started && init.is_none() {
-        refusal::note_refusal(daemon, key, pending.verb.name(), pending.log.as_ref()).await;
+        refusal::note_refusal(daemon, key, pending.verb.name(), pending.log.as_ref());
         state::mark_not_created(daemon, key);
     }
     if !is_there {

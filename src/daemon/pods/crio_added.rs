@@ -251,7 +251,8 @@ async fn read_folder(daemon: &Daemon, home: &Path, id: &str) -> PodFolder {
         return PodFolder::SomethingElse;
     }
     let userdata = home.join(id).join("userdata");
-    let document = daemon.read_document(&userdata, "config.json").await;
+    let document = crate::files::open_dir(&userdata)
+        .and_then(|dir| crate::files::read_at(&dir, "config.json"));
     let Ok(document) = document else { return PodFolder::NotYet };
     match describe_folder(daemon, &userdata, id, &document.bytes).await {
         // It is being written.

@@ -34,6 +34,7 @@ use crate::daemon::shared::messages::{self, Classes};
 use crate::daemon::watch::folders::WatchedFolder;
 use crate::daemon::watch::pidfd;
 use crate::error::{Error, Result};
+use crate::files;
 use crate::limits;
 use crate::link::{BYPASSED_DIR, REFUSED_DIR, WrapperRequest};
 use crate::plugin::Event;
@@ -252,9 +253,7 @@ async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     let Some(record) = daemon.container(key) else { return Ok(()) };
     catch_up::catch_up(daemon, key).await?;
     catch_up::learn_process(daemon, key).await;
-    if !state_dir::exists(&daemon.host, key)?
-        && catch_up::under_way(daemon, &record).await?.is_empty()
-    {
+    if !state_dir::exists(&daemon.host, key)? && catch_up::under_way(daemon, &record)?.is_empty() {
         removal::deleted(daemon, key).await;
         return Ok(());
     }
@@ -383,7 +382,7 @@ async fn hold_again(daemon: &Rc<Daemon>, key: &ContainerKey) {
 
 /// Records the container that the runtime made, if it made it and it still exists.
 async fn created(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
-    let init = state_dir::init_pid(&daemon.host, &call.key)?;
+    let init = state_dir::init_pid(&daemon.host, &call.key, None, None)?;
     let old = daemon.container(&call.key);
     let is_taken = |old: &Container| {
         // The predecessor of this daemon may have recorded this very call before it died.
@@ -392,7 +391,8 @@ async fn created(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
     if old.as_deref().is_some_and(is_taken) {
         return Ok(()); // The ID was taken, and the runtime refused.
     }
-    let document = daemon.read_document(&document_dir(call), &call.question().document).await;
+    let document = files::open_dir(&document_dir(call))
+        .and_then(|dir| files::read_at(&dir, &call.question().document));
     if init.is_none() && pidfd::open(call.question().pid)?.is_none() {
         return Ok(()); // It failed, or was removed since.
     }
@@ -401,7 +401,7 @@ async fn created(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
     if let Some(flight) = &mut record.in_flight {
         flight.executed = true;
     }
-    let is_under_way = !catch_up::under_way(daemon, &record).await?.is_empty();
+    let is_under_way = !catch_up::under_way(daemon, &record)?.is_empty();
     if init.is_none() && !is_under_way {
         return Ok(());
     }

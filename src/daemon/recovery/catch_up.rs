@@ -26,7 +26,7 @@ use crate::daemon::shared::lane::{PendingVerb, ProposedUpdate};
 use crate::daemon::shared::messages::Classes;
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::pidfd;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::files;
 use crate::presence::{Backoff, IfThere};
 use crate::state::{Container, ContainerKey, Lifecycle, Updating};
@@ -135,7 +135,7 @@ async fn finish_or_watch(daemon: &Rc<Daemon>, record: &Container) -> Result<()> 
 pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     resume_update(daemon, key).await?;
     let Some(record) = daemon.container(key) else { return Ok(()) };
-    let works = under_way(daemon, &record).await?;
+    let works = under_way(daemon, &record)?;
     let is_under_way = !works.is_empty();
     for pending in works {
         // A foreground `run` works for as long as its container lives.
@@ -145,13 +145,11 @@ pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<
         if is_under_way {
             return Ok(());
         }
-        let mut init = state_dir::init_pid(&daemon.host, key)?;
+        let pid_file = record.pid_file.as_deref().map(Path::new);
+        let mut init = state_dir::init_pid(&daemon.host, key, None, None)?;
         // A pid file alone may be an earlier container's.
-        if let Some(file) = &record.pid_file
-            && init.is_none()
-            && state_dir::exists(&daemon.host, key)?
-        {
-            init = daemon.pid_in_file(Path::new(file), None).await?;
+        if init.is_none() && state_dir::exists(&daemon.host, key)? {
+            init = state_dir::init_pid(&daemon.host, key, pid_file, None)?;
         }
         let Some(pid) = init else {
             if record.in_flight.as_ref().is_some_and(|flight| flight.executed) {
@@ -197,7 +195,7 @@ pub(crate) async fn learn_process(daemon: &Rc<Daemon>, key: &ContainerKey) {
 ///
 /// # Errors
 /// Fails when that cannot be known.
-pub(crate) async fn under_way(daemon: &Rc<Daemon>, record: &Container) -> Result<Vec<PendingVerb>> {
+pub(crate) fn under_way(daemon: &Rc<Daemon>, record: &Container) -> Result<Vec<PendingVerb>> {
     let flight = record.in_flight.as_ref();
     let flight =
         flight.map(|flight| (Verb::from_word(std::ffi::OsStr::new(&flight.verb)), flight.pid));
@@ -206,10 +204,11 @@ pub(crate) async fn under_way(daemon: &Rc<Daemon>, record: &Container) -> Result
     let mut works = Vec::new();
     for (verb, pid) in verbs {
         if let Some(process) = process_of(daemon, &record.key, pid)? {
-            works.push(pending(daemon, record, (verb, pid), process).await);
+            works.push((verb, pid, process));
         }
     }
-    Ok(works)
+    let works = works.into_iter();
+    Ok(works.map(|(verb, pid, process)| pending(daemon, record, (verb, pid), process)).collect())
 }
 
 /// The process of this PID, if it still works for this container.
@@ -224,7 +223,7 @@ pub(crate) fn process_of(daemon: &Daemon, key: &ContainerKey, pid: u32) -> Resul
 }
 
 /// A verb that an earlier daemon decided.
-async fn pending(
+fn pending(
     daemon: &Rc<Daemon>,
     record: &Container,
     (verb, pid): (Verb, u32),
@@ -233,14 +232,7 @@ async fn pending(
     let key = &record.key;
     let pid_file = record.pid_file.as_ref().map(PathBuf::from);
     let reads = verb.creates() && record.state == Lifecycle::Creating;
-    let (folder, file) = (record.folder().to_owned(), pid_file.clone());
-    let look = move || {
-        let dir = reads.then(|| files::open_dir(Path::new(&folder)).or_absent()).flatten();
-        Ok((dir, state_dir::pid_file_stamp(file.as_deref())))
-    };
-    let no_answer = |error: Error| (None, Err(std::io::Error::other(error.to_string())));
-    let looked = daemon.off_loop(record.folder(), look).await;
-    let (dir, pid_file_before) = looked.unwrap_or_else(no_answer);
+    let dir = reads.then(|| files::open_dir(Path::new(record.folder())).or_absent()).flatten();
     let bundle = dir.and_then(|dir| daemon.lanes.bundles.turn_now(dir, &key.id));
     let account = (Rc::clone(daemon), key.clone());
     PendingVerb {
@@ -249,7 +241,7 @@ async fn pending(
             Box::pin(async move { bypassed::take_up_of(&daemon, &key).await })
         })),
         // Whether it is written yet or not, the runtime's state has the same PID.
-        pid_file_before,
+        pid_file_before: state_dir::pid_file_stamp(pid_file.as_deref()),
         pid_file,
         bundle: RefCell::new(bundle),
         ..PendingVerb::new(&daemon.host, key, (verb, record.incarnation), (pid, process))
@@ -282,7 +274,7 @@ async fn resume_update(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     let before = before.ok_or_else(|| std::io::ErrorKind::Other.into());
     match process_of(daemon, key, pid)? {
         Some(process) => {
-            let mut pending = pending(daemon, &record, (Verb::Update, pid), process).await;
+            let mut pending = pending(daemon, &record, (Verb::Update, pid), process);
             pending.state_before = before;
             pending.proposed = Some(proposed).into();
             settle::watch(daemon, key, &lane, Rc::new(pending));

@@ -143,7 +143,7 @@ fn is_started(daemon: &Daemon, record: &Container) -> Result<bool> {
 
 /// Whether the runtime's state is of a later container of this ID.
 fn is_another(daemon: &Daemon, record: &Container) -> Result<bool> {
-    let there = state_dir::init_pid(&daemon.host, &record.key)?;
+    let there = state_dir::init_pid(&daemon.host, &record.key, None, None)?;
     Ok(there.is_some() && record.init_pid.is_some() && there != record.init_pid)
 }
 

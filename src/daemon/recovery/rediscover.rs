@@ -234,8 +234,9 @@ async fn rediscover_one(
         ..key.clone()
     };
     let call = call(daemon, &key, (&left, &bundle), parent)?;
-    let document = daemon.read_document(&daemon.host.path(&bundle), "config.json").await;
-    let document = document.doing(|| bundle.clone())?;
+    let document = files::open_dir(&daemon.host.path(&bundle))
+        .and_then(|dir| files::read_at(&dir, "config.json"))
+        .doing(|| bundle.clone())?;
     let description = describe(daemon, &call, &document.bytes).await?;
     let mut record = new_record(daemon, &call, &description);
     record.in_flight = None;

@@ -62,7 +62,7 @@ fn init_cgroups(daemon: &Daemon, record: &Container) -> io::Result<Option<String
     let (pid, start) = match record.init_pid {
         Some(pid) => (Some(pid), record.init_start),
         // `run` reports the PID late.
-        None => (state_dir::init_pid(host, key)?, state_dir::init_start(host, key)?),
+        None => (state_dir::init_pid(host, key, None, None)?, state_dir::init_start(host, key)?),
     };
     let (Some(pid), Some(start)) = (pid, start) else { return Ok(None) };
     let text = cgroups_of(daemon, pid)?;

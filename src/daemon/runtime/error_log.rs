@@ -37,9 +37,8 @@ const ALIASES: [(&str, &str); 12] = [
 /// Parts of paths that are too common to identify a change.
 const VAGUE: [&str; 6] = ["linux", "resources", "process", "limit", "env", "annotations"];
 
-/// The log of one call of the runtime, with its length before the call. The engine chooses where it is, so
-/// that reading it may block.
-#[derive(Debug, Clone)]
+/// The log of one call of the runtime, with its length before the call.
+#[derive(Debug)]
 pub(crate) struct RuntimeLog {
     path: PathBuf,
     before: u64,
@@ -56,11 +55,6 @@ impl RuntimeLog {
         let path = cwd.join(text.strip_prefix("file:").unwrap_or(text));
         let before = std::fs::metadata(&path).map_or(0, |meta| meta.len());
         Some(Self { path, before })
-    }
-
-    /// The folder in which it is.
-    pub(crate) fn folder(&self) -> String {
-        self.path.parent().unwrap_or(&self.path).to_string_lossy().into_owned()
     }
 
     /// The last error in it since this call began.

@@ -47,24 +47,25 @@ pub(crate) fn waits_for_start(host: &Host, key: &ContainerKey) -> io::Result<boo
     presence::exists(&folder(host, key).join("exec.fifo"))
 }
 
-/// The init process by the PID file of a call, if that differs from `before` the call. The engine chooses
-/// where it is, so this may block.
+/// The init process: from the pid file if it differs from `before` the call, else from the
+/// runtime's own state.
 ///
 /// # Errors
 /// Fails when it cannot be known whether there is one.
-pub(crate) fn pid_in_file(path: &Path, before: Option<Stamp>) -> io::Result<Option<u32>> {
-    if stamp(path)?.is_none_or(|now| Some(now) == before) {
-        return Ok(None);
+pub(crate) fn init_pid(
+    host: &Host,
+    key: &ContainerKey,
+    pid_file: Option<&Path>,
+    before: Option<Stamp>,
+) -> io::Result<Option<u32>> {
+    if let Some(path) = pid_file
+        && let Some(now) = stamp(path)?
+        && Some(now) != before
+        && let Some(text) = files::read_text(path, limits::CONTAINER_FILE).if_there()?
+        && let Ok(pid) = text.trim().parse()
+    {
+        return Ok(Some(pid));
     }
-    let text = files::read_text(path, limits::CONTAINER_FILE).if_there()?;
-    Ok(text.and_then(|text| text.trim().parse().ok()))
-}
-
-/// The init process by the runtime's own state.
-///
-/// # Errors
-/// Fails when it cannot be known whether there is one.
-pub(crate) fn init_pid(host: &Host, key: &ContainerKey) -> io::Result<Option<u32>> {
     Ok(RuntimeState::read(&folder(host, key))?.and_then(|state| state.pid))
 }
 
@@ -266,22 +267,21 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_pid_file_counts_and_a_stale_one_does_not() {
+    fn a_fresh_pid_file_wins_and_a_stale_one_does_not_count() {
         let (temp, key) = place(&[("pid", "41"), ("c/state.json", "{\"init_process_pid\":42}")]);
         let file = temp.path().join("pid");
-        assert_eq!(pid_in_file(&file, None).unwrap(), Some(41));
-        assert_eq!(pid_in_file(&file, stamp(&file).unwrap()).unwrap(), None);
-        assert!(pid_in_file(&temp.path().join("c"), None).is_err(), "it is a folder");
-        assert_eq!(pid_in_file(&temp.path().join("none"), None).unwrap(), None);
-        assert_eq!(init_pid(&Host::default(), &key).unwrap(), Some(42));
+        let host = Host::default();
+        assert_eq!(init_pid(&host, &key, Some(&file), None).unwrap(), Some(41));
+        let before = stamp(&file).unwrap();
+        assert_eq!(init_pid(&host, &key, Some(&file), before).unwrap(), Some(42));
     }
 
     #[test]
     fn crun_and_youki_states_are_understood() {
         let (_a, crun) = place(&[("c/status", "{\"pid\":7}")]);
         let (_b, youki) = place(&[("c/state.json", "{\"pid\":8}")]);
-        assert_eq!(init_pid(&Host::default(), &crun).unwrap(), Some(7));
-        assert_eq!(init_pid(&Host::default(), &youki).unwrap(), Some(8));
+        assert_eq!(init_pid(&Host::default(), &crun, None, None).unwrap(), Some(7));
+        assert_eq!(init_pid(&Host::default(), &youki, None, None).unwrap(), Some(8));
     }
 
     #[test]
@@ -289,7 +289,7 @@ mod tests {
         let (_a, garbage) = place(&[("c/state.json", "{{{")]);
         let (_b, stopped) = place(&[("c/status", "{\"pid\":0}")]);
         for key in [garbage, stopped] {
-            assert_eq!(init_pid(&Host::default(), &key).unwrap(), None);
+            assert_eq!(init_pid(&Host::default(), &key, None, None).unwrap(), None);
         }
     }
 
@@ -297,7 +297,7 @@ mod tests {
     fn a_state_that_cannot_be_read_is_not_the_absence_of_one() {
         let (temp, key) = place(&[]);
         let host = Host::default();
-        assert_eq!(init_pid(&host, &key).unwrap(), None);
+        assert_eq!(init_pid(&host, &key, None, None).unwrap(), None);
         assert!(exists(&host, &key).unwrap() && !waits_for_start(&host, &key).unwrap());
         // A link to itself: the kernel refuses to look.
         let odd =
@@ -305,10 +305,10 @@ mod tests {
         for name in ["c/state.json", "c/exec.fifo", "pid", "d"] {
             odd(name).unwrap();
         }
-        assert!(init_pid(&host, &key).is_err() && cgroups(&host, &key).is_err());
+        assert!(init_pid(&host, &key, None, None).is_err() && cgroups(&host, &key).is_err());
         assert!(init_start(&host, &key).is_err() && state_stamp(&host, &key).is_err());
         assert!(waits_for_start(&host, &key).is_err());
-        assert!(pid_in_file(&temp.path().join("pid"), None).is_err());
+        assert!(init_pid(&host, &key, Some(&temp.path().join("pid")), None).is_err());
         assert!(exists(&host, &ContainerKey { id: "d".to_owned(), ..key }).is_err());
     }
 

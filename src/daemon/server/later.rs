@@ -2,6 +2,7 @@
 //! A connection about a process that `exec` starts: whether an exec rule refuses it, and what the audit
 //! log has of it (decision D60).
 
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -105,7 +106,7 @@ fn note_hit(daemon: &Daemon, key: &ContainerKey, rule: &str) {
 async fn audit(daemon: Rc<Daemon>, mut call: VerbRequest, process: LaterProcess) {
     let at = crate::clock::now();
     let (result, exit_code) = match call.process() {
-        Some(runtime) => outcome(&daemon, &call, &runtime).await,
+        Some(runtime) => outcome(&call, &runtime).await,
         None => ("started", None),
     };
     write_line(&daemon, &call.key, at, &process, result, exit_code, "");
@@ -113,7 +114,6 @@ async fn audit(daemon: Rc<Daemon>, mut call: VerbRequest, process: LaterProcess)
 
 /// What came of an `exec`, by the process that became the runtime, and the exit code if it is known.
 async fn outcome(
-    daemon: &Daemon,
     call: &VerbRequest,
     runtime: &std::os::fd::OwnedFd,
 ) -> (&'static str, Option<i32>) {
@@ -133,13 +133,10 @@ async fn outcome(
     if !call.command_line.detach {
         return ("exited", code);
     }
-    let is_started = match (code, call.pid_file.clone()) {
+    let is_there = |file: &Path| presence::exists(file).unwrap_or(false);
+    let is_started = match (code, call.pid_file.as_deref()) {
         (Some(code), _) => code == 0,
-        (None, Some(file)) => {
-            let folder = file.parent().unwrap_or(&file).to_string_lossy().into_owned();
-            let look = move || Ok(presence::exists(&file)?);
-            daemon.off_loop(&folder, look).await.unwrap_or(false)
-        }
+        (None, Some(file)) => is_there(file),
         (None, None) => true,
     };
     (if is_started { "started" } else { "failed" }, None)

@@ -18,7 +18,6 @@ use tokio::task::JoinHandle;
 use crate::argv::Verb;
 use crate::daemon::runtime::error_log::RuntimeLog;
 use crate::daemon::runtime::state_dir::{self, Stamp};
-use crate::daemon::shared::Daemon;
 use crate::daemon::shared::bundle_turns::{BundleTurn, Bundles};
 use crate::daemon::shared::messages::Classes;
 use crate::daemon::watch::pidfd;
@@ -80,23 +79,15 @@ impl PendingVerb {
         }
     }
 
-    /// The init process that this verb made: by its PID file, else by the runtime's own state.
+    /// The init process that this verb made.
     ///
     /// # Errors
     /// Fails when that cannot be known.
-    pub(crate) async fn init_pid(
-        &self,
-        daemon: &Daemon,
-        key: &ContainerKey,
-    ) -> Result<Option<u32>> {
-        let in_file = match (&self.pid_file, &self.pid_file_before) {
-            (Some(file), Ok(before)) => daemon.pid_in_file(file, *before).await,
-            // The file may be an earlier container's.
-            (Some(_), Err(_)) | (None, _) => Ok(None),
-        };
-        match in_file {
-            Ok(Some(pid)) => Ok(Some(pid)),
-            unsaid => state_dir::init_pid(&daemon.host, key)?.map_or(unsaid, |pid| Ok(Some(pid))),
+    pub(crate) fn init_pid(&self, host: &Host, key: &ContainerKey) -> std::io::Result<Option<u32>> {
+        match self.pid_file_before {
+            Ok(before) => state_dir::init_pid(host, key, self.pid_file.as_deref(), before),
+            // The file may be an earlier container's: the runtime's state decides.
+            Err(_) => state_dir::init_pid(host, key, None, None),
         }
     }
 

@@ -5,14 +5,11 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use super::Daemon;
-use crate::daemon::runtime::state_dir::{self, Stamp};
 use crate::error::{Error, Result, quoted};
-use crate::files::{self, Original};
 
 /// How long a file system may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
@@ -35,30 +32,6 @@ impl Daemon {
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
         self.unanswered.run(ANSWER_WAIT, folder, work).await
-    }
-
-    /// Reads the document of a bundle that no wrapper has opened.
-    ///
-    /// # Errors
-    /// Fails when it cannot be read, or the file system does not answer.
-    pub(crate) async fn read_document(&self, bundle: &Path, name: &str) -> Result<Original> {
-        let (folder, name) = (bundle.to_owned(), name.to_owned());
-        let read = move || files::read_at(&files::open_dir(&folder)?, &name);
-        self.off_loop(&bundle.to_string_lossy(), read).await
-    }
-
-    /// Reads the init process from the PID file of a call, if it differs from `before` the call.
-    ///
-    /// # Errors
-    /// Fails when that cannot be known.
-    pub(crate) async fn pid_in_file(
-        &self,
-        file: &Path,
-        before: Option<Stamp>,
-    ) -> Result<Option<u32>> {
-        let (folder, file) = (file.parent().unwrap_or(file), file.to_owned());
-        let read = move || Ok(state_dir::pid_in_file(&file, before)?);
-        self.off_loop(&folder.to_string_lossy(), read).await
     }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A bundle, the PID file and the log of a call, or a plugin's program, on a file server that stops
-//! answering: a FUSE file system that is mounted and never replies.
+//! A bundle, or a plugin's program, on a file server that stops answering: a FUSE file system that is
+//! mounted and never replies.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use test_support::adjustments::sets;
 use test_support::example::example;
@@ -19,7 +19,6 @@ use super::{Place, Row};
 
 pub(super) const CASES: &[Row] = &[
     ("a bundle on a file server that never answers", |strace| bundle(&strace)),
-    ("a PID file and a log on a file server that never answers", |strace| outcome(&strace)),
     ("a plugin whose program's path leads to a file server that never answers", |strace| {
         program(&strace)
     }),
@@ -114,59 +113,6 @@ impl Drop for Ended {
     }
 }
 
-/// Another bundle is another file system's.
-#[track_caller]
-fn creates_from_another_bundle(place: &Place) {
-    std::fs::create_dir_all(place.host.path("other/rootfs")).unwrap();
-    place.put("other/config.json", BUNDLE);
-    let created = place.host.create_from("other", "c2");
-    assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
-}
-
-/// A runtime that fails once it may.
-const FAILS: &str = "#!/bin/sh
-case \"$*\" in *create*)
-    : > HOST/begun
-    while [ ! -e HOST/go ]; do sleep 0.1; done
-    exit 1
-esac
-";
-
-fn outcome(strace: &Path) -> Option<Place> {
-    if !has_mounts_of_its_own() {
-        return None;
-    }
-    let mut host = TestHost::new("");
-    let folder = host.path("").display().to_string();
-    host.put_program("silent-runc", &FAILS.replace("HOST/", &folder));
-    host.configure(&host.path("silent-runc"), "");
-    host.start_daemon();
-    let mut place = Place::new(host, strace);
-    let _told = place.host.plugin("10", "a", sets("HELLO", "there"));
-    let path = |name: &str| place.host.path(name).display().to_string();
-    let (folder, log, file) = (place.host.path("engine"), path("engine/log"), path("engine/pid"));
-    std::fs::create_dir(&folder).unwrap();
-    let words = ["--log", &log, "create", "--bundle", "BUNDLE", "--pid-file", &file, "c1"];
-    let mut create = place.host.spawn(&words);
-    wait_until("the runtime has begun", || place.host.path("begun").exists());
-    let server = silent(&folder)?;
-    place.host.write("go", "");
-    assert!(!create.wait().unwrap().success());
-    let words = ["outcome of create c1 is not known yet", "the file system of", "does not answer"];
-    while place.host.logged(&words) == 0 {
-        place.beat();
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    place.host.configure(&place.host.path("fake/runc"), "");
-    creates_from_another_bundle(&place);
-    drop(server);
-    umount2(&folder, MntFlags::MNT_DETACH).unwrap();
-    wait_until("the outcome is known", || {
-        place.host.logged(&["c1: the runtime did not create it"]) > 0
-    });
-    Some(place)
-}
-
 fn bundle(strace: &Path) -> Option<Place> {
     if !has_mounts_of_its_own() {
         return None;
@@ -186,7 +132,11 @@ fn bundle(strace: &Path) -> Option<Place> {
         place.beat();
         std::thread::sleep(Duration::from_millis(100));
     }
-    creates_from_another_bundle(&place);
+    // Another bundle is another file system's.
+    std::fs::create_dir_all(place.host.path("other/rootfs")).unwrap();
+    place.put("other/config.json", BUNDLE);
+    let created = place.host.create_from("other", "c2");
+    assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
     drop(server);
     Some(place)
 }

@@ -55,15 +55,22 @@ fn policy_value(policy: &api::LinuxSeccomp, doubts: &mut Vec<String>) -> Result<
         return Err(format!("the listener path \"{}\" is not absolute", quoted(listener_path)));
     }
     doubts.extend(check_notify(policy).err());
-    Ok(object_of([
-        ("defaultAction", word(default_action, "SCMP_ACT_", "default action", doubts)),
+    let action = word(default_action, "SCMP_ACT_", "default action", doubts);
+    let optional = object_of([
         ("defaultErrnoRet", errno(default_errno, doubts)),
         ("architectures", words(architectures, "SCMP_ARCH_", "architecture", doubts)),
         ("flags", words(flags, "SECCOMP_FILTER_FLAG_", "filter flag", doubts)),
         ("listenerPath", listener_path.as_str().into()),
         ("listenerMetadata", listener_metadata.as_str().into()),
         ("syscalls", syscalls.iter().map(|rule| rule_value(rule, doubts)).collect()),
-    ]))
+    ]);
+    Ok(with_required([("defaultAction", action)], optional))
+}
+
+/// An object that has its required members even where they are empty.
+fn with_required<const N: usize>(required: [(&str, Value); N], optional: Value) -> Value {
+    let Value::Object(optional) = optional else { return optional };
+    required.into_iter().map(|(key, value)| (key.to_owned(), value)).chain(optional).collect()
 }
 
 /// A filter that notifies needs a listener, and must not notify on the calls that reach it.
@@ -101,12 +108,12 @@ fn rule_value(rule: &api::LinuxSyscall, doubts: &mut Vec<String>) -> Value {
     if let Some(odd) = names.iter().find(|name| !is_name(name)) {
         doubts.push(format!("\"{}\" is not the name of a system call", quoted(odd)));
     }
-    object_of([
-        ("names", names.as_slice().into()),
-        ("action", word(action, "SCMP_ACT_", "action", doubts)),
+    let action = word(action, "SCMP_ACT_", "action", doubts);
+    let optional = object_of([
         ("errnoRet", errno(errno_ret, doubts)),
         ("args", args.iter().map(|argument| argument_value(argument, doubts)).collect()),
-    ])
+    ]);
+    with_required([("names", names.as_slice().into()), ("action", action)], optional)
 }
 
 fn argument_value(argument: &api::LinuxSeccompArg, doubts: &mut Vec<String>) -> Value {

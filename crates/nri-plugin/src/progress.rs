@@ -30,7 +30,7 @@ pub(crate) struct Progress {
 #[derive(Debug, Default)]
 struct Deadlines {
     next: u64,
-    /// Deadlines of the open requests, by a number of ours.
+    /// Deadlines of the open requests, by the number that each got here.
     open: HashMap<u64, Option<Instant>>,
     /// Whether the last answer came too late.
     was_late: bool,

@@ -95,7 +95,7 @@ fn held(value: &'static str) -> Arc<Setter> {
     Arc::new(Setter { value, held: Some(Hold::default()), ..Default::default() })
 }
 
-/// What an answer takes on a busy machine, and what is long enough for one that never comes.
+/// A time that an answer never needs, even on a busy machine, and that passes where none comes.
 const ANSWERED: Duration = Duration::from_secs(60);
 const UNANSWERED: Duration = Duration::from_millis(300);
 

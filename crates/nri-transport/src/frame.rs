@@ -92,7 +92,7 @@ impl Trunk {
         });
     }
 
-    /// The number of response frames received, those that came too late included.
+    /// The number of response frames received, late ones included.
     pub fn frames_received(&self) -> usize {
         self.heard.load(Ordering::Relaxed)
     }

@@ -360,7 +360,7 @@ fn build_registration(
     })
 }
 
-/// Refuses to overwrite an edited value of ours.
+/// Refuses to overwrite a value that nri-runc wrote and that was edited since.
 fn edited_since(path: &str, keys: &str, engine: Engine) -> Error {
     let error = Error::new(format!("{path}: {keys} was edited since `install` wrote it"));
     let uninstall = format!("nri-runc nri uninstall {}", engine.name());

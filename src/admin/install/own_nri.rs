@@ -199,7 +199,7 @@ pub(super) fn plan(
     Ok(plan)
 }
 
-/// Plans a drop-in of ours with another socket and another plugin directory.
+/// Plans the drop-in of nri-runc with another socket and another plugin directory.
 fn plan_beside(
     engine: Engine,
     socket: &str,

@@ -24,7 +24,7 @@ pub(super) struct Reverted {
     pub(super) edited: Vec<EditedValue>,
 }
 
-/// A value of ours that was edited since.
+/// A value that nri-runc wrote and that was edited since.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EditedValue {
     /// Its dotted keys.
@@ -457,7 +457,7 @@ fn change_toml(root: &mut dyn TableLike, step: &Step) -> Option<()> {
     Some(())
 }
 
-/// Converts a value of ours to TOML.
+/// Converts a JSON value of the ledger to TOML.
 fn toml_of(value: &Value) -> Option<toml_edit::Value> {
     match value {
         Value::String(text) => Some(text.as_str().into()),

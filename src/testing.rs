@@ -3,8 +3,8 @@
 //! item without any other user is dead, and the compiler reports it.
 
 pub mod admin {
-    pub use crate::admin::command;
     pub use crate::admin::exit::{EXIT_CODES, EXIT_CODES_OF_VERBS, exit_codes_page};
+    pub use crate::admin::{command, command_of_program, completion};
 }
 
 pub mod argv {

@@ -46,6 +46,12 @@ pub mod error {
     pub use crate::error::{RESERVED_PHRASES, quoted};
 }
 
+pub mod exec {
+    pub use crate::mark::ProcessValue;
+    pub use crate::spec::patch::patch_later_process;
+    pub use crate::wrapper::process_in;
+}
+
 pub mod files {
     pub use crate::files::replace;
 }
@@ -92,7 +98,7 @@ pub mod sources {
 
 pub mod spec {
     pub mod overlay {
-        pub use crate::spec::overlay::merge_update;
+        pub use crate::spec::overlay::{merge_update, overlay_of};
     }
     pub mod owned {
         pub use crate::spec::owned::{keep_owned, part, retain, undone};

@@ -275,7 +275,7 @@ mod tests {
         let lines = lines(&metrics);
         let rows =
             lines.iter().filter(|l| l.starts_with("containerd_nri_plugin_invocations_total"));
-        assert!(rows.count() <= plugins::MOST_NAMES + 1);
+        assert!(rows.count() <= crate::limits::METRIC_NAMES + 1);
         assert!(lines.iter().any(|line| line.contains("plugin=\"other\"")));
     }
 

@@ -10,12 +10,10 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
+use crate::limits;
 use crate::plugin::{CallMeter, CallSample};
 
 use super::{Labels, Seconds, counted_verb};
-
-/// Maximum plugin names with a row each.
-pub(super) const MOST_NAMES: usize = 128;
 
 /// The label of all further names.
 const OTHER: &str = "other";
@@ -72,7 +70,7 @@ impl PluginMetrics {
     fn named(&self, plugin: &str) -> Cow<'static, str> {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         if !names.contains(plugin) {
-            if names.len() >= MOST_NAMES {
+            if names.len() >= limits::METRIC_NAMES {
                 return OTHER.into();
             }
             names.insert(plugin.to_owned());

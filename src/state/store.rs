@@ -10,18 +10,12 @@ use serde_json::Map;
 
 use crate::error::{Context, Result};
 use crate::files;
+use crate::limits;
 use crate::presence;
 
 use super::disk::{self, LoadedRecords, RecordFolders};
 use super::index::Index;
 use super::{Container, ContainerKey, Lifecycle, Pod, Wire};
-
-/// Removed or refused containers that `explain` still answers for (D27).
-const REMEMBERED: usize = 1000;
-
-/// How many removed containers' records stay on disk, for containers that may be re-created under
-/// their IDs.
-const KEPT: usize = 256;
 
 /// After this many refused records, the others are not tried now.
 const REFUSALS: usize = 8;
@@ -337,7 +331,7 @@ impl Store {
         if !self.kept.contains(&container.key) {
             drop_unexplained(&mut container);
         }
-        if self.gone.len() >= REMEMBERED {
+        if self.gone.len() >= limits::REMEMBERED {
             self.gone.pop_front();
         }
         self.gone.push_back(container);
@@ -351,7 +345,7 @@ impl Store {
     pub fn keep(&mut self, container: &Container) -> Result<()> {
         self.kept.retain(|key| *key != container.key);
         self.kept.push_back(container.key.clone());
-        while self.kept.len() > KEPT {
+        while self.kept.len() > limits::KEPT_RECORDS {
             let oldest = self.kept.pop_front();
             oldest.iter().for_each(|key| self.folders.remove_kept(key));
         }
@@ -400,7 +394,7 @@ impl Store {
         (pod.message, pod.limits) = (Wire::default(), BTreeMap::new());
         self.unwritten_pods.remove(id);
         self.folders.remove_pod(id);
-        if self.gone_pods.len() >= REMEMBERED {
+        if self.gone_pods.len() >= limits::REMEMBERED {
             self.gone_pods.pop_front();
         }
         self.gone_pods.push_back(pod);

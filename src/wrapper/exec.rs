@@ -20,7 +20,7 @@ use nix::sys::stat::Mode;
 
 use crate::argv::{self, ProcessFlag};
 use crate::error::{Context, Result};
-use crate::files::DOCUMENT_LIMIT;
+use crate::limits::DOCUMENT;
 use crate::mark::Mark;
 use crate::presence;
 use crate::runtime;
@@ -86,8 +86,8 @@ impl ProcessDocument {
         let meta = file.metadata().doing(doing)?;
         let mut bytes = Vec::new();
         if meta.is_file() {
-            file.take(DOCUMENT_LIMIT + 1).read_to_end(&mut bytes).doing(doing)?;
-            let is_whole = u64::try_from(bytes.len()).is_ok_and(|length| length <= DOCUMENT_LIMIT);
+            file.take(DOCUMENT + 1).read_to_end(&mut bytes).doing(doing)?;
+            let is_whole = u64::try_from(bytes.len()).is_ok_and(|length| length <= DOCUMENT);
             return Ok(is_whole.then_some(Self::File(bytes)));
         }
         if meta.is_dir() {

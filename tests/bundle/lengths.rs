@@ -9,7 +9,9 @@ use std::os::unix::net::UnixStream;
 use nri_runc::plugin::{Event, api};
 use protobuf::Message as _;
 use serde_json::{Map, Value, json};
-use test_support::{BUNDLE, BUSY, Script, TestHost, kilobytes, started, wait_until};
+use test_support::{
+    BUNDLE, BUSY, Script, TestHost, is_synchronized, kilobytes, started, wait_until,
+};
 
 use super::{refused, succeeds};
 
@@ -41,6 +43,81 @@ fn a_rejection_of_a_validator_refuses_however_long_it_is() {
     refused(&host, &host.create("c1"), &["10-judge rejected", "(3200000 bytes)"]);
 }
 
+/// A message of ttRPC in one frame of the trunk, however long.
+fn frame(connection: u32, number: u32, kind: u8, message: &[u8]) -> Vec<u8> {
+    let length = |bytes: usize| u32::try_from(bytes).unwrap().to_be_bytes();
+    let header = [&length(message.len())[..], &number.to_be_bytes(), &[kind, 0]].concat();
+    let frame = [&connection.to_be_bytes()[..], &length(header.len() + message.len())].concat();
+    [&frame, &header, message].concat()
+}
+
+/// A refusal of this length as ttRPC counts it.
+fn refusal(length: usize) -> Vec<u8> {
+    let body = |words: usize| {
+        let status = ttrpc::get_status(ttrpc::Code::UNKNOWN, "n".repeat(words));
+        let answer = ttrpc::Response { status: Some(status).into(), ..Default::default() };
+        answer.write_to_bytes().unwrap()
+    };
+    body(length - (body(length).len() - length))
+}
+
+/// A plugin without a library, which answers each CreateContainer with these bytes in one frame.
+fn answers_creates(mut stream: UnixStream, answer: &[u8]) -> std::io::Result<()> {
+    let number = |bytes: &[u8]| bytes[..4].iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte));
+    stream.write_all(&registration(8))?;
+    let mut requests = Vec::new();
+    loop {
+        let mut header = [0; 8];
+        stream.read_exact(&mut header)?;
+        let mut payload = vec![0; usize::try_from(number(&header[4..])).unwrap()];
+        stream.read_exact(&mut payload)?;
+        if number(&header) != 1 {
+            continue; // The answer to its registration.
+        }
+        requests.extend(payload);
+        let whole = 10 + requests.first_chunk().map_or(0, |length: &[u8; 4]| number(length));
+        let whole = usize::try_from(whole).unwrap();
+        if requests.len() < whole {
+            continue;
+        }
+        let request: Vec<u8> = requests.drain(..whole).collect();
+        let asked = ttrpc::Request::parse_from_bytes(&request[10..]).unwrap();
+        let events = Event::CreateContainer.bit();
+        let configured = api::ConfigureResponse { events, ..Default::default() };
+        let usual = |payload| ttrpc::Response { payload, ..Default::default() };
+        let bytes = match asked.method.as_str() {
+            "CreateContainer" => answer.to_vec(),
+            "Configure" => usual(configured.write_to_bytes().unwrap()).write_to_bytes().unwrap(),
+            _ => usual(Vec::new()).write_to_bytes().unwrap(),
+        };
+        stream.write_all(&frame(1, number(&request[4..8]), 2, &bytes))?;
+    }
+}
+
+#[test]
+fn a_refusal_above_the_protocols_limit_refuses_too() {
+    const LIMIT: usize = 4 << 20;
+    for (length, wanted) in [
+        (LIMIT - 1, "10-nnnnnnnn refused: nnnn"),
+        (LIMIT, "10-nnnnnnnn refused: nnnn"),
+        (LIMIT + 1, "its answer cannot be read: it has 4194315 bytes, too many"),
+    ] {
+        let host = started(&format!("---{BUSY}"));
+        let stream = UnixStream::connect(host.path("nri.sock")).unwrap();
+        let ends = stream.try_clone().unwrap();
+        let plugin = std::thread::spawn(move || answers_creates(stream, &refusal(length)));
+        wait_until("it takes part", || is_synchronized(&host.admin(&["plugins"]), "10-nnnnnnnn"));
+        for id in ["c1", "c2"] {
+            host.write("log.json", "");
+            refused(&host, &host.create(id), &[wanted]);
+        }
+        let shown = host.admin(&["plugins"])[0].clone();
+        assert_eq!((&shown["timeouts"], &shown["failures"]), (&json!(0), &json!(2)), "{shown}");
+        ends.shutdown(std::net::Shutdown::Both).unwrap();
+        plugin.join().unwrap().unwrap_err();
+    }
+}
+
 /// A registration in a frame of the trunk.
 fn registration(name: usize) -> Vec<u8> {
     let request = api::RegisterPluginRequest {
@@ -54,11 +131,7 @@ fn registration(name: usize) -> Vec<u8> {
         payload: request.write_to_bytes().unwrap(),
         ..Default::default()
     };
-    let message = request.write_to_bytes().unwrap();
-    let length = |bytes: usize| u32::try_from(bytes).unwrap().to_be_bytes();
-    let header = [&length(message.len())[..], &[0, 0, 0, 1, 1, 0]].concat();
-    let frame = [&2_u32.to_be_bytes()[..], &length(header.len() + message.len())].concat();
-    [frame, header, message].concat()
+    frame(2, 1, 1, &request.write_to_bytes().unwrap())
 }
 
 #[test]
@@ -112,7 +185,13 @@ fn a_plugin_file_with_a_long_name_is_skipped_with_one_line() {
     }
     host.start_daemon();
     host.logs(&["was skipped: invalid plugin name", "longer than 64 bytes"], 20);
-    host.logs(&["30 more files among the plugins were skipped"], 1);
+    let rest = "30 more files among the plugins were skipped";
+    host.logs(&[rest], 1);
+    let rows = host.admin(&["check"]);
+    let rows = rows.as_array().unwrap().iter();
+    let skipped = rows.filter(|row| row["check"] == "pre-installed plugins" && row["ok"] == false);
+    let skipped: Vec<&Value> = skipped.map(|row| &row["detail"]).collect();
+    assert_eq!((skipped.len(), skipped.last()), (21, Some(&&json!(rest))), "{skipped:?}");
     assert_eq!(host.admin(&["plugins"]), json!([]));
 }
 

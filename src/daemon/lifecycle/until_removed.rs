@@ -17,11 +17,9 @@ use crate::daemon::lifecycle::{removal, settle};
 use crate::daemon::shared::Daemon;
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
 use crate::engine::{EngineKind, folder_until_removed};
+use crate::limits::UNTIL_REMOVED;
 use crate::presence::{self, Backoff};
 use crate::state::{Container, ContainerKey};
-
-/// Deleted containers that are kept for their engine; beyond that the oldest count as removed.
-const MOST: usize = 1000;
 
 /// The engine's folder of this container.
 fn folder(daemon: &Daemon, record: &Container) -> Option<PathBuf> {
@@ -155,7 +153,7 @@ async fn remove_unless_kept(
 pub(crate) fn bound(daemon: &Rc<Daemon>) {
     let mut kept = daemon.records.read().all_shared();
     kept.retain(|record| record.is_deleted);
-    let surplus = kept.len().saturating_sub(MOST);
+    let surplus = kept.len().saturating_sub(UNTIL_REMOVED);
     if surplus == 0 {
         return;
     }
@@ -165,7 +163,9 @@ pub(crate) fn bound(daemon: &Rc<Daemon>) {
     tokio::task::spawn_local(async move {
         for record in kept {
             let id = &record.key.id;
-            info!("{id} counts as removed: its engine keeps more than {MOST} exited containers");
+            info!(
+                "{id} counts as removed: its engine keeps more than {UNTIL_REMOVED} exited containers"
+            );
             let _is_removed = remove_unless_kept(&daemon, &record, true).await;
         }
     });
@@ -203,20 +203,20 @@ mod tests {
         let host = config.host();
         let store = Store::open(&temp.path().join("state"), "boot").unwrap().0;
         let daemon = Daemon::new(config, host, store);
-        for number in 0..MOST + 3 {
+        for number in 0..UNTIL_REMOVED + 3 {
             daemon.records.put(record(temp.path(), number)).unwrap();
         }
         let known = || daemon.records.read().containers().count();
         let story = async {
             bound(&daemon);
-            while known() > MOST {
+            while known() > UNTIL_REMOVED {
                 tokio::time::sleep(std::time::Duration::from_millis(2)).await;
             }
             bound(&daemon);
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         };
         tokio::task::LocalSet::new().run_until(story).await;
-        assert_eq!(known(), MOST);
+        assert_eq!(known(), UNTIL_REMOVED);
         let oldest = daemon.records.read().containers().map(|c| c.incarnation).min();
         assert_eq!(oldest, Some(3), "the oldest counted as removed");
     }

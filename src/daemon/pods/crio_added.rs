@@ -20,6 +20,7 @@ use crate::daemon::request::describe::{Description, describe_folder};
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::folders::{FolderEvent, FolderWatch, WatchedFolder};
 use crate::engine::EngineKind;
+use crate::limits;
 use crate::presence::{self, IfThere};
 use crate::sources::registered;
 
@@ -32,9 +33,6 @@ const LASTING_ROOT: &str = "/var/lib/containers/storage";
 
 /// How long a folder may be without its document: an engine gives up after 4 minutes.
 const DOCUMENT_WAIT: Duration = Duration::from_secs(300);
-
-/// How many folders are awaited at once; further pods are announced with their first container.
-const WAITED_FOR: usize = 1000;
 
 /// The contents of a folder.
 enum PodFolder {
@@ -183,7 +181,7 @@ async fn consider(daemon: &Rc<Daemon>, home: &Path, name: &OsStr) {
     if matches!(seen, PodFolder::SomethingElse) {
         return;
     }
-    if daemon.watches.crio.arriving.borrow().len() >= WAITED_FOR {
+    if daemon.watches.crio.arriving.borrow().len() >= limits::AWAITED_FOLDERS {
         let what = "too many folders without a document: their pods are announced with a container";
         return daemon.report.note_missing(EngineKind::Crio.name(), what, "");
     }

@@ -13,12 +13,10 @@ use super::Daemon;
 use crate::daemon::runtime::state_dir::{self, Stamp};
 use crate::error::{Error, Result, quoted};
 use crate::files::{self, Original};
+use crate::limits;
 
 /// How long a file system may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
-
-/// Calls that have not returned, each with a thread: more of them are not begun.
-const MOST: usize = 64;
 
 /// The folders whose file system has not answered a call yet, by path.
 #[derive(Debug, Clone, Default)]
@@ -71,7 +69,9 @@ impl Unanswered {
     ) -> Result<T> {
         let no_answer =
             || Error::new(format!("the file system of {} does not answer", quoted(folder)));
-        let is_full = |hanging: &HashSet<String>| hanging.len() >= MOST || hanging.contains(folder);
+        let is_full = |hanging: &HashSet<String>| {
+            hanging.len() >= limits::OFF_LOOP || hanging.contains(folder)
+        };
         if is_full(&self.0.borrow()) {
             return Err(no_answer());
         }
@@ -109,7 +109,10 @@ mod tests {
             assert!(again.is_err());
             let minute = Duration::from_secs(60);
             assert_eq!(unanswered.run(minute, "/b", || Ok(7)).await.unwrap(), 7);
-            unanswered.0.borrow_mut().extend((1..MOST).map(|number| number.to_string()));
+            unanswered
+                .0
+                .borrow_mut()
+                .extend((1..limits::OFF_LOOP).map(|number| number.to_string()));
             assert!(unanswered.run(minute, "/b", || Ok(7)).await.is_err(), "no thread is left");
             unanswered.0.borrow_mut().retain(|folder| folder == "/a");
             answer.send(()).unwrap();

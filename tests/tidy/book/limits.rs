@@ -5,30 +5,31 @@ use super::Page;
 use crate::root;
 
 /// A row of the page, and the constant that it is about, with its file.
-const LIMITS: [(&str, &str, &str); 22] = [
+const LIMITS: [(&str, &str, &str); 33] = [
     ("connected plugins", "src/limits.rs", "PLUGINS"),
     ("a plugin's name", "crates/nri-api/src/identity.rs", "PLUGIN_NAME"),
     ("a message of a plugin", "crates/nri-transport/src/frame.rs", "TTRPC_LIMIT"),
     (
-        "connections to the plugin socket that have not registered",
-        "src/daemon/connections/slots.rs",
-        "MOST",
+        "bytes of a connection that has not registered",
+        "crates/nri-transport/src/mux.rs",
+        "UNREGISTERED",
     ),
+    ("connections to the plugin socket that have not registered", "src/limits.rs", "REGISTERING"),
     ("entries of one list of an adjustment", "crates/nri-adaptation/src/bounds.rs", "MOST_IN_ONE"),
     ("entries of all lists of an adjustment", "crates/nri-adaptation/src/bounds.rs", "MOST_IN_ALL"),
-    (
-        "updates of plugins that wait for a container's start",
-        "src/daemon/resources/updates.rs",
-        "DEFERRED",
-    ),
-    ("snapshots on their way to all plugins", "src/daemon/shared/snapshot_room.rs", "ROOM"),
+    ("updates of plugins that wait for a container's start", "src/limits.rs", "DEFERRED"),
+    ("bytes of these updates", "src/limits.rs", "DEFERRED_BYTES"),
+    ("events that wait for a plugin to be synchronized", "src/limits.rs", "EVENT_BACKLOG"),
+    ("bytes of these events", "src/limits.rs", "EVENT_BACKLOG_BYTES"),
+    ("snapshots on their way to all plugins", "src/limits.rs", "SNAPSHOTS"),
     ("annotations of a container", "src/limits.rs", "ANNOTATIONS"),
     (
         "plugins that a pod's annotations may require",
         "crates/nri-adaptation/src/validator.rs",
         "MOST_REQUIRED_PLUGINS",
     ),
-    ("`config.json`", "src/files.rs", "DOCUMENT_LIMIT"),
+    ("`config.json`", "src/limits.rs", "DOCUMENT"),
+    ("the resources of an `update`", "src/limits.rs", "RESOURCES"),
     (
         "a file of settings (configuration, CDI, classes, a plugin's own)",
         "src/limits.rs",
@@ -36,13 +37,19 @@ const LIMITS: [(&str, &str, &str); 22] = [
     ),
     ("a failure's line", "src/limits.rs", "LINE"),
     ("a foreign text within a line", "src/limits.rs", "QUOTED"),
-    ("an audit line", "src/audit/line.rs", "LONGEST"),
-    ("audit lines that wait for the disk", "src/audit/writer.rs", "QUEUED"),
-    ("log lines that wait for their reader", "src/log/output.rs", "QUEUED"),
+    ("an audit line", "src/limits.rs", "AUDIT_LINE"),
+    ("audit lines that wait for the disk", "src/limits.rs", "AUDIT_QUEUE"),
+    ("bytes of these audit lines", "src/limits.rs", "AUDIT_QUEUE_BYTES"),
+    ("log lines that wait for their reader", "src/limits.rs", "LOG_QUEUE"),
+    ("bytes of these log lines", "src/limits.rs", "LOG_QUEUE_BYTES"),
+    ("requests that wait for the reader of a recording", "src/limits.rs", "RECORDING_BACKLOG"),
+    ("bytes of these requests", "src/limits.rs", "RECORDING_BACKLOG_BYTES"),
     ("notes of commands that ran without the daemon", "src/limits.rs", "BYPASS_NOTES"),
-    ("removed containers that `explain` shows", "src/state/store.rs", "REMEMBERED"),
-    ("connections to the metrics or probe port", "src/http.rs", "MOST_CONNECTIONS"),
-    ("a request's head on such a port", "src/http.rs", "REQUEST_HEAD"),
+    ("bytes of these notes", "src/limits.rs", "NOTES"),
+    ("one such note", "src/limits.rs", "NOTE"),
+    ("removed containers that `explain` shows", "src/limits.rs", "REMEMBERED"),
+    ("connections to the metrics or probe port", "src/limits.rs", "HTTP_CONNECTIONS"),
+    ("a request's head on such a port", "src/limits.rs", "HTTP_HEAD"),
     ("lines of one kind that a plugin causes within a minute", "src/limits.rs", "LISTED"),
 ];
 

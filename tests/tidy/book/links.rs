@@ -109,3 +109,16 @@ fn each_page_has_one_title() {
         assert_eq!(titles, 1, "{}", page.name);
     }
 }
+
+#[test]
+fn each_schema_of_an_output_is_on_a_page() {
+    let pages = pages();
+    let schemas = std::fs::read_dir(root().join("docs/schema")).unwrap().flatten();
+    let names = schemas.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let names: BTreeSet<String> = names.collect();
+    assert!(names.len() >= 7, "{names:?}");
+    for name in names {
+        let link = format!("](schema/{name})");
+        assert!(pages.iter().any(|page| page.text.contains(&link)), "no page links {name}");
+    }
+}

@@ -47,6 +47,7 @@ mod restore;
 mod rules;
 mod run;
 mod sample_plugins;
+mod schemas;
 mod screens;
 mod service;
 mod shared;

@@ -289,11 +289,8 @@ fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
     if let AdminVerb::Daemon { probe_state: true, .. } = arguments.verb {
         return print_json(&daemon::abilities());
     }
-    let loaded = match &arguments.config {
-        Some(file) => config::load(Some(file)),
-        None => config::load_for_this_process(),
-    };
-    let loaded = runtime::verify(loaded);
+    let named = arguments.config.as_ref().map(|file| config::load(Some(file)));
+    let loaded = runtime::verify(named.unwrap_or_else(config::load_for_this_process));
     let config = &loaded.config;
     check_user(arguments.verb.traits().is_roots, config)?;
     refuse_missing_file(arguments, &loaded)?;

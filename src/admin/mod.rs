@@ -202,11 +202,17 @@ impl AdminVerb {
 /// The verbs with their options and help, the exit codes in it; for man pages and completions too.
 pub fn command() -> clap::Command {
     Arguments::command().after_help(exit::help()).mut_subcommands(|verb| {
+        let verb = if verb.get_name() == "node" { without_output(verb) } else { verb };
         match exit::help_of(verb.get_name()) {
             Some(codes) => verb.after_help(codes),
             None => verb,
         }
     })
+}
+
+/// Hides the options of `install` that do not apply to `node`, which runs until it is stopped.
+fn without_output(node: clap::Command) -> clap::Command {
+    node.mut_arg("dry_run", |arg| arg.hide(true)).mut_arg("output", |arg| arg.hide(true))
 }
 
 fn parse(

@@ -89,6 +89,17 @@ fn each_link_of_the_book_stays_in_the_book() {
 }
 
 #[test]
+fn each_link_says_what_is_behind_it() {
+    for page in pages() {
+        let prose = page.prose();
+        for (before, _) in prose.match_indices("](").map(|(at, _)| prose.split_at(at)) {
+            let text = before.rsplit('[').next().unwrap_or_default();
+            assert!(!text.ends_with(".md"), "{}: the link {text} is a file's name", page.name);
+        }
+    }
+}
+
+#[test]
 fn each_page_is_in_the_book_once() {
     let contents = Page::read("docs/SUMMARY.md");
     let listed = links(&contents);

@@ -35,7 +35,7 @@ docs:
 	@sh scripts/docs.sh
 
 # The quick starts, each command of them, on a machine of namespaces with the real engines.
-# DOCS: some of them (docker, podman, containerd, bundle, plugin), separated by commas. PACKAGE: a .deb that
+# DOCS: some of them (docker, podman, containerd, bundle, plugin, howto, cookbook), separated by commas. PACKAGE: a .deb that
 # docker, podman and containerd install, in place of a compilation.
 docs-test: setup
 	@sh scripts/docs-test.sh

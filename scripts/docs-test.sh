@@ -8,7 +8,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 tools=$PWD/target/tools
-stories=${DOCS:-bundle,plugin,docker,podman,containerd,howto}
+stories=${DOCS:-bundle,plugin,docker,podman,containerd,howto,cookbook}
 
 package=${PACKAGE:-}
 case $package in '' | /*) ;; *) package=$PWD/$package ;; esac
@@ -147,6 +147,24 @@ tell() {
         follow docs/howto/remove.md
         kill "$(cat /run/docker.pid)"
         ;;
+    cookbook)
+        start_docker
+        follow docs/quickstart.md 'Install '
+        rm /opt/nri/plugins/*
+        follow docs/quickstart/docker.md '1. '
+        echo 'a certificate' >/etc/ssl/corp.pem
+        follow docs/cookbook.md Cookbook
+        # Each use begins on a node without the others.
+        sed -n 's/^## //p' docs/cookbook.md | while read -r use; do
+            follow docs/cookbook.md "$use" || exit 1
+            docker ps --all --quiet | xargs --no-run-if-empty docker rm -f >/dev/null
+            rm -rf /etc/nri-runc/config.d /etc/nri/conf.d/* /opt/nri/plugins/*
+            nri-runc nri restart >/dev/null
+        done
+        nri-runc nri uninstall docker >/dev/null
+        remove_files
+        kill "$(cat /run/docker.pid)"
+        ;;
     podman)
         mkdir -p /etc/containers
         cat >/etc/containers/containers.conf <<TOML
@@ -244,7 +262,8 @@ fi
 for program in python3 unshare mount; do
     command -v $program >/dev/null || fail "$program is missing"
 done
-cargo build --locked --bin nri-runc -p nri-runc -p nri-runc-sample --bin resource-defaults
+cargo build --locked --bin nri-runc -p nri-runc -p nri-runc-sample --bin resource-defaults \
+    --example device_injector --example ulimit_adjuster
 for story in $(echo "$stories" | tr , ' '); do
     printf '\n== %s\n' "$story"
     work=$(mktemp -d /tmp/nri-docs.XXXXXX)

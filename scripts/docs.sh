@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The pages of docs/ as a book in target/book/html. mdBook wants all pages below one directory, so a
 # copy is made in which the pages of the repository's root that docs/SUMMARY.md names have moved
-# below `project/`, and links follow them.
+# below `project/`, and links follow them. `docs.sh pages FOLDER` makes that copy alone.
 set -eu
 cd "$(dirname "$0")/.."
 version=0.5.4
@@ -10,11 +10,13 @@ tools=$PWD/target/tools/mdbook
 mdbook=$tools/bin/mdbook
 book=$PWD/target/book
 pages=$book/pages
+only=
+[ "${1:-}" != pages ] || only=$2 pages=$2
 
 # Links to a file outside of docs/ point to its copy; $1 is the way from the page to docs/.
 outwards() {
     sed -E -e "s#\]\(\.\./${1:+\.\./}([A-Za-z])#](${1}project/\1#g" \
-        -e 's#\]\((project/[^)]*/)README\.md#](\1about.md#g' # mdBook calls a README index.html
+        -e 's#\]\(((\.\./)?project/[^)]*/)README\.md#](\1about.md#g' # mdBook calls a README index.html
 }
 
 # Links of a copied page: from the root's place to that of `project/`, $1 the way up to it.
@@ -22,14 +24,14 @@ homewards() {
     sed -E "s#\]\((\.\./)*docs/#](${1}#g"
 }
 
-if [ "$("$mdbook" --version 2>/dev/null)" != "mdbook v$version" ]; then
+if [ -z "$only" ] && [ "$("$mdbook" --version 2>/dev/null)" != "mdbook v$version" ]; then
     echo "docs: building mdBook $version into target/tools/mdbook; this takes some minutes, once"
     cargo install mdbook --version "$version" --locked --no-default-features --features search \
         --root "$tools" --target-dir "$tools/build" --quiet
     rm -rf "$tools/build"
 fi
 
-rm -rf "$pages"
+[ -n "$only" ] || rm -rf "$pages"
 mkdir -p "$pages/project"
 cp -r docs/. "$pages/"
 for page in docs/*.md; do
@@ -57,6 +59,7 @@ awk '
 ' "$pages/introduction.md" >"$pages/introduction.md.new"
 mv "$pages/introduction.md.new" "$pages/introduction.md"
 
+[ -z "$only" ] || exit 0
 rm -rf "$book/html"
 "$mdbook" build "$pages" --dest-dir "$book/html"
 if command -v python3 >/dev/null; then

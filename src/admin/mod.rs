@@ -208,6 +208,7 @@ impl AdminVerb {
 /// The verbs with their options and help, the exit codes in it; for man pages and completions too.
 pub fn command() -> clap::Command {
     Arguments::command().after_help(exit::help()).mut_subcommands(|verb| {
+        let verb = if verb.get_name() == "node" { without_output(verb) } else { verb };
         match exit::help_of(verb.get_name()) {
             Some(codes) => verb.after_help(codes),
             None => verb,
@@ -230,6 +231,11 @@ pub fn completion(shell: clap_complete::Shell) -> String {
     // clap_complete 4.6.11 writes the hyphen of the program's name in two ways for bash: nothing below the
     // first word would be completed.
     String::from_utf8_lossy(&script).replace("nri__subcmd__runc", "nri__runc")
+}
+
+/// Hides the options of `install` that do not apply to `node`, which runs until it is stopped.
+fn without_output(node: clap::Command) -> clap::Command {
+    node.mut_arg("dry_run", |arg| arg.hide(true)).mut_arg("output", |arg| arg.hide(true))
 }
 
 fn parse(

@@ -104,7 +104,7 @@ fn read_commands(value: &Value) -> Result<Vec<String>, Mistake> {
 pub(super) fn markdown() -> String {
     ExecRuleSection::markdown(
         "## Keys of an exec rule\n\nExec rules are written as `[[exec_rule]]`, as many as you like; \
-         [exec.md](exec.md) explains them. A name in a list may have `*`, `?` and `[a-z]`.",
+         [Processes that come later](exec.md) explains them. A name in a list may have `*`, `?` and `[a-z]`.",
     )
 }
 

@@ -121,7 +121,7 @@ pub(super) fn read_mode(value: &Value) -> Result<RuleMode, Mistake> {
 /// The table as `docs/config.md` shows it.
 pub(super) fn markdown() -> String {
     RuleSection::markdown(
-        "## Keys of a rule\n\nRules are written as `[[rule]]`, as many as you like; [rules.md](rules.md) \
+        "## Keys of a rule\n\nRules are written as `[[rule]]`, as many as you like; [Rules](rules.md) \
          explains them. A name in a list may have `*`, `?` and `[a-z]`.",
     )
 }

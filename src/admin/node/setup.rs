@@ -70,7 +70,7 @@ impl NodeSetup {
         show_changes(&document);
         show_notes(&document);
         let Some(registration) = self.on.registration()? else {
-            return Err(Error::new("this engine needs no registration")
+            return Err(Error::new("node does not register this engine")
                 .hint("node is for containerd, CRI-O and Docker"));
         };
         let changed = document["changed"] == true || was_pending;

@@ -471,7 +471,7 @@ impl Draft {
 pub(super) fn markdown() -> String {
     let mut page = String::from(
         "\n## Keys of an injection\n\nInjections are written as `[[inject]]`, as many as you like; \
-         [injections.md](injections.md) explains them.\n\n| key | default | meaning |\n|---|---|---|\n",
+         [Injections](injections.md) explains them.\n\n| key | default | meaning |\n|---|---|---|\n",
     );
     for InjectionKey { name, default, meaning, form: _ } in INJECTION_KEYS {
         let default = if default.is_empty() { String::new() } else { format!("`{default}`") };

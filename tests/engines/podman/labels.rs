@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keys of our own as labels and annotations, as `docs/engines.md` shows them: on containers, on
+//! Keys of our own as labels and annotations, as `docs/engines/podman.md` shows them: on containers, on
 //! pods, and in images, where they do not count.
 
 use serde_json::{Value, json};

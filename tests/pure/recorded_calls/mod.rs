@@ -346,7 +346,7 @@ fn table() -> String {
             (engine, field) if LOOKED_UP.contains(&field) && WITHOUT_PODS.contains(&engine) => {
                 "running"
             }
-            one if known.contains(&one) => "hand-made",
+            one if known.contains(&one) => "read",
             _ => "-",
         };
         let cells: Vec<&str> = ENGINES.iter().map(cell).collect();

@@ -14,11 +14,11 @@ use super::{Page, pages};
 const INTRODUCTION: &str = "\
 # Commands
 
-`nri-runc nri VERB` are the operator's commands. All other commands are the real runtime's, and `nri-runc --help` prints its help.
-This page is generated from the table that prints `nri-runc nri help`; to regenerate it, run
-`UPDATE_GOLDEN=1 cargo test --test tidy the_page_of_commands`.
+<!-- written from the table that prints the help; `UPDATE_GOLDEN=1 cargo test --test tidy the_page_of_commands` renews it -->
 
-Commands need root, unless a verb says otherwise below. Exit codes: [exit-codes.md](exit-codes.md).
+`nri-runc nri VERB` are the operator's commands. All other commands are the real runtime's, and `nri-runc --help` prints its help.
+
+Commands need root, unless a verb says otherwise below. Their codes: [Exit codes](exit-codes.md).
 ";
 
 /// Verbs that need no root, and for what.
@@ -109,6 +109,13 @@ fn markdown() -> String {
     let mut page = INTRODUCTION.to_owned();
     page.push_str("\n## For every command\n\n| argument | meaning |\n|---|---|\n");
     nri.get_arguments().filter(is_shown).for_each(|argument| row(argument, &mut page));
+    let verbs = nri.get_subcommands().filter(|verb| !verb.is_hide_set() && !verb.has_subcommands());
+    let without: Vec<String> = verbs
+        .filter(|verb| !verb.get_arguments().filter(is_shown).any(|own| own.get_id() == "output"))
+        .map(|verb| format!("`{}`", verb.get_name()))
+        .filter(|name| name != "`help`")
+        .collect();
+    writeln!(page, "\n`--json` changes nothing for {}.", without.join(", ")).unwrap();
     for verb in nri.get_subcommands().filter(|verb| verb.get_name() != "help") {
         if !verb.is_hide_set() {
             section(verb, verb.get_name(), &mut page);

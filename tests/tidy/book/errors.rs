@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use super::super::{is_generated, sources};
-use super::Page;
+use super::{Page, pages};
 
 /// Files in which each sentence is an error, whatever function makes one of it.
 const WHOLE: [&str; 15] = [
@@ -207,6 +207,33 @@ fn each_message_on_the_page_of_errors_is_in_the_source() {
     let gone: Vec<&String> =
         page.iter().filter(|message| !all.contains(message.as_str())).collect();
     assert!(gone.is_empty(), "docs/errors.md has messages that nothing prints: {gone:#?}");
+}
+
+/// Whether the parts of a message, between what is filled in, stand in the line in their order.
+fn is_in(message: &str, line: &str) -> bool {
+    let mut rest = line;
+    message.split('…').all(|part| {
+        let Some((_, after)) = rest.split_once(part) else { return false };
+        rest = after;
+        true
+    })
+}
+
+#[test]
+fn a_refusal_that_a_page_shows_is_one_of_the_program() {
+    let messages = on_the_page(&Page::read("docs/errors.md"));
+    let is_shown = |line: &str| messages.iter().any(|it| is_sentence(it) && is_in(it, line));
+    let mut count = 0;
+    for page in pages() {
+        for line in page.blocks().iter().flat_map(|(_, lines)| lines) {
+            if let Some((_, refusal)) = line.split_once("nri-runc: cannot ") {
+                assert!(is_shown(refusal), "{}: nothing prints: {line}", page.name);
+                count += 1;
+            }
+        }
+    }
+    assert!(count >= 3, "{count} refusals were found");
+    assert!(!is_shown("create 4f1c0a: 10-cpus and 20-numa both set linux.resources.cpu.cpus"));
 }
 
 #[test]

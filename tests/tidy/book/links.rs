@@ -88,6 +88,50 @@ fn each_link_of_the_book_stays_in_the_book() {
     }
 }
 
+/// The Markdown files below a folder.
+fn markdown_below(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).unwrap().flatten().map(|entry| entry.path());
+    let (dirs, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    let files = files.into_iter().filter(|path| path.extension().is_some_and(|end| end == "md"));
+    files.chain(dirs.iter().flat_map(|dir| markdown_below(dir))).collect()
+}
+
+/// What mdBook gets: `scripts/docs.sh` moves pages and rewrites their links.
+#[test]
+fn each_link_of_the_copied_book_leads_into_the_book() {
+    let folder = tempfile::tempdir().unwrap();
+    #[expect(clippy::disallowed_methods, reason = "the script under test")]
+    let mut script = std::process::Command::new("sh");
+    script.arg(root().join("scripts/docs.sh")).arg("pages").arg(folder.path());
+    let output = script.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut count = 0;
+    for path in markdown_below(folder.path()) {
+        let page = Page {
+            name: path.strip_prefix(folder.path()).unwrap().display().to_string(),
+            text: std::fs::read_to_string(&path).unwrap(),
+        };
+        for link in links(&page) {
+            let file = link.split('#').next().unwrap();
+            let exists = path.parent().unwrap().join(file).exists();
+            assert!(file.is_empty() || exists, "{}: {link} leads out of the book", page.name);
+            count += 1;
+        }
+    }
+    assert!(count > 300, "{count} links were found");
+}
+
+#[test]
+fn each_link_says_what_is_behind_it() {
+    for page in pages() {
+        let prose = page.prose();
+        for (before, _) in prose.match_indices("](").map(|(at, _)| prose.split_at(at)) {
+            let text = before.rsplit('[').next().unwrap_or_default();
+            assert!(!text.ends_with(".md"), "{}: the link {text} is a file's name", page.name);
+        }
+    }
+}
+
 #[test]
 fn each_page_is_in_the_book_once() {
     let contents = Page::read("docs/SUMMARY.md");

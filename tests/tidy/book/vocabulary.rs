@@ -92,11 +92,47 @@ fn each_key_that_a_page_names_exists() {
     assert!(is_key_like("nri.sockt_path", &known) && !is_key("nri.sockt_path", &known));
 }
 
+/// Words of the code, and sentences that readers did not understand, in no page for users.
+const PRIVATE: &[&str] = &[
+    "doors",
+    "rooms",
+    "hand-made",
+    "verdict",
+    "mended",
+    "hears",
+    "is told",
+    "are told",
+    "was told",
+    "told apart",
+    "Whoever",
+    "stands before the rule",
+    "whatever its place",
+];
+
+/// Pages for those who work on the program.
+const FOR_DEVELOPERS: &[&str] = &["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/decisions"];
+
+#[test]
+fn no_page_for_users_has_private_words() {
+    for page in pages() {
+        if FOR_DEVELOPERS.iter().any(|name| page.name.starts_with(name)) {
+            continue;
+        }
+        // Names of tests are in code spans.
+        let prose: String = page.prose().split('`').step_by(2).collect();
+        for word in PRIVATE {
+            assert!(!prose.contains(word), "{} has the word: {word}", page.name);
+        }
+    }
+}
+
 /// Options of engines, runtimes and build tools that pages name without their program.
 const FOREIGN: &[&str] = &[
     "--add-runtime",
     "--annotation",
+    "--config-file",
     "--default-runtime",
+    "--device",
     "--exit-command",
     "--exit-dir",
     "--features",

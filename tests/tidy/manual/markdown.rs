@@ -12,9 +12,6 @@ pub(crate) fn argument(text: &str) -> String {
     text.replace('\\', "\\e").replace('"', "\\(dq").replace('-', "\\-")
 }
 
-/// A sentence of a page that is about its Markdown form alone.
-const ABOUT_THE_FILE: &str = "This page is generated from";
-
 /// Appends a page, without its title.
 pub(crate) fn append(roff: &mut Roff, page: &str) {
     let mut writer = Writer {
@@ -82,6 +79,7 @@ impl Writer<'_> {
             },
             Event::Code(text) => self.words.push(bold(text.into_string())),
             Event::SoftBreak => self.words.push(roman(" ")),
+            Event::Html(comment) if comment.starts_with("<!--") => {}
             Event::HardBreak => self.words.push(roff::line_break()),
             other => panic!("a man page cannot show {other:?}"),
         }
@@ -168,7 +166,7 @@ impl Writer<'_> {
     fn flush(&mut self) {
         let words = std::mem::take(&mut self.words);
         let request = self.pending.take();
-        if !words.is_empty() && !plain(&words).starts_with(ABOUT_THE_FILE) {
+        if !words.is_empty() {
             if let Some(request) = request {
                 self.roff.control(request, []);
             }

@@ -144,13 +144,15 @@ fn manual_names_every_verb_and_every_option_and_no_hidden_one() {
             continue;
         }
         let name = markdown::argument(verb.get_bin_name().unwrap_or_default());
-        assert!(page.contains(&format!(".SS \"{name}")), "{name} has no section");
+        let (_, section) = page.split_once(&format!(".SS \"{name}")).expect(&name);
+        let section = section.split(".SS \"").next().unwrap();
         let about = verb.get_about().unwrap().to_string();
         let about = about.split('`').next().unwrap().replace('-', "\\-").replace('\'', "\\*(Aq");
         assert!(page.contains(&about), "{name} is not explained");
         for argument in verb.get_arguments().filter(|argument| argument.get_id() != "help") {
             let Some(long) = argument.get_long() else { continue };
-            let is_named = page.contains(&format!("\\fB\\-\\-{}\\fR", long.replace('-', "\\-")));
+            let place = if argument.is_global_set() { page.as_str() } else { section };
+            let is_named = place.contains(&format!("\\fB\\-\\-{}\\fR", long.replace('-', "\\-")));
             assert_eq!(is_named, !argument.is_hide_set(), "{name}: --{long}");
         }
     }

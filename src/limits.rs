@@ -105,10 +105,14 @@ pub(crate) const PLUGIN_TAIL_BYTES: usize = 128 << 10;
 pub(crate) const CHANGES: usize = 2000;
 /// Hits of rules in audit mode that one container's record has.
 pub(crate) const RULE_HITS: usize = 100;
-/// Removed or refused containers that `explain` still shows (D27).
+/// Removed or refused containers that `explain` still shows (D27), and the bytes of their records: some 3 KB
+/// each.
 pub(crate) const REMEMBERED: usize = 1000;
-/// Removed containers whose record stays on disk: one may be created again under its ID.
+pub(crate) const REMEMBERED_BYTES: usize = 64 << 20;
+/// Removed containers whose record stays on disk, a tmpfs, and the bytes of these: one may be created again
+/// under its ID. The newest stays however long it is.
 pub(crate) const KEPT_RECORDS: usize = 256;
+pub(crate) const KEPT_RECORDS_BYTES: usize = 32 << 20;
 /// Deleted containers that are kept for their engine; beyond it the oldest count as removed.
 pub(crate) const UNTIL_REMOVED: usize = 1000;
 /// Folders of CRI-O's pods that are awaited at once; further pods are announced with their first

@@ -429,11 +429,11 @@ fn escaped(id: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::{Store, Wire};
     use super::*;
 
-    fn container(id: &str) -> Container {
+    pub(crate) fn container(id: &str) -> Container {
         let json = serde_json::json!({
             "schema": SCHEMA, "boot_id": "boot", "key": {"root": "/run/runc", "id": id},
             "incarnation": 7, "runtime": "/usr/bin/runc", "global_flags": [], "bundle": "/b",

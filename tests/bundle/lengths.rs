@@ -340,6 +340,26 @@ fn notes_of_bypassed_commands_are_bounded_and_the_rest_is_counted() {
 }
 
 #[test]
+fn a_note_goes_without_resources_that_are_too_long() {
+    let host = TestHost::new("");
+    host.configure(&host.path("fake/runc"), "autostart = false");
+    succeeds(&host.create("c1"));
+    for (length, is_kept) in [(700 << 10, true), (1 << 20, false)] {
+        let resources = json!({"unified": {"memory.high": "9".repeat(length)}});
+        host.write("resources", &resources.to_string());
+        let file = host.path("resources").display().to_string();
+        succeeds(&host.verb(&["update", "--resources", &file, "c1"]));
+        let folder = std::fs::read_dir(host.path("run/bypassed")).unwrap().flatten();
+        let newest = folder.map(|entry| entry.path()).max().unwrap();
+        let text = std::fs::read_to_string(newest).unwrap();
+        let note: Value = serde_json::from_str(&text).unwrap();
+        let has_all = note["question"].as_str().is_some_and(|question| !question.is_empty());
+        assert!(note["verb"] == "update" && has_all && text.len() <= 1 << 20, "{}", text.len());
+        assert_eq!(note["resources"].is_string(), is_kept, "{length}");
+    }
+}
+
+#[test]
 fn a_container_whose_note_is_gone_is_found_by_the_next_daemon() {
     let mut host = with_too_many_notes();
     succeeds(&host.create("c1"));

@@ -5,7 +5,7 @@ use super::Page;
 use crate::root;
 
 /// A row of the page, and the constant that it is about, with its file.
-const LIMITS: [(&str, &str, &str); 33] = [
+const LIMITS: [(&str, &str, &str); 34] = [
     ("connected plugins", "src/limits.rs", "PLUGINS"),
     ("a plugin's name", "crates/nri-api/src/identity.rs", "PLUGIN_NAME"),
     ("a message of a plugin", "crates/nri-transport/src/frame.rs", "TTRPC_LIMIT"),
@@ -48,6 +48,7 @@ const LIMITS: [(&str, &str, &str); 33] = [
     ("bytes of these notes", "src/limits.rs", "NOTES"),
     ("one such note", "src/limits.rs", "NOTE"),
     ("removed containers that `explain` shows", "src/limits.rs", "REMEMBERED"),
+    ("bytes of their records", "src/limits.rs", "REMEMBERED_BYTES"),
     ("connections to the metrics or probe port", "src/limits.rs", "HTTP_CONNECTIONS"),
     ("a request's head on such a port", "src/limits.rs", "HTTP_HEAD"),
     ("lines of one kind that a plugin causes within a minute", "src/limits.rs", "LISTED"),

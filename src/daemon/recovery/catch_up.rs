@@ -46,7 +46,7 @@ pub(crate) async fn make_true(daemon: &Rc<Daemon>) -> Vec<ContainerKey> {
         }
         learn_process(daemon, &record.key).await;
     }
-    life::drop_orphans(daemon);
+    life::drop_orphans(daemon).await;
     unknown
 }
 

@@ -38,6 +38,7 @@ mod lists;
 mod metrics;
 mod odd;
 mod owned;
+mod plateau;
 mod policies;
 mod recorded;
 mod repeated;

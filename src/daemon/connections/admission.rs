@@ -210,6 +210,7 @@ pub(super) async fn admit(
     registration: &Registration,
 ) {
     let (id, launched) = (plugin.id(), peer.is_none());
+    daemon.forget_gone_plugins();
     let counted_connections = daemon.report.metrics.plugins();
     let config = daemon.config();
     if launched || config.names_plugin(&id) {

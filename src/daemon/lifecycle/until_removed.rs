@@ -7,7 +7,6 @@
 //! runtime's `delete`, as it does for every other engine. It never writes to these folders.
 
 use std::ffi::OsStr;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -17,6 +16,7 @@ use crate::daemon::lifecycle::{removal, settle};
 use crate::daemon::shared::Daemon;
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
 use crate::engine::{EngineKind, folder_until_removed};
+use crate::error::Result;
 use crate::limits::UNTIL_REMOVED;
 use crate::presence::{self, Backoff};
 use crate::state::{Container, ContainerKey};
@@ -33,12 +33,13 @@ fn folder(daemon: &Daemon, record: &Container) -> Option<PathBuf> {
 ///
 /// # Errors
 /// Fails when that cannot be known.
-pub(crate) fn is_kept(daemon: &Rc<Daemon>, record: &Container) -> io::Result<bool> {
+pub(crate) async fn is_kept(daemon: &Rc<Daemon>, record: &Container) -> Result<bool> {
     let Some(folder) = folder(daemon, record) else { return Ok(false) };
     // Watched before it is looked at: no removal in between is missed.
-    Ok(presence::is_dir(&folder)?
-        && folder.parent().is_some_and(|home| watch(daemon, home))
-        && presence::is_dir(&folder)?)
+    let Some(home) = folder.parent() else { return Ok(false) };
+    Ok(daemon.look(&folder, presence::is_dir).await?
+        && watch(daemon, home).await
+        && daemon.look(&folder, presence::is_dir).await?)
 }
 
 /// Looks again whether the engine keeps a deleted container, after a pause.
@@ -57,14 +58,16 @@ pub(crate) fn look_again(daemon: &Rc<Daemon>, record: &Rc<Container>) {
 }
 
 /// Watches the engine's container directory; false if that fails.
-fn watch(daemon: &Rc<Daemon>, home: &Path) -> bool {
+async fn watch(daemon: &Rc<Daemon>, home: &Path) -> bool {
     if daemon.watches.kept_homes.borrow().contains(home) {
         return true;
     }
-    match daemon.watches.folders.watch_if_there(home) {
+    match daemon.watch_folder(home).await {
         Ok(Some(watched)) => {
-            daemon.watches.kept_homes.borrow_mut().insert(home.to_owned());
-            tokio::task::spawn_local(follow(Rc::clone(daemon), home.to_owned(), watched));
+            // Another container's removal may have added it meanwhile.
+            if daemon.watches.kept_homes.borrow_mut().insert(home.to_owned()) {
+                tokio::task::spawn_local(follow(Rc::clone(daemon), home.to_owned(), watched));
+            }
             true
         }
         Ok(None) => false,
@@ -133,20 +136,23 @@ async fn remove_unless_kept(
     daemon: &Rc<Daemon>,
     record: &Container,
     in_any_case: bool,
-) -> io::Result<()> {
+) -> Result<()> {
     let key = &record.key;
     let lane = daemon.lane(key);
     let turn = lane.turn.lock().await;
     settle::settle_exited(daemon, key, &lane).await;
     let now = daemon.container(key).filter(|now| now.incarnation == record.incarnation);
     let now = now.filter(|now| now.is_deleted);
-    let is_kept = now.map(|now| if in_any_case { Ok(false) } else { is_kept(daemon, &now) });
-    if matches!(is_kept, Some(Ok(false))) {
+    let is_kept = match now {
+        Some(now) if !in_any_case => is_kept(daemon, &now).await.map(Some),
+        now => Ok(now.map(|_in_any_case| false)),
+    };
+    if matches!(is_kept, Ok(Some(false))) {
         removal::removed(daemon, key).await;
     }
     drop(turn);
     daemon.lanes.release(key, lane);
-    is_kept.transpose().map(|_known| ())
+    is_kept.map(|_known| ())
 }
 
 /// Bounds the deleted containers that are kept: an engine may never remove them.

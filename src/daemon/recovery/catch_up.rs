@@ -48,7 +48,7 @@ pub(crate) async fn make_true(daemon: &Rc<Daemon>) -> Vec<ContainerKey> {
         }
         learn_process(daemon, &record.key).await;
     }
-    life::drop_orphans(daemon);
+    life::drop_orphans(daemon).await;
     unknown
 }
 
@@ -321,7 +321,7 @@ mod tests {
         let (temp, pid) = (tempfile::tempdir().unwrap(), std::process::id());
         let dir = temp.path().join(format!("proc/{pid}"));
         std::fs::create_dir_all(&dir).unwrap();
-        crate::files::replace(&dir.join("cmdline"), command_line.as_bytes()).unwrap();
+        files::replace(&dir.join("cmdline"), command_line.as_bytes()).unwrap();
         if has_program {
             std::os::unix::fs::symlink("/usr/bin/runc", dir.join("exe")).unwrap();
         }

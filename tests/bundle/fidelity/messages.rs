@@ -5,10 +5,14 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
+use test_support::adjustments::sets;
+use test_support::scripted_plugin::Hears;
+use test_support::{Script, started, succeeds};
 
-use super::{DOCKERS_ROOT, Play};
+use super::{DOCKERS_ROOT, Play, json_of};
 
 const BEGIN: &str = "<!-- messages: begin -->\n";
 const END: &str = "<!-- messages: end -->";
@@ -30,6 +34,9 @@ const EVENTS: [&str; 11] = [
 
 /// Elements of a list and members of a map that the page shows.
 const SHOWN: usize = 3;
+
+/// Subscribes to ValidateContainerAdjustment, the 14th event, and to nothing else.
+const VALIDATION: i32 = 1 << 13;
 
 /// The message as the page shows it: the same in each run, and short.
 fn shortened(value: &Value, name: &str, root: &str) -> Value {
@@ -138,6 +145,43 @@ fn messages() -> String {
             let shown = serde_json::to_string_pretty(&shown).unwrap();
             let _ = write!(page, "\n{engine}:\n\n```json\n{}```\n", compact(&shown));
         }
+    }
+    page + &of_a_connection()
+}
+
+/// What a validator gets for a container whose variable another plugin sets, and what a plugin gets
+/// that connects afterwards; cut like the others.
+fn of_a_connection() -> String {
+    let host = started("");
+    let heard: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
+    let hears = || -> Option<Hears> {
+        let heard = Arc::clone(&heard);
+        Some(Arc::new(move |event, request| {
+            heard.lock().unwrap().push((event.to_owned(), json_of(request)));
+        }))
+    };
+    let _first = host.plugin("10", "setter", sets("HELLO", "there"));
+    let events = Some(VALIDATION);
+    let _second =
+        host.plugin("90", "judge", Script { events, hears: hears(), ..Script::default() });
+    succeeds(&host.create("c1"));
+    let _third = host.plugin("50", "late", Script { events, hears: hears(), ..Script::default() });
+    let root = host.path("").display().to_string();
+    let mut page = String::new();
+    for (event, request) in heard.lock().unwrap().iter() {
+        let mut short = shortened(request, "", root.trim_end_matches('/'));
+        let cut = |whole: &Value| json!({"id": whole["id"], "…": "(as above)"});
+        for name in ["pod", "container"] {
+            let _or_a_list = short.get_mut(name).map(|whole| *whole = cut(whole));
+            let list = short.get_mut(format!("{name}s")).and_then(Value::as_array_mut);
+            list.into_iter().flatten().for_each(|whole| *whole = cut(whole));
+        }
+        let shown = serde_json::to_string_pretty(&short).unwrap();
+        let _ = write!(
+            page,
+            "\n## {event}\n\nA bundle without an engine:\n\n```json\n{}```\n",
+            compact(&shown)
+        );
     }
     page
 }

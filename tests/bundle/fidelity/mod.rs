@@ -198,10 +198,7 @@ impl Play {
         let ran = Arc::new(AtomicBool::new(false));
         let (runs, root) = (Arc::clone(&ran), self.host.path(""));
         let hears: test_support::scripted_plugin::Hears = Arc::new(move |event, request| {
-            let options = PrintOptions { proto_field_name: true, ..PrintOptions::default() };
-            let text =
-                protobuf_json_mapping::print_to_string_with_options(request, &options).unwrap();
-            let request: Value = serde_json::from_str(&text).unwrap();
+            let request = json_of(request);
             if event == "StopPodSandbox" {
                 let pid = Self::process(&root, request["pod"]["id"].as_str().unwrap());
                 let is_there = |pid| kill(Pid::from_raw(pid), None).is_ok();
@@ -225,6 +222,13 @@ impl Play {
         let heard = std::mem::take(&mut *heard.lock().unwrap());
         (told(heard.into_iter()), ran.load(Ordering::Relaxed))
     }
+}
+
+/// A message as JSON, with the members' names as in the protocol.
+fn json_of(message: &dyn protobuf::MessageDyn) -> Value {
+    let options = PrintOptions { proto_field_name: true, ..PrintOptions::default() };
+    let text = protobuf_json_mapping::print_to_string_with_options(message, &options).unwrap();
+    serde_json::from_str(&text).unwrap()
 }
 
 fn copy(from: &Path, to: &Path) {

@@ -227,6 +227,10 @@ pub(crate) fn process_of(daemon: &Daemon, key: &ContainerKey, pid: u32) -> Resul
 
 /// Whether the command line of a process names this container.
 fn names(host: &Host, process: &OwnedFd, pid: u32, id: &str) -> Result<bool> {
+    // A container's process that has the number now could make the reader wait.
+    if !procfs::is_of_this_host(host, pid) {
+        return Ok(false);
+    }
     let words = procfs::command_line(host, pid)?;
     // A wrapper becomes the runtime as soon as it has its answer or has left its note: in the middle
     // of execve(2) a process has a program and no command line.

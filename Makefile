@@ -131,12 +131,14 @@ k3s: setup
 # SLOW: peers that never read, never write, or without end (`make test` has a sample, another one every day).
 # LENGTHS: each field that a tenant, a plugin or an engine chooses, in each shape of a long text (`make test` has a sample).
 # STRESS_ROUNDS: how many crowds of containers pass fickle plugins (`make test` has two).
+# PLATEAU: three thousand containers come and go (`make test` has some).
 soak: setup
 	KILLS=all cargo test --locked --test node kills:: -- --nocapture --skip errno::
 	ERRNO=$${ERRNO:-all} cargo test --locked --test node kills::errno:: -- --nocapture
 	SLOW=$${SLOW:-all} cargo test --locked --test node slow:: -- --nocapture
 	LIVES=$${LIVES:-5000} cargo test --locked --test node lives:: -- --nocapture
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-1000} cargo test --locked --test bundle crowd:: -- --nocapture
+	PLATEAU=all cargo test --locked --test bundle plateau:: -- --nocapture
 	STRESS_ROUNDS=$${STRESS_ROUNDS:-100} cargo test --locked --test node resources::parallel:: -- --nocapture
 	FIELDS=each cargo test --locked --test node resources::matrix:: -- --nocapture
 	LENGTHS=$${LENGTHS:-all} cargo test --locked --test pure length:: -- --nocapture

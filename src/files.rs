@@ -22,10 +22,8 @@ use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, linkat, unlinkat};
 use crate::error::{Context, Error, Result};
 use crate::fnv::fnv128;
 use crate::limits;
+use crate::limits::DOCUMENT;
 use crate::presence::IfThere;
-
-/// The largest `config.json` that we read, in bytes. Engines write 4 to 300 KB.
-pub(crate) const DOCUMENT_LIMIT: u64 = 16 << 20;
 
 /// Makes a directory of ours, 0700, and refuses one that others could write to (D11).
 ///
@@ -109,7 +107,7 @@ impl Original {
     }
 }
 
-/// Reads the regular file `name` in `dir`, at most [`DOCUMENT_LIMIT`] bytes, following no link.
+/// Reads the regular file `name` in `dir`, at most [`DOCUMENT`] bytes, following no link.
 ///
 /// # Errors
 /// Fails when it is missing, a link, a fifo, too large or unreadable.
@@ -134,14 +132,12 @@ fn read_with(dir: impl AsFd, name: &str, follow: OFlag) -> Result<Original> {
     let file = opened(&dir, name, follow).doing(doing)?;
     let stat = fstat(&file).doing(doing)?;
     let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
-    if size > DOCUMENT_LIMIT {
-        return Err(Error::new(format!(
-            "{name} has {size} bytes, at most {DOCUMENT_LIMIT} are read"
-        )));
+    if size > DOCUMENT {
+        return Err(Error::new(format!("{name} has {size} bytes, at most {DOCUMENT} are read")));
     }
     let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0) + 1);
     let label = label_of(&file);
-    file.take(DOCUMENT_LIMIT).read_to_end(&mut bytes).doing(doing)?;
+    file.take(DOCUMENT).read_to_end(&mut bytes).doing(doing)?;
     let (mode, owner) = (stat.st_mode & 0o7777, (stat.st_uid, stat.st_gid));
     let modified = stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec);
     Ok(Original { bytes, mode, owner, inode: stat.st_ino, modified, is_link: false, label })

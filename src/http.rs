@@ -18,15 +18,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 
 use crate::accept;
+use crate::limits;
 
 /// The longest that a connection may last: one request, one page.
 const CONNECTION: Duration = Duration::from_secs(10);
-
-/// Connections that are served at once.
-const MOST_CONNECTIONS: usize = 16;
-
-/// The largest request head, in bytes.
-const REQUEST_HEAD: usize = 16 << 10;
 
 /// Serves every connection of a listener: `answer` makes the page of a request. Never ends.
 pub(crate) async fn serve<S, A>(
@@ -61,7 +56,7 @@ impl Connections {
                 async move { Ok::<_, Infallible>(response) }
             });
             let mut http = hyper::server::conn::http1::Builder::new();
-            http.keep_alive(false).max_buf_size(REQUEST_HEAD);
+            http.keep_alive(false).max_buf_size(limits::HTTP_HEAD);
             let served = http.serve_connection(TokioIo::new(stream), service);
             let _ended_or_too_slow = tokio::time::timeout(CONNECTION, served).await;
         });
@@ -74,7 +69,7 @@ impl Connections {
     fn make_room(&self) {
         let mut open = self.0.borrow_mut();
         open.retain(|task| !task.is_finished());
-        while open.len() >= MOST_CONNECTIONS {
+        while open.len() >= limits::HTTP_CONNECTIONS {
             let Some(oldest) = open.pop_front() else { return };
             oldest.abort();
         }

@@ -2,19 +2,17 @@
 //! The journal of systemd: where it listens, and a field of its native protocol, for the daemon's log
 //! and for the audit log. It sends nothing.
 
+use crate::limits;
 use crate::text::printable;
 
 /// The journal's socket.
 pub(crate) const SOCKET: &str = "/run/systemd/journal/socket";
 
-/// A longer field is cut, in characters.
-const FIELD: usize = 256;
-
 /// Appends the line `NAME=VALUE`, unless the value is empty. A value with a line feed would be two
 /// fields, so unprintable characters are escaped.
 pub(crate) fn push_field(datagram: &mut String, name: &str, value: &str) {
     if !value.is_empty() {
-        let value: String = value.chars().take(FIELD).collect();
+        let value: String = value.chars().take(limits::JOURNAL_FIELD).collect();
         datagram.push_str(&format!("{name}={}\n", printable(&value)));
     }
 }

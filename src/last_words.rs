@@ -10,17 +10,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::quoted;
+use crate::limits;
 use crate::presence::IfThere;
 
 /// The file in the run directory, and its name once the next daemon starts.
 const FILE: &str = "daemon.err";
 const SET_ASIDE: &str = "daemon.err.old";
-
-/// The end of the file that is read, in bytes; a panic fits.
-const TAIL: u64 = 4 << 10;
-
-/// Characters that are shown.
-const SHOWN: usize = 400;
 
 /// Opens the file for a daemon that is about to start, and sets its predecessor's output aside.
 /// `None` where the run directory takes no file: the daemon will report that. Any other kind of
@@ -67,9 +62,9 @@ fn words_in(path: &Path) -> Option<String> {
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
     let mut file = options.read(true).custom_flags(flags).open(path).ok()?;
     let length = file.metadata().or_absent().filter(std::fs::Metadata::is_file)?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(TAIL))).ok()?;
+    file.seek(SeekFrom::Start(length.saturating_sub(limits::LAST_WORDS_TAIL))).ok()?;
     let mut bytes = Vec::new();
-    file.take(TAIL).read_to_end(&mut bytes).ok()?;
+    file.take(limits::LAST_WORDS_TAIL).read_to_end(&mut bytes).ok()?;
     of_output(&String::from_utf8_lossy(&bytes))
 }
 
@@ -82,7 +77,7 @@ pub(crate) fn of_output(text: &str) -> Option<String> {
     let panic = lines.iter().rposition(|line| line.contains("panicked at"));
     let from = panic.unwrap_or(lines.len().saturating_sub(1));
     let words = lines.get(from..)?.join(" ");
-    let words: String = quoted(&words).chars().take(SHOWN).collect();
+    let words: String = quoted(&words).chars().take(limits::LAST_WORDS).collect();
     (!words.is_empty()).then_some(words)
 }
 
@@ -119,6 +114,6 @@ mod tests {
         nix::unistd::mkfifo(&fifo.join(FILE), nix::sys::stat::Mode::S_IRWXU).unwrap();
         assert!(open(&fifo).is_none());
         assert_eq!(of_output("\n  \n"), None);
-        assert_eq!(of_output(&"x".repeat(9000)).map(|words| words.len()), Some(SHOWN));
+        assert_eq!(of_output(&"x".repeat(9000)).map(|words| words.len()), Some(limits::LAST_WORDS));
     }
 }

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The limits of everything whose length a tenant, a plugin or an engine chooses (D54), each where
 //! it enters. Beyond one, a text is cut and its length is stated; an identity, and a list that
-//! protects, is refused. Limits of frames, documents and connections stand where these are read.
+//! protects, is refused. `tests/tidy/limits.rs` finds a number that stands elsewhere.
+//!
+//! The crates, which others use without this program, have their own: `nri-api` the name of a plugin,
+//! `nri-transport` the messages of a plugin and what waits of them, `nri-adaptation` the entries of an answer
+//! and the plugins that a pod may require, `oci-document` the document that is edited.
 
 pub(crate) use nri_api::text::{cut, split};
 
@@ -27,6 +31,21 @@ pub(crate) const RECORDED_STATE: usize = 1 << 20;
 pub(crate) const BYPASS_NOTES: usize = 2048;
 /// Notes of commands that wrappers refused without the daemon: kubelet repeats them for ever.
 pub(crate) const REFUSAL_NOTES: usize = 128;
+/// One note of either kind, in bytes, and all notes of one kind: they are on a tmpfs. A request has some
+/// 2 KiB, an `update` as much as its resources, which a longer note is written without.
+pub(crate) const NOTE: usize = 1 << 20;
+pub(crate) const NOTES: usize = 16 << 20;
+/// Updates that may wait for a container to be created or started, and their bytes in its record. An update
+/// has some 100 bytes.
+pub(crate) const DEFERRED: usize = 200;
+pub(crate) const DEFERRED_BYTES: usize = 1 << 20;
+/// Events that may be queued for a plugin before it is synchronized, and their bytes as they are sent: some
+/// 5 KiB each.
+pub(crate) const EVENT_BACKLOG: usize = 10_000;
+pub(crate) const EVENT_BACKLOG_BYTES: usize = 64 << 20;
+/// Requests that may be queued for the reader of a recording, and the bytes of their lines.
+pub(crate) const RECORDING_BACKLOG: usize = 1024;
+pub(crate) const RECORDING_BACKLOG_BYTES: usize = 16 << 20;
 /// Lines of one record about refusals: an engine starts a container again and again.
 pub(crate) const REFUSALS: usize = 20;
 /// First and last entries of one list of a record: an engine repeats its requests for ever.
@@ -49,6 +68,175 @@ pub(crate) const CONTAINER_FILE: usize = 16 << 20;
 pub(crate) const OWN_FILE: usize = 64 << 20;
 /// A program that is compared with this one.
 pub(crate) const PROGRAM_FILE: usize = 256 << 20;
+/// Names in one line; the others are counted.
+pub(crate) const NAMES: usize = 8;
+
+// Plugins
+/// Connections to the plugin socket that may be registering at once (D11).
+pub(crate) const REGISTERING: usize = 64;
+/// Plugins that are gone and still shown, and the share of them that may be refused connections.
+pub(crate) const DEPARTED: usize = 64;
+pub(crate) const DEPARTED_REFUSED: usize = 16;
+/// Plugins' places whose takeovers are remembered, and pods that are kept for one place.
+pub(crate) const TAKEOVER_PLACES: usize = 1024;
+pub(crate) const TAKEOVER_PODS: usize = 16;
+/// Names of plugins with a row each in the metrics: a peer chooses a new one each time.
+pub(crate) const METRIC_NAMES: usize = 128;
+/// Unknown fields of one plugin that are logged, each once: random numbers must not flood the log.
+pub(crate) const UNKNOWN_FIELDS: usize = 1000;
+/// Plugins of the list in the run directory that are read.
+pub(crate) const LISTED_PLUGINS: usize = 1000;
+/// Requests of one plugin that may wait for their turn; the plugin is held back beyond that.
+pub(crate) const PLUGIN_REQUESTS: usize = 32;
+/// Requests with snapshots that are on their way to plugins at once, in bytes: each is in memory twice.
+pub(crate) const SNAPSHOTS: usize = 64 << 20;
+/// A line that a launched plugin prints, in bytes; a longer one is cut.
+pub(crate) const PLUGIN_LINE: usize = 1000;
+/// Lines of a launched plugin that are logged in a period; the others are counted.
+pub(crate) const PLUGIN_LINES: u32 = 200;
+/// Last lines of a launched plugin that are kept for error messages.
+pub(crate) const PLUGIN_LAST_LINES: usize = 5;
+/// Last lines of a launched plugin, and bytes of them, that `plugins --logs` shows.
+pub(crate) const PLUGIN_TAIL_LINES: usize = 500;
+pub(crate) const PLUGIN_TAIL_BYTES: usize = 128 << 10;
+
+// Containers and pods
+/// Changes of one creation that its record keeps for `explain`.
+pub(crate) const CHANGES: usize = 2000;
+/// Hits of rules in audit mode that one container's record has.
+pub(crate) const RULE_HITS: usize = 100;
+/// Removed or refused containers that `explain` still shows (D27), and the bytes of their records: some 3 KB
+/// each.
+pub(crate) const REMEMBERED: usize = 1000;
+pub(crate) const REMEMBERED_BYTES: usize = 64 << 20;
+/// Removed containers whose record stays on disk, a tmpfs, and the bytes of these: one may be created again
+/// under its ID. The newest stays however long it is.
+pub(crate) const KEPT_RECORDS: usize = 256;
+pub(crate) const KEPT_RECORDS_BYTES: usize = 32 << 20;
+/// Deleted containers that are kept for their engine; beyond it the oldest count as removed.
+pub(crate) const UNTIL_REMOVED: usize = 1000;
+/// Folders of CRI-O's pods that are awaited at once; further pods are announced with their first
+/// container.
+pub(crate) const AWAITED_FOLDERS: usize = 1000;
+/// Unadjusted containers that `status` names.
+pub(crate) const UNADJUSTED: usize = 100;
+/// Containers with access to the plugin socket that are named; the others are counted.
+pub(crate) const EXPOSED: usize = 20;
+/// Failures that `status` shows.
+pub(crate) const FAILURES: usize = 20;
+/// Different unreadable items that `status` shows.
+pub(crate) const MISSING: usize = 64;
+/// Contradictions that `status` shows, of all containers.
+pub(crate) const CONTRADICTED: usize = 100;
+/// A pod's ID, in bytes; a longer one is not an engine's.
+pub(crate) const POD_ID: usize = 253;
+/// A value that a line about a contradiction shows, in characters.
+pub(crate) const CLAIM: usize = 80;
+/// Threads that may be in other network namespaces at once; beyond it addresses stay unknown.
+pub(crate) const NAMESPACE_THREADS: usize = 8;
+/// Answers of the kernel about addresses, and bytes of one: a container may give itself millions of
+/// addresses.
+pub(crate) const ADDRESS_ANSWERS: usize = 8;
+pub(crate) const ADDRESS_ANSWER: usize = 32 << 10;
+/// Addresses of a pod that plugins receive.
+pub(crate) const ADDRESSES: usize = 16;
+/// Present cgroups that are looked at for the files that a kernel has.
+pub(crate) const PRESENT_CGROUPS: usize = 8;
+/// Ancestors of a wrapper that an `exec` records.
+pub(crate) const CALLERS: usize = 16;
+/// A `tracestate` that is passed on, in bytes: its recommendation asks for 512 at least.
+pub(crate) const TRACE_STATE: usize = 512;
+
+// Lines and texts
+/// A line for the journal or syslog, in characters, whose datagrams have a limit; a longer one is cut.
+pub(crate) const LOG_LINE: usize = 16 << 10;
+/// Lines of one place of the program in a minute, more than the containers of a node that all start at
+/// once, and those of them that are about one plugin.
+pub(crate) const LOG_LINES: usize = 300;
+pub(crate) const LOG_LINES_OF_PLUGIN: usize = 60;
+/// Kinds of lines that are counted at once. Beyond it plugins share the lines of a place: a peer chooses
+/// a name each time.
+pub(crate) const LOG_KINDS: usize = 1000;
+/// Lines about refused connections for one reason within a minute, and about plugins that connect, or
+/// disconnect.
+pub(crate) const REFUSED_LINES: usize = 10;
+pub(crate) const CONNECTION_LINES: usize = 100;
+/// A text and a value of an audit line, in bytes; a longer one is cut.
+pub(crate) const AUDIT_TEXT: usize = 1024;
+pub(crate) const AUDIT_VALUE: usize = 4096;
+/// An audit line, in bytes: each byte of a text or value may need six.
+pub(crate) const AUDIT_LINE: usize = 128 << 10;
+/// A field of a line of the journal, in characters; a longer one is cut.
+pub(crate) const JOURNAL_FIELD: usize = 256;
+/// A message of a runtime within one of our lines, in characters.
+pub(crate) const RUNTIME_MESSAGE: usize = 500;
+/// The last lines of a daemon that exited, as they are shown, in characters.
+pub(crate) const LAST_WORDS: usize = 400;
+/// The part of an ID that stands in the name of a record's file, in bytes.
+pub(crate) const ID_IN_FILE_NAME: usize = 120;
+/// The name of a rule, an injection or a promise, in characters.
+pub(crate) const SECTION_NAME: usize = 100;
+/// A word that is compared with the known ones, in characters; each key has fewer.
+pub(crate) const SPELLED_WORD: usize = 200;
+/// The first rules with which each later one is compared, and entries of their lists: every rule with
+/// every other takes a minute where there are thousands.
+pub(crate) const COMPARED_RULES: usize = 100;
+/// A column of a table, in characters.
+pub(crate) const COLUMN: usize = 256;
+/// Rows of plugins, and of failures, that `top` shows.
+pub(crate) const TOP_PLUGINS: usize = 20;
+pub(crate) const TOP_FAILURES: usize = 5;
+
+// Queues and connections
+/// Audit lines that wait for the disk, and their bytes; the next are lost and counted.
+pub(crate) const AUDIT_QUEUE: usize = 4096;
+pub(crate) const AUDIT_QUEUE_BYTES: usize = 4 << 20;
+/// Log lines that wait for their reader, and their bytes; the next are lost and counted.
+pub(crate) const LOG_QUEUE: usize = 1024;
+pub(crate) const LOG_QUEUE_BYTES: usize = 1 << 20;
+/// Connections to the metrics or probe port that are served at once.
+pub(crate) const HTTP_CONNECTIONS: usize = 16;
+/// The head of a request to such a port, in bytes.
+pub(crate) const HTTP_HEAD: usize = 16 << 10;
+/// A frame between a wrapper and the daemon, in bytes: Linux allows 6 MiB of arguments and environment.
+pub(crate) const FRAME: u32 = 8 << 20;
+/// Calls off the loop that have not returned, each with a thread; more of them are not begun.
+pub(crate) const OFF_LOOP: usize = 64;
+
+// Files and answers that are read
+/// A `config.json`, or the document of an `exec`, in bytes. Engines write 4 to 300 KB.
+pub(crate) const DOCUMENT: u64 = 16 << 20;
+/// The resources of an `update`, in bytes, from standard input or a file. They have some KB.
+pub(crate) const RESOURCES: u64 = 16 << 20;
+/// The state on the standard input of a hook, in bytes: it repeats the annotations.
+pub(crate) const HOOK_STATE: usize = 4 << 20;
+/// A container's mark, in bytes. Linux allows 6 MiB of arguments and environment.
+pub(crate) const MARK: usize = 16 << 20;
+/// The state that a daemon hands to the next program, in bytes: 100,000 containers need less.
+pub(crate) const HANDOVER: u64 = 256 << 20;
+/// The answer of the program that is to replace this one, in bytes.
+pub(crate) const CANDIDATE_ANSWER: usize = 64 << 10;
+/// A log file, in bytes: it is set aside then, and two are kept.
+pub(crate) const LOG_FILE: u64 = 4 << 20;
+/// The standard error of a runtime that the daemon starts, in bytes.
+pub(crate) const RUNTIME_STDERR: u64 = 64 << 10;
+/// The end of a runtime's log that is read, in bytes.
+pub(crate) const RUNTIME_LOG_TAIL: u64 = 64 << 10;
+/// The end of the file with a daemon's standard error that is read, in bytes: a panic fits.
+pub(crate) const LAST_WORDS_TAIL: u64 = 4 << 10;
+/// The output of a runtime that is asked for its features or version, in bytes.
+pub(crate) const RUNTIME_ANSWER: u64 = 1 << 20;
+/// An answer of Docker's API, in bytes; the usual one has 5 KB.
+pub(crate) const DOCKER_ANSWER: u64 = 4 << 20;
+/// All responses of containerd to one request, in bytes; it is also the window that is opened for them.
+pub(crate) const CONTAINERD_ANSWER: u32 = 16 << 20;
+/// Pages, keys and rows, and each half KiB of a row, that one search in an engine's database visits: a
+/// forged page may have ten thousands, each as large as the file.
+pub(crate) const DATABASE_STEPS: usize = 500_000;
+/// The depth that no tree of a database's pages exceeds.
+pub(crate) const DATABASE_DEPTH: usize = 20;
+/// A file that `install` reads, in bytes. Only Podman's database grows.
+pub(crate) const INSTALL_FILE: u64 = 256 << 20;
 
 /// Keeps the first `most` of these lines, and says how many more there are.
 pub(crate) fn list_first(lines: &mut Vec<String>, most: usize) {
@@ -57,6 +245,16 @@ pub(crate) fn list_first(lines: &mut Vec<String>, most: usize) {
         lines.truncate(most);
         lines.push(format!("{more} more"));
     }
+}
+
+/// The first [`LISTED`] of these lines, and one that counts the others, which are `what`.
+pub(crate) fn listed(mut lines: impl Iterator<Item = String>, what: &str) -> Vec<String> {
+    let mut first: Vec<String> = lines.by_ref().take(LISTED).collect();
+    let more = lines.count();
+    if more > 0 {
+        first.push(format!("{more} more {what}"));
+    }
+    first
 }
 
 /// Adds to a list of which the latest `most` are kept.
@@ -95,5 +293,13 @@ mod tests {
         assert_eq!(lines, ["0", "1", "98 more"]);
         list_first(&mut lines, 3);
         assert_eq!(lines.len(), 3);
+    }
+
+    #[test]
+    fn listed_lines_end_with_the_number_of_the_others() {
+        let of = |count: usize| listed((0..count).map(|number| number.to_string()), "rules");
+        assert_eq!((of(0).len(), of(LISTED).len()), (0, LISTED));
+        assert_eq!(of(LISTED + 1)[LISTED], "1 more rules");
+        assert_eq!((of(7000).len(), &*of(7000)[LISTED]), (LISTED + 1, "6980 more rules"));
     }
 }

@@ -13,6 +13,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::limits::FRAME;
 use crate::tagged::{self, fields};
 
 /// Version of this protocol.
@@ -43,9 +44,6 @@ pub(crate) const REFUSED_DIR: &str = "refused";
 /// With any other content a wrapper asks the daemon.
 pub(crate) const EXECS_FOR_AUDIT: &[u8] = b"audit\n";
 pub(crate) const EXECS_FOR_RULES: &[u8] = b"rules\n";
-
-/// The largest frame, in bytes: Linux allows 6 MiB of argv and environment at most.
-pub(crate) const FRAME_LIMIT: u32 = 8 << 20;
 
 /// Engine variables that the wrapper passes on; nothing else of the environment leaves it.
 pub(crate) const ENGINE_VARIABLES: [&str; 8] = [
@@ -475,15 +473,13 @@ impl Notice {
 /// Reads one frame from a blocking stream.
 ///
 /// # Errors
-/// Fails at the end of the stream, on a time-out, and on a frame over [`FRAME_LIMIT`].
+/// Fails at the end of the stream, on a time-out, and on a frame over [`FRAME`].
 pub fn read_frame(stream: &mut impl Read) -> Result<Vec<u8>> {
     let mut length = [0_u8; 4];
     stream.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length);
-    if length == 0 || length > FRAME_LIMIT {
-        return Err(Error::new(format!(
-            "a frame of {length} bytes, at most {FRAME_LIMIT} are read"
-        )));
+    if length == 0 || length > FRAME {
+        return Err(Error::new(format!("a frame of {length} bytes, at most {FRAME} are read")));
     }
     let mut frame = vec![0_u8; usize::try_from(length).unwrap_or(0)];
     stream.read_exact(&mut frame)?;

@@ -21,15 +21,12 @@ use serde_json::Value;
 use crate::error::{Context, Result};
 use crate::files;
 use crate::fnv::fnv128;
+use crate::limits;
 use crate::presence::IfThere;
 use crate::tagged::{fields, put};
 
 /// The folder of the marks, in the run directory's folder of records.
 pub(crate) const MARKS: &str = "marks";
-
-/// The largest mark that is written and read. Linux gives a process 6 MiB of arguments and
-/// environment at most.
-pub(crate) const MARK_LIMIT: usize = 16 << 20;
 
 /// The first line.
 const FORMAT: &[u8] = b"nri-runc mark 1\n";
@@ -172,7 +169,7 @@ impl Mark {
         if let Some(subject) = &self.subject {
             put(&mut bytes, TAG_SUBJECT, &serde_json::to_vec(subject).unwrap_or_default());
         }
-        (bytes.len() <= MARK_LIMIT).then_some(bytes)
+        (bytes.len() <= limits::MARK).then_some(bytes)
     }
 
     /// Reads a file's content; `None` if it is of another version, or damaged.
@@ -227,7 +224,7 @@ pub(crate) fn place(run_dir: &Path, root: &str, id: &str) -> PathBuf {
 /// Fails when that cannot be known.
 pub(crate) fn find(run_dir: &Path, root: &str, id: &str) -> Result<Option<Mark>> {
     let path = place(run_dir, root, id);
-    let bytes = match files::read_own(&path, MARK_LIMIT) {
+    let bytes = match files::read_own(&path, limits::MARK) {
         Err(error) if error.kind() == ErrorKind::FileTooLarge => None,
         read => read.if_there().doing(|| format!("reading {}", path.display()))?,
     };
@@ -342,7 +339,7 @@ mod tests {
     #[test]
     fn a_mark_over_the_limit_is_not_written() {
         let mut mark = mark();
-        mark.values[0].plugin = json!("x".repeat(MARK_LIMIT));
+        mark.values[0].plugin = json!("x".repeat(limits::MARK));
         assert_eq!(mark.encode(), None);
     }
 

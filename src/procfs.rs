@@ -23,7 +23,8 @@ use crate::host::Host;
 use crate::limits;
 use crate::presence::IfThere;
 
-/// The arguments of a process, its program's name first; none if the process has ended.
+/// The arguments of a process, its program's name first; none if the process has ended, and for a
+/// moment in the middle of its execve(2).
 ///
 /// # Errors
 /// Fails when they cannot be read.
@@ -34,6 +35,15 @@ pub(crate) fn command_line(host: &Host, pid: u32) -> io::Result<Vec<Vec<u8>>> {
         return Ok(Vec::new());
     }
     Ok(words.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect())
+}
+
+/// Whether a process executes a program: one that has ended does not, nor does a kernel thread.
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) fn has_program(host: &Host, pid: u32) -> io::Result<bool> {
+    let link = std::fs::read_link(host.path(format!("/proc/{pid}/exe"))).if_there();
+    Ok(link?.is_some())
 }
 
 /// The parent of a process; `None` if the process has ended.
@@ -210,6 +220,13 @@ mod tests {
         }
         let host = Host::new(&temp.path().display().to_string(), "");
         (temp, host)
+    }
+
+    #[test]
+    fn a_process_has_a_program_until_it_ends() {
+        let host = Host::default();
+        assert!(has_program(&host, std::process::id()).unwrap());
+        assert!(!has_program(&host, 2).unwrap_or(false) && !has_program(&host, 0).unwrap());
     }
 
     #[test]

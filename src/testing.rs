@@ -3,8 +3,8 @@
 //! item without any other user is dead, and the compiler reports it.
 
 pub mod admin {
-    pub use crate::admin::command;
     pub use crate::admin::exit::{EXIT_CODES, EXIT_CODES_OF_VERBS, exit_codes_page};
+    pub use crate::admin::{command, command_of_program, completion};
 }
 
 pub mod argv {
@@ -44,6 +44,12 @@ pub mod engine {
 
 pub mod error {
     pub use crate::error::{RESERVED_PHRASES, quoted};
+}
+
+pub mod exec {
+    pub use crate::mark::ProcessValue;
+    pub use crate::spec::patch::patch_later_process;
+    pub use crate::wrapper::process_in;
 }
 
 pub mod files {
@@ -92,7 +98,7 @@ pub mod sources {
 
 pub mod spec {
     pub mod overlay {
-        pub use crate::spec::overlay::merge_update;
+        pub use crate::spec::overlay::{merge_update, overlay_of};
     }
     pub mod owned {
         pub use crate::spec::owned::{keep_owned, part, retain, undone};

@@ -8,6 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(crate) use nri_api::text::printable;
 
+use crate::limits;
+
 /// Makes a whole page printable: its line ends and tabs stay.
 pub(crate) fn printable_page(page: &str) -> String {
     let mut shown = String::with_capacity(page.len());
@@ -85,9 +87,8 @@ pub(crate) fn counted(count: usize, noun: &str) -> String {
 
 /// As many names as fit one line, and the number of others.
 pub(crate) fn first_of<T: AsRef<str>>(names: &[T]) -> String {
-    const MOST: usize = 8;
-    let first: Vec<&str> = names.iter().take(MOST).map(AsRef::as_ref).collect();
-    match names.len().checked_sub(MOST) {
+    let first: Vec<&str> = names.iter().take(limits::NAMES).map(AsRef::as_ref).collect();
+    match names.len().checked_sub(limits::NAMES) {
         None | Some(0) => first.join(", "),
         Some(more) => format!("{} and {more} more", first.join(", ")),
     }

@@ -5,8 +5,7 @@
 
 use std::ffi::OsString;
 
-/// The longest `tracestate` that is passed on: the recommendation asks for 512 bytes at least.
-const LONGEST_STATE: usize = 512;
+use crate::limits;
 
 tokio::task_local! {
     static CURRENT: TraceContext;
@@ -66,7 +65,7 @@ impl TraceContext {
         let is_sampled = u8::from(digits(flags, 2)? & 1 == 1);
         let is_plain = |c: u8| (0x20..0x7f).contains(&c);
         let state = state.trim();
-        let is_state = state.len() <= LONGEST_STATE && state.bytes().all(is_plain);
+        let is_state = state.len() <= limits::TRACE_STATE && state.bytes().all(is_plain);
         let state = if is_state { state.to_owned() } else { String::new() };
         let parent = format!("00-{trace}-{span}-{is_sampled:02x}");
         (digits(trace, 32)? != 0 && digits(span, 16)? != 0).then_some(Self { parent, state })
@@ -125,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_state_that_no_header_may_hold_is_left_out() {
-        for state in ["a=\u{1b}[31m", "a=1\nb=2", &"x".repeat(LONGEST_STATE + 1)] {
+        for state in ["a=\u{1b}[31m", "a=1\nb=2", &"x".repeat(limits::TRACE_STATE + 1)] {
             assert_eq!(TraceContext::read(PARENT, state).unwrap().state, "", "{state:?}");
         }
     }

@@ -5,6 +5,8 @@
 
 #[path = "tidy/book/mod.rs"]
 mod book;
+#[path = "tidy/limits.rs"]
+mod limits;
 #[path = "tidy/manual/mod.rs"]
 mod manual;
 #[path = "tidy/pace.rs"]

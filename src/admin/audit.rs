@@ -228,13 +228,17 @@ impl Page {
         if is_live {
             self.prefixes.require_one()?;
         }
-        let before = if self.count == 0 { "[" } else { ",\n" };
+        let is_first = self.count == 0;
+        let before = if is_first { "[" } else { ",\n" };
         self.count += 1;
         let row = match self.format {
             Format::Json if self.is_endless => format!("{text}\n"),
             Format::Json => format!("{before}{text}"),
             Format::Yaml if self.is_endless => format!("---\n{}", yaml::yaml(line)),
             Format::Yaml => yaml::yaml(&Value::Array(vec![line.clone()])),
+            Format::Page | Format::Wide | Format::Name if is_first => {
+                format!("{}\n{}\n", heading(), shown(line))
+            }
             Format::Page | Format::Wide | Format::Name => format!("{}\n", shown(line)),
         };
         self.write(row.as_bytes())?;
@@ -309,14 +313,27 @@ impl Prefixes {
     }
 }
 
+/// The widths of a line's first columns. A longer word moves the rest of its line: lines are printed as
+/// they are found.
+const COLUMNS: [(&str, usize); 4] = [("TIME", 20), ("ACTION", 12), ("PLUGIN", 16), ("ABOUT", 24)];
+
+fn heading() -> String {
+    columns(COLUMNS.map(|(title, _)| title.to_owned())) + "  DETAIL"
+}
+
+fn columns(words: [String; 4]) -> String {
+    let cells = words.iter().zip(COLUMNS).map(|(word, (_, width))| format!("{word:<width$}"));
+    cells.collect::<Vec<_>>().join("  ")
+}
+
 /// Formats a line for people.
 fn shown(line: &Value) -> String {
     let of = |member: &str| printable(line[member].as_str().unwrap_or_default());
     let or_dash = |word: String| if word.is_empty() { "-".to_owned() } else { word };
-    let mut words = vec![of("time").chars().take(19).collect::<String>() + "Z", of("action")];
-    words.extend([or_dash(of("plugin")), or_dash(about(line))]);
-    words.extend([of("event"), of("field")].into_iter().filter(|word| !word.is_empty()));
-    let mut shown = words.join("  ");
+    let time = of("time").chars().take(19).collect::<String>() + "Z";
+    let first = columns([time, of("action"), or_dash(of("plugin")), or_dash(about(line))]);
+    let rest = [of("event"), of("field")].into_iter().filter(|word| !word.is_empty());
+    let mut shown = std::iter::once(first).chain(rest).collect::<Vec<_>>().join("  ");
     if line["action"] == "applied" {
         shown.push_str(&format!("  {} -> {}", value(&line["from"]), value(&line["to"])));
     }
@@ -328,6 +345,7 @@ fn shown(line: &Value) -> String {
             shown.push_str(&format!("  {name}{}", of(member)));
         }
     }
+    shown.truncate(shown.trim_end().len());
     shown
 }
 
@@ -380,6 +398,21 @@ mod tests {
 
     use super::*;
 
+    fn words(line: &Value) -> String {
+        shown(line).split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn columns_stand_below_their_titles() {
+        let line = json!({"time": "2026-11-22T10:36:48Z", "action": "would_refuse",
+            "plugin": "10-a", "pod": "web", "container": "c", "reason": "no"});
+        let (heading, shown) = (heading(), shown(&line));
+        for (title, word) in [("ACTION", "would_refuse"), ("PLUGIN", "10-a"), ("ABOUT", "web/c")] {
+            assert_eq!(heading.find(title), shown.find(word), "{heading}\n{shown}");
+        }
+        assert_eq!(heading.find("DETAIL"), shown.find("no"), "{heading}\n{shown}");
+    }
+
     #[test]
     fn an_entry_is_one_line_with_what_is_known() {
         let mut line = json!({"time": "2026-11-22T10:36:48.123456789Z", "action": "applied",
@@ -387,21 +420,21 @@ mod tests {
             "from": null, "to": "(hidden)", "namespace": "shop", "pod": "web", "container": "c"});
         assert_eq!(
             shown(&line),
-            "2026-11-22T10:36:48Z  applied  10-a  shop/web/c  CreateContainer  process.env[A]  - -> (hidden)"
+            "2026-11-22T10:36:48Z  applied       10-a              shop/web/c                CreateContainer  process.env[A]  - -> (hidden)"
         );
         line["pod"] = json!("web\n2026 forged\u{1b}[2J");
         assert!(!shown(&line).contains(['\n', '\u{1b}']));
         let line = json!({"time": "2026-11-22T10:36:48Z", "action": "connected", "plugin": "10-a",
             "reason": "process 7"});
-        assert_eq!(shown(&line), "2026-11-22T10:36:48Z  connected  10-a  -  process 7");
+        assert_eq!(words(&line), "2026-11-22T10:36:48Z connected 10-a - process 7");
         let line = json!({"time": "2026-11-22T10:36:48Z", "action": "exec", "event": "exec",
             "args": ["sh", "a\n"], "result": "exited", "exit_code": 3, "user": "0:0",
             "terminal": true, "caller": ["conmon", "x\u{1b}"], "container": "c"});
-        let shown_exec = shown(&line);
-        let wanted = "exec  -  c  exec  sh a\\n  exited 3  user 0:0  terminal  by conmon < x";
+        let shown_exec = words(&line);
+        let wanted = "exec - c exec sh a\\n exited 3 user 0:0 terminal by conmon < x";
         assert!(shown_exec.contains(wanted) && !shown_exec.contains('\u{1b}'), "{shown_exec}");
         let line = json!({"time": "2026-11-22T10:36:48Z", "action": "refused", "rule": "prod",
             "pod": "c1", "container": "c1", "reason": "no"});
-        assert_eq!(shown(&line), "2026-11-22T10:36:48Z  refused  -  c1  rule prod  no");
+        assert_eq!(words(&line), "2026-11-22T10:36:48Z refused - c1 rule prod no");
     }
 }

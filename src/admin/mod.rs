@@ -34,6 +34,7 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use clap::builder::Resettable;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde_json::{Value, json};
@@ -152,6 +153,11 @@ enum AdminVerb {
     /// without --force while the runtime still has it.
     #[command(verbatim_doc_comment)]
     Forget(forget::Forget),
+    /// Print a shell's completions of these commands.
+    Completion {
+        /// Shell to complete in.
+        shell: clap_complete::Shell,
+    },
 }
 
 /// The needs of a verb.
@@ -193,7 +199,7 @@ impl AdminVerb {
             Self::Daemon { .. } => (None, None, true),
             Self::Replay(replay) => (None, None, replay.records()),
             Self::Adjust(adjust) => (adjust.wants_no_json().then_some(Format::Page), None, false),
-            Self::Node(_) | Self::Hook { .. } => (None, None, false),
+            Self::Node(_) | Self::Hook { .. } | Self::Completion { .. } => (None, None, false),
         };
         VerbTraits { output, wait, is_roots }
     }
@@ -208,6 +214,23 @@ pub fn command() -> clap::Command {
             None => verb,
         }
     })
+}
+
+/// The command line as a user types it: `nri-runc nri VERB`.
+pub fn command_of_program() -> clap::Command {
+    let verbs = command().name("nri").bin_name(Resettable::<String>::Reset);
+    // `help` and `--help` are the runtime's.
+    let runtime = clap::Command::new("nri-runc").disable_help_flag(true);
+    runtime.disable_help_subcommand(true).subcommand(verbs)
+}
+
+/// The completions of a shell, for the program under its name.
+pub fn completion(shell: clap_complete::Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command_of_program(), "nri-runc", &mut script);
+    // clap_complete 4.6.11 writes the hyphen of the program's name in two ways for bash: nothing below the
+    // first word would be completed.
+    String::from_utf8_lossy(&script).replace("nri__subcmd__runc", "nri__runc")
 }
 
 /// Hides the options of `install` that do not apply to `node`, which runs until it is stopped.
@@ -272,11 +295,8 @@ fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
     if let AdminVerb::Daemon { probe_state: true, .. } = arguments.verb {
         return print_json(&daemon::abilities());
     }
-    let loaded = match &arguments.config {
-        Some(file) => config::load(Some(file)),
-        None => config::load_for_this_process(),
-    };
-    let loaded = runtime::verify(loaded);
+    let named = arguments.config.as_ref().map(|file| config::load(Some(file)));
+    let loaded = runtime::verify(named.unwrap_or_else(config::load_for_this_process));
     let config = &loaded.config;
     check_user(arguments.verb.traits().is_roots, config)?;
     refuse_missing_file(arguments, &loaded)?;
@@ -328,6 +348,7 @@ fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
             let is_off = matches!(arguments.verb, AdminVerb::Disable(_));
             tell(format, &switch::switch(config, is_off)?, switch::show, paint::plain)
         }
+        AdminVerb::Completion { shell } => print(completion(*shell).as_bytes()),
     }
 }
 

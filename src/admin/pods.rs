@@ -4,8 +4,8 @@
 
 use std::cmp::Reverse;
 
+use clap::Args;
 use clap::builder::PossibleValuesParser;
-use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use crate::config::Config;
@@ -31,9 +31,9 @@ pub(super) struct Pods {
     /// Only of this engine, by its name in the list.
     #[arg(long, value_name = "ENGINE", value_parser = PossibleValuesParser::new(EngineKind::ALL.map(EngineKind::name)), hide_possible_values = true)]
     engine: Vec<String>,
-    /// Only if created, ready or stopped.
-    #[arg(long, value_enum, value_name = "STATE", hide_possible_values = true)]
-    state: Vec<PodStateFilter>,
+    /// Only in this state, or with a container in it.
+    #[arg(long, value_name = "STATE", value_parser = PossibleValuesParser::new(STATES), hide_possible_values = true)]
+    state: Vec<String>,
     /// List, then print what changes, until Ctrl-C.
     #[arg(short, long)]
     watch: bool,
@@ -49,22 +49,8 @@ struct LabelFilter {
     is_wanted: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum PodStateFilter {
-    Created,
-    Ready,
-    Stopped,
-}
-
-impl PodStateFilter {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Ready => "ready",
-            Self::Stopped => "stopped",
-        }
-    }
-}
+/// The words that the column STATE shows of pods and containers.
+const STATES: [&str; 5] = ["creating", "created", "ready", "running", "stopped"];
 
 fn label(text: &str) -> std::result::Result<LabelFilter, String> {
     let (key, value, is_wanted) = match text.split_once('=') {
@@ -99,8 +85,13 @@ impl Pods {
         };
         is_any(&self.namespace, of("namespace"))
             && is_any(&self.engine, of("engine"))
-            && (self.state.is_empty() || self.state.iter().any(|state| state.name() == of("state")))
+            && (self.state.is_empty()
+                || std::iter::once(pod).chain(members(pod)).any(|one| self.has_state(one)))
             && self.label.iter().all(|label| label.admits(&pod["labels"]))
+    }
+
+    fn has_state(&self, one: &Value) -> bool {
+        self.state.iter().any(|state| one["state"] == **state)
     }
 
     /// Returns the pods that the filters admit.
@@ -309,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_filter_that_means_nothing_is_a_usage_error() {
-        for words in [["-l", "=x"], ["-l", "a b"], ["--engine", "dokcer"], ["--state", "running"]] {
+        for words in [["-l", "=x"], ["-l", "a b"], ["--engine", "dokcer"], ["--state", "paused"]] {
             assert!(Line::try_parse_from(words).is_err(), "{words:?}");
         }
     }

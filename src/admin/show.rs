@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use serde_json::Value;
 
 use crate::audit;
+use crate::limits;
 use crate::text::{age, printable, span};
 
 /// Returns the metrics as the daemon wrote them.
@@ -35,9 +36,6 @@ fn text_of(value: &Value) -> String {
     text(value)
 }
 
-/// Maximum width of a column, in characters.
-const WIDEST: usize = 256;
-
 /// Renders a table whose columns are as wide as their widest word.
 pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let widths = widths_of(head, &rows.iter().collect::<Vec<_>>());
@@ -50,7 +48,7 @@ pub(super) fn widths_of(head: &[&str], rows: &[&Vec<String>]) -> Vec<usize> {
     let width = |(column, word): (usize, &&str)| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         // A longer cell overflows its column; the formatter refuses widths above 65,535.
-        cells.chain([word.len()]).max().unwrap_or(0).min(WIDEST)
+        cells.chain([word.len()]).max().unwrap_or(0).min(limits::COLUMN)
     };
     head.iter().enumerate().map(width).collect()
 }

@@ -7,12 +7,14 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::text::printable;
 
 /// Verbs of other tools, and their equivalents here.
-const VERBS: [(&str, &str); 45] = [
+const VERBS: [(&str, &str); 50] = [
+    ("completions", "completion bash"),
     ("config", "check"),
     ("container", "pods"),
     ("containers", "pods"),
     ("daemon-reexec", "reexec"),
     ("daemon-reload", "reload"),
+    ("debug", "check"),
     ("describe", "explain ID"),
     ("diff", "explain ID"),
     ("doctor", "check"),
@@ -38,6 +40,7 @@ const VERBS: [(&str, &str); 45] = [
     ("record", "replay --record FILE"),
     ("register", "install ENGINE"),
     ("remove", "uninstall ENGINE"),
+    ("report", "check"),
     ("rm", "uninstall ENGINE"),
     ("rules", "policy test"),
     ("run", "adjust --bundle DIR"),
@@ -46,6 +49,8 @@ const VERBS: [(&str, &str); 45] = [
     ("simulate", "adjust --bundle DIR"),
     ("start", "restart"),
     ("stats", "top"),
+    ("support", "check"),
+    ("sysdump", "check"),
     ("unregister", "uninstall ENGINE"),
     ("up", "restart"),
     ("update", "reexec"),

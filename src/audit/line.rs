@@ -11,15 +11,10 @@ use serde_json::Value;
 use super::entry::{AuditEntry, AuditSubject, ExecutedProcess};
 use super::redact;
 
+use crate::limits;
+
 /// Version of the line format.
 const VERSION: u32 = 1;
-
-/// Maximum bytes of a text and of a value; longer ones are cut.
-const TEXT: usize = 1024;
-const VALUE: usize = 4096;
-
-/// Maximum bytes of a line: each byte of a text or value may need six.
-pub(super) const LONGEST: usize = 128 << 10;
 
 /// Placeholder for the value of an environment variable.
 const HIDDEN: &str = "(hidden)";
@@ -80,7 +75,7 @@ pub(super) fn of(entry: &mut AuditEntry) -> String {
         container,
         container_id,
     ] {
-        cut(text, TEXT);
+        cut(text, limits::AUDIT_TEXT);
     }
     if let Some(executed) = &mut entry.executed {
         bound(executed);
@@ -115,26 +110,26 @@ pub(super) fn of(entry: &mut AuditEntry) -> String {
 fn shown(field: &str, mut value: Value) -> Value {
     redact(field, &mut value, HIDDEN);
     let mut text = match &value {
-        Value::String(text) if text.len() > VALUE => text.clone(),
+        Value::String(text) if text.len() > limits::AUDIT_VALUE => text.clone(),
         Value::Array(_) | Value::Object(_) => value.to_string(),
         Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => return value,
     };
-    if text.len() <= VALUE {
+    if text.len() <= limits::AUDIT_VALUE {
         return value;
     }
-    cut(&mut text, VALUE);
+    cut(&mut text, limits::AUDIT_VALUE);
     Value::String(text)
 }
 
 /// Hides the values of arguments such as `KEY=VALUE`, and cuts long ones.
 fn bound(executed: &mut ExecutedProcess) {
-    let mut room = VALUE;
+    let mut room = limits::AUDIT_VALUE;
     let mut is_cut = false;
     executed.args.retain_mut(|word| {
         if let Some((name, _)) = word.split_once('=') {
             *word = format!("{name}={HIDDEN}");
         }
-        cut(word, TEXT);
+        cut(word, limits::AUDIT_TEXT);
         let left = room.checked_sub(word.len());
         room = left.unwrap_or(room);
         is_cut |= left.is_none();
@@ -143,8 +138,8 @@ fn bound(executed: &mut ExecutedProcess) {
     if is_cut {
         executed.args.push(CUT.to_owned());
     }
-    executed.caller.iter_mut().for_each(|name| cut(name, TEXT / 16));
-    executed.user.iter_mut().for_each(|user| cut(user, TEXT));
+    executed.caller.iter_mut().for_each(|name| cut(name, limits::AUDIT_TEXT / 16));
+    executed.user.iter_mut().for_each(|user| cut(user, limits::AUDIT_TEXT));
 }
 
 fn cut(text: &mut String, limit: usize) {
@@ -260,7 +255,7 @@ mod tests {
             };
             entry.values = Some((json!(long), json!([long])));
             let line = written(entry);
-            assert!(line.len() < LONGEST, "{}", line.len());
+            assert!(line.len() < limits::AUDIT_LINE, "{}", line.len());
             let line = read(&line);
             assert!(line["reason"].as_str().unwrap().ends_with(CUT));
             assert!(line["to"].as_str().unwrap().starts_with("[\""), "cut values are text");

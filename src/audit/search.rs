@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use crate::config::parse_duration;
 use crate::error::{Context, Result};
+use crate::limits;
 use crate::text::rfc3339_nanos;
 
 use super::file::rotated;
-use super::line::LONGEST;
 
 /// The filter of an operator's search; `None` admits any line.
 #[derive(Debug, Clone, Default)]
@@ -149,7 +149,7 @@ pub(crate) fn search(
     mut found: impl FnMut(&str, &Value) -> Result<()>,
 ) -> Result<u64> {
     let (mut unreadable, mut bytes) = (0, Vec::new());
-    let limit = u64::try_from(LONGEST).unwrap_or(u64::MAX);
+    let limit = u64::try_from(limits::AUDIT_LINE).unwrap_or(u64::MAX);
     let mut is_cut = false;
     loop {
         bytes.clear();
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_line_without_end_is_one_unreadable_line() {
-        let long = format!("{}\n{{\"action\":\"applied\"}}\n", "x".repeat(3 * LONGEST));
+        let long = format!("{}\n{{\"action\":\"applied\"}}\n", "x".repeat(3 * limits::AUDIT_LINE));
         let mut found = 0;
         let unreadable = search(long.as_bytes(), &AuditFilter::default(), |_, _| {
             found += 1;

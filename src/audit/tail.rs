@@ -9,9 +9,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Context, Result};
+use crate::limits;
 use crate::presence::IfThere;
 
-use super::line::LONGEST;
 use super::search::open_files;
 
 /// Maximum bytes of one read; a line is shorter.
@@ -55,7 +55,7 @@ impl AuditTail {
             file.take(CHUNK).read_to_end(&mut bytes).doing(reading)?;
             let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
             let unfinished = bytes.len() - whole;
-            if whole == 0 && unfinished > LONGEST {
+            if whole == 0 && unfinished > limits::AUDIT_LINE {
                 if let Some(line) = self.cut(bytes) {
                     return Ok(line);
                 }

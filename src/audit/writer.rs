@@ -14,15 +14,12 @@ use tracing::{error, info};
 
 use crate::config::{AuditTarget, Config};
 use crate::error::in_our_words;
+use crate::limits;
 
 use super::entry::{AuditAction, AuditEntry};
 use super::file::RotatedFile;
 use super::journal::{self, Journal};
 use super::line;
-
-/// Maximum lines, and maximum bytes, that wait to be written.
-const QUEUED: usize = 4096;
-const QUEUED_BYTES: usize = 4 << 20;
 
 /// Interval at which the thread tries to report lost lines.
 const RETRY: Duration = Duration::from_secs(5);
@@ -142,8 +139,8 @@ impl AuditLog {
         let bytes = queue.settings.message(&mut entry);
         let length = bytes.len();
         let queued = self.counts.queued_bytes.fetch_add(length, Relaxed);
-        let is_queued =
-            queued <= QUEUED_BYTES && queue.orders.try_send(Order::Write(bytes, share)).is_ok();
+        let is_queued = queued <= limits::AUDIT_QUEUE_BYTES
+            && queue.orders.try_send(Order::Write(bytes, share)).is_ok();
         if !is_queued {
             self.counts.queued_bytes.fetch_sub(length, Relaxed);
             self.counts.note_lost();
@@ -192,7 +189,7 @@ impl Settings {
 }
 
 fn start(settings: Settings, counts: &Arc<AuditCounts>) -> Option<Queue> {
-    let (orders, receiver) = sync_channel(QUEUED);
+    let (orders, receiver) = sync_channel(limits::AUDIT_QUEUE);
     let writer = Writer {
         sink: match settings.target {
             AuditTarget::File => {
@@ -431,7 +428,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_writer_that_hangs_costs_bounded_memory_and_no_wait() {
-        let (orders, receiver) = sync_channel(QUEUED);
+        let (orders, receiver) = sync_channel(limits::AUDIT_QUEUE);
         let settings = Settings {
             target: AuditTarget::File,
             path: "/nowhere".into(),
@@ -441,16 +438,18 @@ mod tests {
         let log = AuditLog::default();
         *log.queue.borrow_mut() = Some(Queue { orders, settings });
         // Nobody takes from the queue.
-        (0..QUEUED + 10).for_each(|_| log.record(entry("x")));
+        (0..limits::AUDIT_QUEUE + 10).for_each(|_| log.record(entry("x")));
         assert_eq!(log.counts().lost(), 10);
         log.flush(Duration::from_millis(10)).await;
         drop(receiver);
-        let (orders, _receiver) = sync_channel(QUEUED);
+        let (orders, _receiver) = sync_channel(limits::AUDIT_QUEUE);
         log.queue.borrow_mut().as_mut().unwrap().orders = orders;
         log.counts.queued_bytes.store(0, Relaxed);
         let long = "\u{1b}".repeat(2000);
-        (0..QUEUED).for_each(|_| log.record(entry(&long).of_field(&long)));
+        (0..limits::AUDIT_QUEUE).for_each(|_| log.record(entry(&long).of_field(&long)));
         assert!(log.counts().lost() > 1000, "{}", log.counts().lost());
-        assert!(log.counts.queued_bytes.load(Relaxed) < QUEUED_BYTES + line::LONGEST);
+        assert!(
+            log.counts.queued_bytes.load(Relaxed) < limits::AUDIT_QUEUE_BYTES + limits::AUDIT_LINE
+        );
     }
 }

@@ -17,6 +17,7 @@ use tracing::warn;
 use crate::clock;
 use crate::config::{Config, OnFailure, PluginSettings};
 use crate::error::{Error, quoted};
+use crate::limits;
 use crate::plugin::{Event, Outcome, Plugin, Policy};
 
 /// Consecutive time-outs after which the daemon no longer waits for a connected plugin, until it
@@ -26,9 +27,6 @@ const HANGING_STRIKES: u32 = 3;
 /// The time that a hanging plugin is not called: one that lost a request may never send another
 /// frame unasked.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
-
-/// Unknown fields of one plugin that are logged, so that random numbers cannot flood the log.
-const REPORTED_UNKNOWN: usize = 1000;
 
 /// Why a request failed, as `replay` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -293,7 +291,7 @@ impl ChainedPlugin {
         let mut reported = self.reported_unknown.borrow_mut();
         let mut new = Vec::new();
         for field in fields {
-            if reported.len() < REPORTED_UNKNOWN && reported.insert(field.clone()) {
+            if reported.len() < limits::UNKNOWN_FIELDS && reported.insert(field.clone()) {
                 warn!(plugin = self.id(), "{}", unknown_field_line(&self.id(), field));
                 new.push(field.clone());
             }

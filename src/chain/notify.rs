@@ -3,6 +3,8 @@
 
 use std::rc::Rc;
 
+use protobuf::Message;
+
 use crate::plugin::{Event, api};
 use crate::rules::RuledPod;
 
@@ -42,6 +44,14 @@ impl Notification {
     /// Sets the engine of its pod.
     pub fn of_engine(self, engine: &str, is_doubtful: bool) -> Self {
         Self { origin: (engine.to_owned(), is_doubtful), ..self }
+    }
+
+    /// The bytes of its request, or a few less.
+    pub fn size(&self) -> u64 {
+        let resources = self.resources.iter().flat_map(|(overhead, asked)| [overhead, asked]);
+        let resources: u64 = resources.flatten().map(Message::compute_size).sum();
+        let container = self.container.as_ref().map_or(0, Message::compute_size);
+        self.pod.compute_size() + container + resources
     }
 
     /// The pod as rules see it.

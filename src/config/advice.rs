@@ -10,23 +10,19 @@ use super::plugins::bare_name;
 use super::rules::{INJECTIONS, RuleMode, RuleSection};
 use super::selectors::excluded;
 use super::settings::{ANY_PLUGIN, Config};
-use crate::glob;
-
-/// The first rules with which each later one is compared, and the entries of their lists: every rule with
-/// every other takes a minute where there are thousands.
-const MOST: usize = 100;
+use crate::{glob, limits};
 
 /// The rules that never decide, one line each.
 pub(super) fn unreached(rules: &[RuleSection]) -> Vec<String> {
     let lines = rules.iter().enumerate().filter_map(|(index, rule)| {
-        let mut before = rules[..index.min(MOST)].iter();
+        let mut before = rules[..index.min(limits::COMPARED_RULES)].iter();
         let before = before.find(|before| covers(before, rule))?;
         Some(format!(
             "the rule \"{}\" never decides: the earlier rule \"{}\" matches all that it matches",
             rule.name, before.name
         ))
     });
-    lines.collect()
+    limits::listed(lines, "rules never decide")
 }
 
 /// The exec rules that refuse what nobody has in mind, one line each: kubelet starts probes and
@@ -44,7 +40,7 @@ pub(super) fn bare_denials(rules: &[ExecRuleSection]) -> Vec<String> {
             rule.name
         )
     });
-    lines.collect()
+    limits::listed(lines, "exec rules refuse probes and lifecycle hooks too")
 }
 
 /// Whether `rule` matches all pods and plugins that `other` matches.
@@ -57,7 +53,7 @@ fn covers(rule: &RuleSection, other: &RuleSection) -> bool {
     lists.iter().all(|(list, other)| covers_list(list, other, covers_pattern))
         && covers_list(&rule.plugins, &other.plugins, covers_plugin)
         && rule.pods.without_labels == other.pods.without_labels
-        && rule.pods.labels.len() <= MOST
+        && rule.pods.labels.len() <= limits::COMPARED_RULES
         && rule.pods.labels.iter().all(|(key, pattern)| {
             let has_all =
                 |(name, value): &(String, String)| name == key && covers_pattern(pattern, value);
@@ -68,7 +64,7 @@ fn covers(rule: &RuleSection, other: &RuleSection) -> bool {
 /// An empty list matches everything. A long one, or one with exclusions, is compared as a whole; those of `other`
 /// only make it narrower.
 fn covers_list(list: &[String], other: &[String], covers: fn(&str, &str) -> bool) -> bool {
-    if list.len() > MOST || list.iter().any(|entry| excluded(entry).is_some()) {
+    if list.len() > limits::COMPARED_RULES || list.iter().any(|entry| excluded(entry).is_some()) {
         return list == other;
     }
     let is_covered = |other: &String| list.iter().any(|pattern| covers(pattern, other));
@@ -114,7 +110,7 @@ impl Config {
         let lines = unseen.map(|(place, name)| {
             format!("{place} names the plugin {name}, which is neither connected nor pre-installed")
         });
-        lines.collect()
+        limits::listed(lines, "names are of plugins that are neither connected nor pre-installed")
     }
 }
 
@@ -187,6 +183,18 @@ mod tests {
             ("[[exec_rule]]\ncommands = [\"/x\"]\nallow = true\n[[exec_rule]]\n", 0),
         ] {
             assert_eq!(bare_denials(&read(text).exec_rules).len(), count, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_warning_about_thousands_of_sections_counts_them() {
+        let many = |section: &str| read(&section.repeat(3000));
+        let denials = bare_denials(&many("[[exec_rule]]\n").exec_rules);
+        let unreached = unreached(&many("[[rule]]\nhide = true\n").rules);
+        let unseen = many("[[rule]]\nplugins = [\"a\"]\nhide = true\n").unseen_plugins(&[]);
+        for (lines, more) in [(denials, 2980), (unreached, 2979), (unseen, 2980)] {
+            assert_eq!(lines.len(), limits::LISTED + 1);
+            assert!(lines[limits::LISTED].starts_with(&format!("{more} more ")), "{lines:?}");
         }
     }
 

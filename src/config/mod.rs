@@ -57,6 +57,7 @@ pub(crate) use settings::{
 pub(crate) use snapshot::text as snapshot_text;
 
 use crate::error::{Error, Result};
+use crate::limits;
 use crate::presence;
 
 use snapshot::Snapshot;
@@ -148,7 +149,9 @@ impl Loaded {
     /// The errors that no reload is refused for, and the advice, one line each.
     pub fn warnings(&self) -> Vec<String> {
         let problems = self.problems.iter().map(|problem| problem.text.clone());
-        problems.chain(self.advice()).collect()
+        let mut warnings = limits::listed(problems, "errors in the configuration");
+        warnings.extend(self.advice());
+        warnings
     }
 
     /// Warnings about valid settings that probably are mistakes, one line each.
@@ -157,10 +160,10 @@ impl Loaded {
             .unread
             .iter()
             .map(|path| format!("{} is not read: its name does not end in .toml", path.display()));
-        unread
-            .chain(advice::unreached(&self.config.rules))
-            .chain(advice::bare_denials(&self.config.exec_rules))
-            .collect()
+        let mut advice = limits::listed(unread, "files are not read for their names");
+        advice.extend(advice::unreached(&self.config.rules));
+        advice.extend(advice::bare_denials(&self.config.exec_rules));
+        advice
     }
 
     /// `FILE:LINE:COLUMN` of the key with this path, where the files set it last.
@@ -312,7 +315,7 @@ fn beside_the_executable() -> Option<PathBuf> {
 }
 
 fn read_text(path: &Path) -> std::io::Result<String> {
-    crate::files::read_text(path, crate::limits::SETTINGS_FILE)
+    crate::files::read_text(path, limits::SETTINGS_FILE)
 }
 
 /// What the folder of further files has, in name order, hidden files left out.
@@ -540,7 +543,7 @@ mod tests {
         nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let error = load_below(temp.path()).config.protection_error.unwrap_or_default();
         assert!(error.ends_with("10-a.toml: it is not a regular file"), "{error}");
-        crate::files::replace(&file, &vec![b' '; crate::limits::SETTINGS_FILE + 1]).unwrap();
+        crate::files::replace(&file, &vec![b' '; limits::SETTINGS_FILE + 1]).unwrap();
         let error = load_below(temp.path()).config.protection_error.unwrap_or_default();
         assert!(error.ends_with("10-a.toml: it has more than 4194304 bytes"), "{error}");
         std::fs::remove_file(&file).unwrap();

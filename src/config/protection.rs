@@ -8,12 +8,10 @@
 
 use std::path::PathBuf;
 
+use crate::limits;
 use crate::presence::{self, IfThere};
 
 use super::settings::{Config, OnFailure};
-
-/// Plugins of the list that are read at most.
-const LISTED_PLUGINS_LIMIT: usize = 1000;
 
 /// A setting or plugin that protects containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,15 +67,14 @@ impl Config {
     pub fn protections_without_daemon(&self) -> Vec<Protection> {
         let mut found = self.protections();
         let path = self.protecting_plugins();
-        let list =
-            presence::insist(|| crate::files::read_own(&path, crate::limits::OWN_FILE).if_there());
+        let list = presence::insist(|| crate::files::read_own(&path, limits::OWN_FILE).if_there());
         if list.is_err() {
             let what = "the list of plugins that protect containers cannot be read";
             found.push(Protection::other(what));
         }
         let list = list.or_absent().flatten().unwrap_or_default();
         let list = String::from_utf8_lossy(&list);
-        let lines = list.lines().filter(|line| !line.is_empty()).take(LISTED_PLUGINS_LIMIT);
+        let lines = list.lines().filter(|line| !line.is_empty()).take(limits::LISTED_PLUGINS);
         found.extend(lines.map(|line| Protection::other(format!("plugin {line}"))));
         found
     }

@@ -9,12 +9,10 @@ use toml_edit::{TableLike, Value};
 use super::spelling::nearest;
 use crate::engine::EngineKind;
 use crate::glob;
+use crate::limits::SECTION_NAME;
 
 /// A description of a wrong value.
 pub(super) type Mistake = Cow<'static, str>;
-
-/// The longest name of a rule, an injection or a promise, in characters.
-const LONGEST_NAME: usize = 100;
 
 /// Begins an entry that excludes.
 const EXCLUDES: char = '!';
@@ -94,8 +92,8 @@ pub(super) fn read_texts(value: &Value) -> Result<Vec<&str>, Mistake> {
 pub(super) fn read_name(value: &Value) -> Result<String, Mistake> {
     let name = read_text(value)?;
     let is_fine = !name.trim().is_empty() && !name.contains(char::is_control);
-    if !is_fine || name.chars().count() > LONGEST_NAME {
-        return Err(format!("expected a name of 1 to {LONGEST_NAME} visible characters").into());
+    if !is_fine || name.chars().count() > SECTION_NAME {
+        return Err(format!("expected a name of 1 to {SECTION_NAME} visible characters").into());
     }
     Ok(name.to_owned())
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The known name that is nearest to a mistyped one. Pure.
 
-/// The letters of a word that are compared; each key has fewer.
-const LONGEST: usize = 200;
+use crate::limits;
 
 /// The one of `names` with the smallest edit distance, letters in another case counting least.
 pub(super) fn nearest<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> &'n str {
@@ -15,7 +14,8 @@ pub(super) fn nearest_within<'n>(
     wrong: &str,
     names: impl Iterator<Item = &'n str>,
 ) -> Option<&'n str> {
-    let wrong = wrong.char_indices().nth(LONGEST).map_or(wrong, |(end, _)| &wrong[..end]);
+    let wrong =
+        wrong.char_indices().nth(limits::SPELLED_WORD).map_or(wrong, |(end, _)| &wrong[..end]);
     let (lower, mut best) = (wrong.to_lowercase(), None);
     for name in names {
         let meant = meant(wrong, name);

@@ -11,6 +11,8 @@ use Writer as W;
 
 use super::{EngineKind, Facts};
 
+use crate::limits;
+
 /// A field of a container's identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
@@ -319,9 +321,6 @@ fn of_plain(field: Field) -> Ranks {
     }
 }
 
-/// Maximum characters of a shown value.
-const LONGEST: usize = 80;
-
 /// The claims of all sources, until they are settled.
 #[derive(Debug)]
 pub(super) struct Claims {
@@ -374,7 +373,7 @@ pub(super) fn contradiction(
 
 /// Shortens a tenant's value for a line.
 pub(super) fn shown(value: &str) -> String {
-    match value.char_indices().nth(LONGEST) {
+    match value.char_indices().nth(limits::CLAIM) {
         Some((end, _)) => format!("{}…", &value[..end]),
         None => value.to_owned(),
     }

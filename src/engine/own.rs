@@ -9,6 +9,8 @@ use super::identity::{Writer, shown};
 use super::image::ImageWords;
 use super::{Document, Facts, cri, is_id, pod_cgroup};
 
+use crate::limits;
+
 const PREFIX: &str = "nri-runc.dev/";
 /// Pod ID; several containers may name the same.
 const POD_ID: &str = "nri-runc.dev/pod-id";
@@ -22,8 +24,6 @@ const POD_UID: &str = "nri-runc.dev/pod-uid";
 const CONTAINER_NAME: &str = "nri-runc.dev/container-name";
 /// Prefix of pod labels: `nri-runc.dev/label/app` is the label `app`.
 const LABEL_PREFIX: &str = "nri-runc.dev/label/";
-/// Maximum bytes of a pod's ID.
-const LONGEST_ID: usize = 253;
 /// Prefix of pod annotations.
 const ANNOTATION_PREFIX: &str = "nri-runc.dev/annotation/";
 
@@ -119,7 +119,7 @@ pub(super) fn apply(facts: &mut Facts, document: &Document<'_>, said: &BTreeMap<
         return;
     }
     match said.get(POD_ID) {
-        Some(id) if is_id(id) && id.len() <= LONGEST_ID => {
+        Some(id) if is_id(id) && id.len() <= limits::POD_ID => {
             facts.names_pod = *id != facts.pod.id;
             facts.pod.id.clone_from(id);
         }

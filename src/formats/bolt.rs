@@ -5,12 +5,7 @@
 //! does not fit counts as absent. It never writes.
 
 use crate::fnv::fnv64;
-
-/// Pages and keys that one look visits at most: a forged page may have ten thousands of either.
-const STEPS: usize = 500_000;
-
-/// The depth that no tree of pages exceeds.
-const DEPTH: usize = 20;
+use crate::limits;
 
 const MAGIC: u64 = 0xED0C_DAED;
 const VERSION: u64 = 2;
@@ -59,8 +54,8 @@ impl<'b> BoltDatabase<'b> {
     /// The value behind `path`: names of buckets, and a key.
     pub(crate) fn get(&self, path: &[&str]) -> Option<&'b [u8]> {
         let (key, buckets) = path.split_last()?;
-        let mut left = STEPS;
-        match self.find(self.bucket(buckets, &mut left)?, key, DEPTH, &mut left)? {
+        let mut left = limits::DATABASE_STEPS;
+        match self.find(self.bucket(buckets, &mut left)?, key, limits::DATABASE_DEPTH, &mut left)? {
             Value::Plain(bytes) => Some(bytes),
             Value::Pages(_) | Value::Inline(_) => None,
         }
@@ -68,10 +63,10 @@ impl<'b> BoltDatabase<'b> {
 
     /// The keys of the bucket behind `path`.
     pub(crate) fn keys(&self, path: &[&str]) -> Vec<&'b [u8]> {
-        let mut left = STEPS;
+        let mut left = limits::DATABASE_STEPS;
         let mut all = Vec::new();
         if let Some(place) = self.bucket(path, &mut left) {
-            self.each(place, DEPTH, &mut left, &mut |key, _| {
+            self.each(place, limits::DATABASE_DEPTH, &mut left, &mut |key, _| {
                 all.push(key);
                 None::<()>
             });
@@ -82,7 +77,7 @@ impl<'b> BoltDatabase<'b> {
     fn bucket(&self, path: &[&str], left: &mut usize) -> Option<Pages<'b>> {
         let mut place = Pages::Page(self.root);
         for name in path {
-            place = match self.find(place, name, DEPTH, left)? {
+            place = match self.find(place, name, limits::DATABASE_DEPTH, left)? {
                 Value::Pages(page) => Pages::Page(page),
                 Value::Inline(bytes) => Pages::Inline(bytes),
                 Value::Plain(_) => return None,
@@ -208,7 +203,7 @@ mod tests {
         bytes.extend(page(u16::try_from(LEAF).unwrap(), [0; ELEMENT]));
         let forged = BoltDatabase { bytes: &bytes, page_size, root: 0 };
         assert_eq!(forged.get(&["nowhere"]), None);
-        assert!(forged.keys(&[]).len() < STEPS);
+        assert!(forged.keys(&[]).len() < limits::DATABASE_STEPS);
     }
 
     #[test]

@@ -4,12 +4,7 @@
 //! no index, no write-ahead log and no encoding but UTF-8. The bytes may be torn or forged, so
 //! everything is bounded, and a row that does not fit counts as absent.
 
-/// Steps of one search: visited pages and rows, and each half KiB of a row that it copies. A forged
-/// page may have ten thousands of rows, each as large as the file.
-const STEPS: usize = 500_000;
-
-/// The depth that no tree of pages exceeds.
-const DEPTH: usize = 20;
+use crate::limits;
 
 /// A database.
 #[derive(Debug, Clone, Copy)]
@@ -65,8 +60,8 @@ impl<'b> SqliteDatabase<'b> {
     }
 
     fn search<T>(&self, root: usize, found: &mut dyn FnMut(&Row) -> Option<T>) -> Option<T> {
-        let mut left = STEPS;
-        self.search_below(root, DEPTH, &mut left, found)
+        let mut left = limits::DATABASE_STEPS;
+        self.search_below(root, limits::DATABASE_DEPTH, &mut left, found)
     }
 
     fn search_below<T>(

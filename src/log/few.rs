@@ -17,6 +17,8 @@ use tracing::{Event, Level, Subscriber, warn};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
+use crate::limits;
+
 /// The time in which lines are counted.
 pub(crate) const WINDOW: Duration = Duration::from_secs(60);
 
@@ -86,16 +88,6 @@ impl<K: Ord> LineLimit<K> {
     }
 }
 
-/// The lines of one place in a minute: more than the containers of a node that all start at once.
-const OF_A_PLACE: usize = 300;
-
-/// Those of them that are about one plugin.
-const OF_A_PLUGIN: usize = 60;
-
-/// Kinds that are counted at once. Beyond, plugins share the lines of a place: whoever connects chooses a
-/// name each time.
-const KINDS: usize = 1000;
-
 /// The file whose lines have a bound of their own: the output of plugins.
 const BOUNDED: &str = "src/plugin/process.rs";
 
@@ -129,7 +121,7 @@ impl<S: Subscriber> Layer<S> for FewOfEachPlace {
         let mut has_room = |plugin: &str, most| {
             let kind = (file, line, plugin.to_owned());
             let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
-            if !plugin.is_empty() && places.limit.kinds() >= KINDS {
+            if !plugin.is_empty() && places.limit.kinds() >= limits::LOG_KINDS {
                 return true;
             }
             let room = places.limit.room(kind.clone(), most, Instant::now());
@@ -139,7 +131,8 @@ impl<S: Subscriber> Layer<S> for FewOfEachPlace {
             }
             room == Room::Line
         };
-        (said.plugin.is_empty() || has_room(&said.plugin, OF_A_PLUGIN)) && has_room("", OF_A_PLACE)
+        (said.plugin.is_empty() || has_room(&said.plugin, limits::LOG_LINES_OF_PLUGIN))
+            && has_room("", limits::LOG_LINES)
     }
 }
 
@@ -239,10 +232,10 @@ mod tests {
         tracing::subscriber::with_default(subscriber, || {
             let flood = |plugin: &str| (0..500).for_each(|number| warn!(plugin, "line {number}"));
             flood("10-a");
-            assert_eq!(lines().len(), OF_A_PLUGIN);
+            assert_eq!(lines().len(), limits::LOG_LINES_OF_PLUGIN);
             // Names are cheap: all together have a bound too.
             (0..100).for_each(|name| flood(&name.to_string()));
-            assert_eq!(lines().len(), OF_A_PLACE - OF_A_PLUGIN);
+            assert_eq!(lines().len(), limits::LOG_LINES - limits::LOG_LINES_OF_PLUGIN);
             (0..500).for_each(|number| tracing::debug!("detail {number}"));
             assert_eq!(lines().len(), 500, "an operator asked for these");
             warn!("another place");

@@ -34,9 +34,6 @@ use output::{LogTarget, Output};
 pub(crate) use few::{LineLimit, Room, WINDOW, count_held_back};
 pub(crate) use output::lost;
 
-/// A longer line is cut for the journal and syslog, in characters: a datagram has a limit.
-const LINE: usize = 16 << 10;
-
 /// How often waiting lines are offered again.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -198,7 +195,7 @@ fn severity(level: Level) -> u8 {
 fn in_form_of(target: &LogTarget, level: Level, line: Vec<u8>) -> Vec<u8> {
     let LogTarget::Socket { is_journal, .. } = target else { return line };
     let text = String::from_utf8_lossy(&line);
-    let text: String = text.trim_end().chars().take(LINE).collect();
+    let text: String = text.trim_end().chars().take(limits::LOG_LINE).collect();
     let severity = severity(level);
     let datagram = if *is_journal {
         format!("SYSLOG_IDENTIFIER=nri-runc\nPRIORITY={severity}\nMESSAGE={text}\n")
@@ -242,7 +239,7 @@ impl JournalEntry {
 
     fn add(&mut self, name: &str, value: &str) {
         if name == "message" {
-            self.message = printable(&value.chars().take(LINE).collect::<String>());
+            self.message = printable(&value.chars().take(limits::LOG_LINE).collect::<String>());
         } else {
             let name = format!("NRI_{}", name.to_ascii_uppercase());
             journal::push_field(&mut self.fields, &name, value);

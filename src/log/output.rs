@@ -16,14 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use nix::libc::{O_NOCTTY, O_NOFOLLOW, O_NONBLOCK};
 
 use crate::error::in_our_words;
+use crate::limits;
 use crate::presence::IfThere;
-
-/// A log file is set aside at this size; at most two are kept.
-pub(super) const FILE_LIMIT: u64 = 4 << 20;
-
-/// Lines that wait for a reader at most, and bytes of them.
-const QUEUED: usize = 1024;
-const QUEUED_BYTES: usize = 1 << 20;
 
 /// Lines that were lost since this process started.
 static LOST: AtomicU64 = AtomicU64::new(0);
@@ -131,14 +125,14 @@ fn send(path: &Path, socket: &mut Option<UnixDatagram>, line: &[u8]) -> io::Resu
 
 fn append(path: &Path, written: &mut Option<u64>, line: &[u8]) -> io::Result<()> {
     let size = written.unwrap_or_else(|| path.metadata().map_or(0, |meta| meta.len()));
-    if size > FILE_LIMIT {
+    if size > limits::LOG_FILE {
         std::fs::rename(path, path.with_extension("log.old"))?;
     }
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(0o600).custom_flags(O_NOFOLLOW | O_NONBLOCK);
     options.open(path)?.write_all(line)?;
     let length = u64::try_from(line.len()).unwrap_or(0);
-    *written = Some(if size > FILE_LIMIT { length } else { size + length });
+    *written = Some(if size > limits::LOG_FILE { length } else { size + length });
     Ok(())
 }
 
@@ -167,7 +161,8 @@ impl Output {
 
     /// Writes a line, or queues it behind others; true if some wait then.
     pub(super) fn put(&mut self, line: Vec<u8>) -> bool {
-        let fits = self.queue.len() < QUEUED && self.queued_bytes + line.len() <= QUEUED_BYTES;
+        let fits = self.queue.len() < limits::LOG_QUEUE
+            && self.queued_bytes + line.len() <= limits::LOG_QUEUE_BYTES;
         if fits {
             self.queued_bytes += line.len();
             self.queue.push_back(line);
@@ -230,7 +225,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("daemon.log");
         crate::files::replace(&path, b"old\n").unwrap();
-        assert!(!file(&path, FILE_LIMIT + 1).put(b"new\n".to_vec()));
+        assert!(!file(&path, limits::LOG_FILE + 1).put(b"new\n".to_vec()));
         assert_eq!(std::fs::read(&path).unwrap(), b"new\n");
         assert_eq!(std::fs::read(temp.path().join("daemon.log.old")).unwrap(), b"old\n");
     }
@@ -253,12 +248,12 @@ mod tests {
         journal.set_nonblocking(true).unwrap();
         let target = LogTarget::socket(&path.display().to_string(), true).unwrap();
         let (mut output, before) = (Output::new(target), lost());
-        let most = 2 * QUEUED;
+        let most = 2 * limits::LOG_QUEUE;
         for number in 0..most {
             output.put(number.to_string().into_bytes());
         }
         let lines = output.queue.len();
-        assert_eq!(lines, QUEUED, "the queue is bounded");
+        assert_eq!(lines, limits::LOG_QUEUE, "the queue is bounded");
         let mut received = Vec::new();
         let mut datagram = [0; 16];
         loop {
@@ -271,7 +266,7 @@ mod tests {
                 break;
             }
         }
-        assert!(received.is_sorted() && received.len() > QUEUED, "{received:?}");
+        assert!(received.is_sorted() && received.len() > limits::LOG_QUEUE, "{received:?}");
         let missing = u64::try_from(most - received.len()).unwrap();
         assert!(lost() - before >= missing && missing > 0, "{missing}");
     }

@@ -9,6 +9,7 @@
 #[cfg(test)]
 mod mixin_tests;
 mod plugins;
+mod rows;
 
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, text};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -229,6 +230,8 @@ fn set_each(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use crate::plugin::CallSample;
 
@@ -275,8 +278,35 @@ mod tests {
         let lines = lines(&metrics);
         let rows =
             lines.iter().filter(|l| l.starts_with("containerd_nri_plugin_invocations_total"));
-        assert!(rows.count() <= plugins::MOST_NAMES + 1);
+        assert!(rows.count() <= crate::limits::METRIC_NAMES + 1);
         assert!(lines.iter().any(|line| line.contains("plugin=\"other\"")));
+    }
+
+    #[test]
+    fn plugins_that_left_an_hour_ago_have_no_rows_and_leave_room() {
+        let metrics = Metrics::default();
+        let plugins = metrics.plugins();
+        let page = || metrics.text(&Holdings::default());
+        called(&metrics, "10-stays", None);
+        for hour in 0..10 {
+            for number in 0..1000 {
+                let id = format!("10-made-up-{hour}-{number}");
+                called(&metrics, &id, None);
+                plugins.count_connection(&id, "disconnected");
+            }
+            let full = page();
+            let rows = full.lines().filter(|line| line.contains("result=\"disconnected\""));
+            assert_eq!(rows.count(), crate::limits::METRIC_NAMES, "one of them is for all others");
+            // A plugin that restarts goes on with its counters.
+            plugins.forget_gone(|id| id == "10-stays", Instant::now());
+            assert_eq!(page(), full);
+            plugins.forget_gone(|id| id == "10-stays", Instant::now() + plugins::GONE_FOR);
+            let left = page();
+            assert!(!left.contains("made-up"), "{left}");
+            for kept in ["plugin=\"10-stays\",operation", "plugin=\"other\",operation"] {
+                assert!(left.contains(kept), "{left}");
+            }
+        }
     }
 
     #[test]

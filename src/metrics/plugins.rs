@@ -3,41 +3,45 @@
 //! further ones share a row.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
+use crate::limits;
 use crate::plugin::{CallMeter, CallSample};
 
+use super::rows::Rows;
 use super::{Labels, Seconds, counted_verb};
-
-/// Maximum plugin names with a row each.
-pub(super) const MOST_NAMES: usize = 128;
 
 /// The label of all further names.
 const OTHER: &str = "other";
 
+/// How long after its last count a plugin that is not connected keeps its rows. Prometheus has seen its
+/// counters by then; if it returns, they begin anew, as after a restart.
+pub(super) const GONE_FOR: Duration = Duration::from_secs(60 * 60);
+
 /// Metrics of requests to plugins, and of requests by plugins.
 #[derive(Debug, Default)]
 pub(crate) struct PluginMetrics {
-    invocations: Family<Labels<4>, Counter>,
-    latency: Family<Labels<2>, Seconds>,
-    wishes: Family<Labels<3>, Counter>,
-    waits: Family<Labels<1>, Seconds>,
-    skips: Family<Labels<3>, Counter>,
-    refusals: Family<Labels<2>, Counter>,
-    updates: Family<Labels<2>, Counter>,
-    evictions: Family<Labels<2>, Counter>,
-    connections: Family<Labels<2>, Counter>,
+    invocations: Rows<4, Counter>,
+    latency: Rows<2, Seconds>,
+    wishes: Rows<3, Counter>,
+    waits: Rows<1, Seconds>,
+    skips: Rows<3, Counter>,
+    refusals: Rows<2, Counter>,
+    updates: Rows<2, Counter>,
+    evictions: Rows<2, Counter>,
+    connections: Rows<2, Counter>,
     /// Unbounded, as the operator writes the few names of rules.
-    rules: Family<Labels<2>, Counter>,
+    rules: Rows<2, Counter>,
     /// Likewise for injections.
-    injections: Family<Labels<2>, Counter>,
-    takeovers: Family<Labels<2>, Counter>,
-    names: Mutex<HashSet<String>>,
+    injections: Rows<2, Counter>,
+    takeovers: Rows<2, Counter>,
+    /// The plugins with rows, each with the time of its last count.
+    names: Mutex<HashMap<String, Instant>>,
 }
 
 impl PluginMetrics {
@@ -68,28 +72,56 @@ impl PluginMetrics {
         registry.register("nri_runc_plugin_takeovers", help, self.takeovers.clone());
     }
 
+    fn names(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Returns the name under which a plugin is counted; a new one gets a row if there is room.
     fn named(&self, plugin: &str) -> Cow<'static, str> {
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        if !names.contains(plugin) {
-            if names.len() >= MOST_NAMES {
-                return OTHER.into();
-            }
-            names.insert(plugin.to_owned());
+        let mut names = self.names();
+        if let Some(last) = names.get_mut(plugin) {
+            *last = Instant::now();
+        } else if names.len() >= limits::METRIC_NAMES {
+            return OTHER.into();
+        } else {
+            names.insert(plugin.to_owned(), Instant::now());
         }
         plugin.to_owned().into()
     }
 
     /// Returns that name for a plugin that may still be refused: it gets no new row.
     fn known(&self, plugin: &str) -> Cow<'static, str> {
-        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        if names.contains(plugin) { plugin.to_owned().into() } else { OTHER.into() }
+        if self.names().contains_key(plugin) { plugin.to_owned().into() } else { OTHER.into() }
     }
 
     /// Gives a plugin that the operator named or installed a row, even beyond the limit.
     pub(crate) fn reserve(&self, plugin: &str) {
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        names.insert(plugin.to_owned());
+        self.names().insert(plugin.to_owned(), Instant::now());
+    }
+
+    /// Drops the rows of plugins that are gone for [`GONE_FOR`], so that others have room.
+    pub(crate) fn forget_gone(&self, is_connected: impl Fn(&str) -> bool, now: Instant) {
+        let mut names = self.names();
+        let before = names.len();
+        names.retain(|name, last| {
+            // The empty name is of refusals without a plugin.
+            let is_recent = now.saturating_duration_since(*last) < GONE_FOR;
+            is_recent || name.is_empty() || is_connected(name)
+        });
+        if names.len() == before {
+            return;
+        }
+        let keeps = |name: &str| name == OTHER || names.contains_key(name);
+        self.invocations.retain(keeps);
+        self.latency.retain(keeps);
+        self.wishes.retain(keeps);
+        self.waits.retain(keeps);
+        self.skips.retain(keeps);
+        self.refusals.retain(keeps);
+        self.updates.retain(keeps);
+        self.evictions.retain(keeps);
+        self.connections.retain(keeps);
+        self.takeovers.retain(keeps);
     }
 
     fn result(&self, plugin: &str, result: &'static str) -> Labels<2> {

@@ -19,21 +19,10 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::clock;
+use crate::limits;
 use crate::text::printable;
 
-/// A longer line is cut.
-const LINE: usize = 1000;
-
-/// Lines of a plugin that are logged in a period; the others are counted.
-const LINES: u32 = 200;
 const PERIOD: Duration = Duration::from_secs(10);
-
-/// Last lines that are kept for error messages.
-const LAST_WORDS: usize = 5;
-
-/// Last lines, and bytes of them, that are kept to be shown.
-const TAIL_LINES: usize = 500;
-const TAIL_BYTES: usize = 128 << 10;
 
 /// Output and exit of one launched process.
 #[derive(Debug)]
@@ -65,7 +54,7 @@ impl ProcessLog {
     /// The last lines that it printed.
     pub(crate) fn last_words(&self) -> Vec<String> {
         let tail = self.tail();
-        let first = tail.len().saturating_sub(LAST_WORDS);
+        let first = tail.len().saturating_sub(limits::PLUGIN_LAST_LINES);
         tail.into_iter().skip(first).map(|(_, line)| line).collect()
     }
 
@@ -205,7 +194,8 @@ impl OutputTail {
     fn push(&mut self, at: i64, line: &str) {
         self.bytes += line.len();
         self.lines.push_back((at, line.to_owned()));
-        while self.lines.len() > TAIL_LINES || self.bytes > TAIL_BYTES {
+        while self.lines.len() > limits::PLUGIN_TAIL_LINES || self.bytes > limits::PLUGIN_TAIL_BYTES
+        {
             let Some((_, oldest)) = self.lines.pop_front() else { return };
             self.bytes -= oldest.len();
         }
@@ -225,7 +215,7 @@ impl Lines {
         for byte in bytes {
             if *byte == b'\n' {
                 lines.extend(self.rest());
-            } else if self.line.len() < LINE {
+            } else if self.line.len() < limits::PLUGIN_LINE {
                 self.line.push(*byte);
             } else {
                 self.is_cut = true;
@@ -265,7 +255,7 @@ impl Budget {
             left_out = std::mem::take(&mut self.left_out);
             (self.begun, self.used) = (now, 0);
         }
-        let may_log = self.used < LINES;
+        let may_log = self.used < limits::PLUGIN_LINES;
         if may_log {
             self.used += 1;
         } else {
@@ -284,9 +274,9 @@ mod tests {
         let mut lines = Lines::default();
         assert_eq!(lines.split(b"one\ntw"), ["one"]);
         assert_eq!(lines.split(b"o\n\n\r\n"), ["two"]);
-        let long = [vec![b'x'; 3 * LINE], b"\nnext".to_vec()].concat();
+        let long = [vec![b'x'; 3 * limits::PLUGIN_LINE], b"\nnext".to_vec()].concat();
         let cut = lines.split(&long);
-        assert_eq!((cut.len(), cut[0].len()), (1, LINE + " […]".len()));
+        assert_eq!((cut.len(), cut[0].len()), (1, limits::PLUGIN_LINE + " […]".len()));
         assert_eq!(lines.rest().as_deref(), Some("next"));
         assert_eq!(lines.rest(), None);
     }
@@ -305,12 +295,12 @@ mod tests {
         (0..1000).for_each(|number| tail.push(number, &number.to_string()));
         assert_eq!(
             (tail.lines.len(), tail.lines[0].clone()),
-            (TAIL_LINES, (500, "500".to_owned()))
+            (limits::PLUGIN_TAIL_LINES, (500, "500".to_owned()))
         );
-        (0..1000).for_each(|number| tail.push(number, &"\u{1b}".repeat(LINE)));
+        (0..1000).for_each(|number| tail.push(number, &"\u{1b}".repeat(limits::PLUGIN_LINE)));
         let bytes: usize = tail.lines.iter().map(|(_, line)| line.len()).sum();
         assert_eq!(tail.bytes, bytes);
-        assert!(bytes <= TAIL_BYTES && tail.lines.len() > 100, "{bytes}");
+        assert!(bytes <= limits::PLUGIN_TAIL_BYTES && tail.lines.len() > 100, "{bytes}");
     }
 
     #[test]
@@ -318,8 +308,8 @@ mod tests {
         let mut budget = Budget::new();
         let now = Instant::now();
         let logged = (0..1000).filter(|_| budget.take(now).0).count();
-        assert_eq!(logged, usize::try_from(LINES).unwrap());
-        assert_eq!(budget.take(now + PERIOD), (true, 1000 - u64::from(LINES)));
+        assert_eq!(logged, usize::try_from(limits::PLUGIN_LINES).unwrap());
+        assert_eq!(budget.take(now + PERIOD), (true, 1000 - u64::from(limits::PLUGIN_LINES)));
         assert_eq!(budget.take(now + PERIOD), (true, 0));
     }
 

@@ -54,15 +54,14 @@ impl Plugin {
         let timeout = self.timeout();
         let trace = trace::current().map_or_else(Vec::new, TraceContext::into_metadata);
         let answer = self.caller.call(request, timeout, &trace);
-        let answered = tokio::select! {
-            answered = tokio::time::timeout(timeout, answer) => answered,
-            reason = self.trunk.closed() => return (Outcome::Gone(reason), Some(NO_STATUS)),
-        };
+        // It ends with the connection, but not before an answer that has arrived is read: a refusal refuses
+        // even if the plugin exits right after it.
+        let answered = tokio::time::timeout(timeout, answer).await;
         let error = match &answered {
             Ok(Ok(_)) => None,
             Ok(Err(Unanswered::Status(status))) => Some(meter::status_name(status.code())),
             Ok(Err(Unanswered::TooLarge(_))) => Some("resource_exhausted"),
-            Ok(Err(Unanswered::Unreadable(_))) => Some(NO_STATUS),
+            Ok(Err(Unanswered::Unreadable(_) | Unanswered::Closed)) => Some(NO_STATUS),
             Err(_) => Some("deadline_exceeded"),
         };
         let outcome = match answered {
@@ -71,21 +70,20 @@ impl Plugin {
             Ok(Err(Unanswered::TooLarge(size))) => {
                 Outcome::Refused(format!("the request has {size} bytes, too many for the protocol"))
             }
+            Ok(Err(Unanswered::Closed)) => {
+                Outcome::Gone(self.trunk.closed_because().unwrap_or_default())
+            }
+            // An answer that cannot be read fails the request, and the plugin stays.
+            Ok(Err(Unanswered::Unreadable(why))) => {
+                Outcome::Refused(format!("its answer cannot be read: {why}"))
+            }
             // The plugin knows the deadline too, and may notice first that it is over.
             Ok(Err(Unanswered::Status(status)))
-                if status.code() != Code::DEADLINE_EXCEEDED || begun.elapsed() < timeout =>
+                if status.code() == Code::DEADLINE_EXCEEDED && begun.elapsed() >= timeout =>
             {
-                from_status(&status)
+                Outcome::TimedOut
             }
-            Ok(Err(_)) if begun.elapsed() >= timeout => Outcome::TimedOut,
-            Ok(Err(error)) => match (self.trunk.closed_because(), error) {
-                (Some(reason), _) => Outcome::Gone(reason),
-                // An answer that cannot be read fails the request, and the plugin stays.
-                (None, Unanswered::Unreadable(why)) => {
-                    Outcome::Refused(format!("its answer cannot be read: {why}"))
-                }
-                (None, Unanswered::Status(_) | Unanswered::TooLarge(_)) => Outcome::TimedOut,
-            },
+            Ok(Err(Unanswered::Status(status))) => from_status(&status),
         };
         (outcome, error)
     }

@@ -17,6 +17,7 @@ use crate::cgroup::{self, Around, CgroupFiles, Layout, Unfit};
 use crate::error::in_our_words;
 use crate::files;
 use crate::host::Host;
+use crate::limits;
 use crate::plugin::api;
 use crate::presence::{self, IfThere};
 use crate::spec::overlay::overlay_of;
@@ -25,9 +26,6 @@ use crate::spec::patch::{PatchError, Resolved};
 
 /// The first kernel without a limit of kernel memory; later ones ignore it.
 const NO_KERNEL_LIMIT: (u32, u32) = (5, 16);
-
-/// Present cgroups that are looked at.
-const SEEN: usize = 8;
 
 /// Refuses settings that a new cgroup of this host lacks. `root` is the mount point of cgroups, and
 /// `document` the container's, which names its cgroup.
@@ -187,7 +185,7 @@ impl CgroupFiles for NewCgroup {
         if self.layout == Layout::V2 && !has_word(&dir.join("cgroup.subtree_control"), of)? {
             return Ok(true);
         }
-        let (mut has_children, mut left) = (false, SEEN);
+        let (mut has_children, mut left) = (false, limits::PRESENT_CGROUPS);
         for entry in presence::entries(&dir)? {
             // Several: a threaded one lacks some of them.
             if left > 0 && presence::is_dir(&entry.path())? {

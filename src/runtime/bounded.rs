@@ -15,9 +15,7 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
 use crate::error::{Context, Error, Result};
-
-/// Bytes of output, more than any such program prints.
-const ANSWER_LIMIT: u64 = 1 << 20;
+use crate::limits;
 
 /// The output of a program, and how it ended.
 #[derive(Debug)]
@@ -71,7 +69,7 @@ fn read(pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        let _what_came = pipe.take(ANSWER_LIMIT).read_to_end(&mut bytes);
+        let _what_came = pipe.take(limits::RUNTIME_ANSWER).read_to_end(&mut bytes);
         let _nobody_waits = sender.send(bytes);
     });
     receiver

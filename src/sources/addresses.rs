@@ -24,6 +24,7 @@ use tokio::sync::oneshot;
 use crate::files;
 use crate::formats::netlink::{FoundAddress, address_request, read_addresses};
 use crate::host::Host;
+use crate::limits;
 use crate::presence::IfThere;
 use crate::procfs;
 
@@ -32,17 +33,6 @@ const ADDRESSES_WAIT: Duration = Duration::from_millis(250);
 
 /// The time that the kernel has for one answer.
 const ANSWER_WAIT: TimeVal = TimeVal::new(0, 200_000);
-
-/// Threads that may be in other namespaces at once; beyond that the addresses stay unknown.
-const MOST_AT_ONCE: usize = 8;
-
-/// Answers that are read at most, of up to `ANSWER` bytes: a container may give itself millions of
-/// addresses.
-const MOST_ANSWERS: usize = 8;
-const ANSWER: usize = 32 << 10;
-
-/// Addresses that plugins see at most.
-const MOST_ADDRESSES: usize = 16;
 
 /// The threads that are in other namespaces.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
@@ -71,7 +61,7 @@ struct Place;
 impl Place {
     fn take() -> Option<Self> {
         let place = Self;
-        (UNDER_WAY.fetch_add(1, Ordering::Relaxed) < MOST_AT_ONCE).then_some(place)
+        (UNDER_WAY.fetch_add(1, Ordering::Relaxed) < limits::NAMESPACE_THREADS).then_some(place)
     }
 }
 
@@ -103,8 +93,8 @@ fn look(namespace: &File) -> Option<Vec<FoundAddress>> {
     let socket = socket(AddressFamily::Netlink, kind, flags, SockProtocol::NetlinkRoute).ok()?;
     setsockopt(&socket, sockopt::ReceiveTimeout, &ANSWER_WAIT).ok()?;
     send(socket.as_raw_fd(), &address_request(), MsgFlags::empty()).ok()?;
-    let (mut found, mut answer) = (Vec::new(), vec![0; ANSWER]);
-    for _answer in 0..MOST_ANSWERS {
+    let (mut found, mut answer) = (Vec::new(), vec![0; limits::ADDRESS_ANSWER]);
+    for _answer in 0..limits::ADDRESS_ANSWERS {
         let length = recv(socket.as_raw_fd(), &mut answer, MsgFlags::empty()).ok()?;
         let has_more = read_addresses(answer.get(..length)?, &mut found);
         if !has_more || Instant::now() > deadline {
@@ -116,7 +106,7 @@ fn look(namespace: &File) -> Option<Vec<FoundAddress>> {
 
 fn shown(mut found: Vec<FoundAddress>) -> Vec<String> {
     found.sort_by_key(|one| (one.interface, one.address.is_ipv6()));
-    found.truncate(MOST_ADDRESSES);
+    found.truncate(limits::ADDRESSES);
     found.into_iter().map(|one| one.address.to_string()).collect()
 }
 
@@ -156,13 +146,13 @@ mod tests {
         let found = vec![one(4, "2001:db8::7"), one(4, "192.0.2.7"), one(2, "2001:db8::8")];
         assert_eq!(shown(found), ["2001:db8::8", "192.0.2.7", "2001:db8::7"]);
         let many = (0..100).map(|n| one(n, "192.0.2.1")).collect();
-        assert_eq!(shown(many).len(), MOST_ADDRESSES);
+        assert_eq!(shown(many).len(), limits::ADDRESSES);
     }
 
     #[test]
     fn without_a_place_nobody_enters_anything() {
         let places: Vec<Place> = std::iter::from_fn(Place::take).collect();
-        assert!(places.len() <= MOST_AT_ONCE);
+        assert!(places.len() <= limits::NAMESPACE_THREADS);
         assert!(Place::take().is_none());
         drop(places);
         assert!(Place::take().is_some());

@@ -12,11 +12,10 @@ use tokio::net::UnixStream;
 
 use super::LoadedHandlers;
 
+use crate::limits;
+
 /// The time that Docker has: it counts its containers before it answers.
 const API_WAIT: Duration = Duration::from_secs(2);
-
-/// The largest answer that is read; the usual one has 5 KB.
-const LIMIT: u64 = 4 << 20;
 
 const REQUEST: &[u8] = b"GET /info HTTP/1.0\r\nHost: docker\r\nAccept: application/json\r\n\r\n";
 
@@ -31,7 +30,7 @@ async fn ask(socket: &Path) -> std::io::Result<Vec<u8>> {
     let mut stream = UnixStream::connect(socket).await?;
     stream.write_all(REQUEST).await?;
     let mut answer = Vec::new();
-    stream.take(LIMIT).read_to_end(&mut answer).await?;
+    stream.take(limits::DOCKER_ANSWER).read_to_end(&mut answer).await?;
     Ok(answer)
 }
 

@@ -204,9 +204,11 @@ fn too_slow(query: &StoreQuery) -> String {
     format!("{}: no answer within {} ms", query.socket, FETCH_LIMIT.as_millis())
 }
 
-/// Files of a run directory are in memory; others may lie on a disk that hangs.
+/// Files of a run directory are in memory; others may lie on a disk that hangs, and users mount what they
+/// want in theirs.
 fn is_quick(path: &str) -> bool {
-    ["/run/", "/var/run/", "/sys/fs/cgroup/"].iter().any(|dir| path.starts_with(dir))
+    let is_users = ["/run/user/", "/var/run/user/"].iter().any(|dir| path.starts_with(dir));
+    !is_users && ["/run/", "/var/run/", "/sys/fs/cgroup/"].iter().any(|dir| path.starts_with(dir))
 }
 
 fn read_all(host: &Host, paths: Vec<String>) -> FetchedFiles {

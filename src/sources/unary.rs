@@ -12,11 +12,9 @@ use tokio::net::UnixStream;
 
 use super::hpack;
 use crate::error::{Context, Error, Result, quoted};
+use crate::limits;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// Bytes of all responses, and the window that is opened for them.
-const LIMIT: u32 = 16 << 20;
 
 /// The largest frame that a server may send, as no other size is announced.
 const FRAME_LIMIT: usize = 16 << 10;
@@ -123,7 +121,7 @@ pub(super) async fn call(
     let mut stream = UnixStream::connect(socket).await?;
     let mut bytes = PREFACE.to_vec();
     frame(&mut bytes, SETTINGS, 0, 0, &settings());
-    frame(&mut bytes, WINDOW_UPDATE, 0, 0, &LIMIT.to_be_bytes());
+    frame(&mut bytes, WINDOW_UPDATE, 0, 0, &limits::CONTAINERD_ANSWER.to_be_bytes());
     let headers = headers(path, metadata);
     for (number, message) in (1..).step_by(2).zip(messages) {
         frame(&mut bytes, HEADERS, END_HEADERS, number, &headers);
@@ -146,7 +144,7 @@ fn frame(bytes: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, body: &[u8]) {
 
 /// No header table, no pushes, a wide window.
 fn settings() -> Vec<u8> {
-    let pairs: [(u16, u32); 3] = [(1, 0), (2, 0), (4, LIMIT)];
+    let pairs: [(u16, u32); 3] = [(1, 0), (2, 0), (4, limits::CONTAINERD_ANSWER)];
     pairs
         .iter()
         .flat_map(|(key, value)| [&key.to_be_bytes()[..], &value.to_be_bytes()].concat())
@@ -181,7 +179,7 @@ async fn responses(stream: &mut UnixStream, count: usize) -> Result<Vec<Response
         let [a, b, c, kind, flags, number @ ..] = head;
         let size = usize::try_from(u32::from_be_bytes([0, a, b, c])).unwrap_or(usize::MAX);
         total += size;
-        if size > FRAME_LIMIT || total > usize::try_from(LIMIT).unwrap_or(0) {
+        if size > FRAME_LIMIT || total > usize::try_from(limits::CONTAINERD_ANSWER).unwrap_or(0) {
             return Err(Error::new("it says more than was asked for"));
         }
         let mut body = vec![0_u8; size];

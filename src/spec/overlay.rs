@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use super::owned::{self, OwnedMember};
-pub(crate) use super::patch::resources::overlay_of;
+pub use super::patch::resources::overlay_of;
 
 /// The result of one `update`.
 #[derive(Debug, Clone, PartialEq)]

@@ -407,13 +407,10 @@ fn set_aside(dir: &Path, path: &Path, why: &str, problems: &mut Vec<String>) {
 fn file_name(key: &ContainerKey) -> String {
     // The hash covers the root and the cut end of the ID: short and stable across versions. The ID
     // beside it keeps the name readable.
-    let cut = key.id.bytes().skip(READABLE);
+    let cut = key.id.bytes().skip(limits::ID_IN_FILE_NAME);
     let hash = fnv64(key.root.bytes().chain(cut));
     format!("{}-{hash:016x}.json", escaped(&key.id))
 }
-
-/// The length of an ID in a file's name.
-const READABLE: usize = 120;
 
 fn pod_file(id: &str) -> String {
     format!("{}.json", escaped(id))
@@ -421,7 +418,7 @@ fn pod_file(id: &str) -> String {
 
 fn escaped(id: &str) -> String {
     let mut name = String::new();
-    for byte in id.bytes().take(READABLE) {
+    for byte in id.bytes().take(limits::ID_IN_FILE_NAME) {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'+') {
             name.push(char::from(byte));
         } else {
@@ -432,11 +429,11 @@ fn escaped(id: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::{Store, Wire};
     use super::*;
 
-    fn container(id: &str) -> Container {
+    pub(crate) fn container(id: &str) -> Container {
         let json = serde_json::json!({
             "schema": SCHEMA, "boot_id": "boot", "key": {"root": "/run/runc", "id": id},
             "incarnation": 7, "runtime": "/usr/bin/runc", "global_flags": [], "bundle": "/b",

@@ -128,6 +128,13 @@ pub struct PendingUpdate {
     pub event: String,
 }
 
+impl PendingUpdate {
+    /// Its length in a record, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        serde_json::to_string(self).map_or(0, |text| text.len())
+    }
+}
+
 /// A verb whose runtime process may still be running.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InFlight {

@@ -10,18 +10,12 @@ use serde_json::Map;
 
 use crate::error::{Context, Result};
 use crate::files;
+use crate::limits;
 use crate::presence;
 
 use super::disk::{self, LoadedRecords, RecordFolders};
 use super::index::Index;
 use super::{Container, ContainerKey, Lifecycle, Pod, Wire};
-
-/// Removed or refused containers that `explain` still answers for (D27).
-const REMEMBERED: usize = 1000;
-
-/// How many removed containers' records stay on disk, for containers that may be re-created under
-/// their IDs.
-const KEPT: usize = 256;
 
 /// After this many refused records, the others are not tried now.
 const REFUSALS: usize = 8;
@@ -37,9 +31,11 @@ pub struct Store {
     index: Index,
     pods: BTreeMap<String, Pod>,
     gone: VecDeque<Container>,
+    /// The bytes of each of them, in a record.
+    gone_sizes: VecDeque<usize>,
     gone_pods: VecDeque<Pod>,
-    /// The keys of `gone` whose record is still on disk, oldest first.
-    kept: VecDeque<ContainerKey>,
+    /// The keys of `gone` whose record is still on disk, oldest first, with its bytes.
+    kept: VecDeque<(ContainerKey, usize)>,
     incarnations: u64,
     /// Containers whose record could not be written.
     unwritten: BTreeSet<ContainerKey>,
@@ -69,7 +65,8 @@ impl Store {
             boot_id: boot_id.to_owned(),
             containers: BTreeMap::new(),
             pods: pods.into_iter().map(|pod| (pod.id.clone(), pod)).collect(),
-            kept: gone.iter().map(|container| container.key.clone()).collect(),
+            kept: gone.iter().map(|one| (one.key.clone(), size(one))).collect(),
+            gone_sizes: gone.iter().map(size).collect(),
             gone: gone.into(),
             gone_pods: VecDeque::new(),
             incarnations,
@@ -125,7 +122,7 @@ impl Store {
         self.unwritten = self.containers.keys().map(|key| ContainerKey::clone(key)).collect();
         self.unwritten_pods = self.pods.keys().cloned().collect();
         // The last of each id is written last.
-        let kept = self.gone.iter().filter(|gone| gone.was_made() && self.kept.contains(&gone.key));
+        let kept = self.gone.iter().filter(|gone| gone.was_made() && self.is_kept(&gone.key));
         for container in kept {
             self.folders.write_kept(container)?;
         }
@@ -334,13 +331,28 @@ impl Store {
     pub fn remember(&mut self, mut container: Container) {
         container.state = Lifecycle::Removed;
         container.in_flight = None;
-        if !self.kept.contains(&container.key) {
+        if !self.is_kept(&container.key) {
             drop_unexplained(&mut container);
         }
-        if self.gone.len() >= REMEMBERED {
-            self.gone.pop_front();
-        }
+        let size = size(&container);
+        self.make_room_for_gone(size, (limits::REMEMBERED, limits::REMEMBERED_BYTES));
         self.gone.push_back(container);
+        self.gone_sizes.push_back(size);
+    }
+
+    /// Forgets the oldest removed containers until there is room for one of this size: at most so many, and
+    /// so many bytes.
+    fn make_room_for_gone(&mut self, size: usize, (most, bytes): (usize, usize)) {
+        let mut total = self.gone_sizes.iter().sum::<usize>().saturating_add(size);
+        while self.gone.len() >= most || total > bytes {
+            let Some(freed) = self.gone_sizes.pop_front() else { return };
+            self.gone.pop_front();
+            total = total.saturating_sub(freed);
+        }
+    }
+
+    fn is_kept(&self, key: &ContainerKey) -> bool {
+        self.kept.iter().any(|(kept, _)| kept == key)
     }
 
     /// Keeps the record of a container that is about to be forgotten on disk as well, for
@@ -349,19 +361,26 @@ impl Store {
     /// # Errors
     /// Fails when the disk refuses.
     pub fn keep(&mut self, container: &Container) -> Result<()> {
-        self.kept.retain(|key| *key != container.key);
-        self.kept.push_back(container.key.clone());
-        while self.kept.len() > KEPT {
-            let oldest = self.kept.pop_front();
-            oldest.iter().for_each(|key| self.folders.remove_kept(key));
-        }
+        self.kept.retain(|(key, _)| *key != container.key);
+        self.kept.push_back((container.key.clone(), size(container)));
+        self.drop_oldest_kept(limits::KEPT_RECORDS, limits::KEPT_RECORDS_BYTES);
         self.folders.write_kept(container)
+    }
+
+    /// Removes the oldest kept records beyond this number and these bytes, but not the newest.
+    fn drop_oldest_kept(&mut self, most: usize, bytes: usize) {
+        let mut total: usize = self.kept.iter().map(|(_, size)| size).sum();
+        while self.kept.len() > most || total > bytes && self.kept.len() > 1 {
+            let Some((oldest, size)) = self.kept.pop_front() else { return };
+            total = total.saturating_sub(size);
+            self.folders.remove_kept(&oldest);
+        }
     }
 
     /// Drops the kept record of an earlier container of this ID.
     pub fn drop_kept(&mut self, key: &ContainerKey) {
-        if self.kept.contains(key) {
-            self.kept.retain(|other| other != key);
+        if self.is_kept(key) {
+            self.kept.retain(|(other, _)| other != key);
             self.folders.remove_kept(key);
         }
     }
@@ -400,7 +419,7 @@ impl Store {
         (pod.message, pod.limits) = (Wire::default(), BTreeMap::new());
         self.unwritten_pods.remove(id);
         self.folders.remove_pod(id);
-        if self.gone_pods.len() >= REMEMBERED {
+        if self.gone_pods.len() >= limits::REMEMBERED {
             self.gone_pods.pop_front();
         }
         self.gone_pods.push_back(pod);
@@ -433,6 +452,11 @@ impl Store {
     }
 }
 
+/// The bytes of a container's record.
+fn size(container: &Container) -> usize {
+    serde_json::to_string(container).map_or(0, |text| text.len())
+}
+
 /// Drops what only a container needs that lives, or may return under its ID: most of a record.
 fn drop_unexplained(container: &mut Container) {
     (container.message, container.process_values) = (Wire::default(), None);
@@ -452,4 +476,47 @@ fn drop_unexplained(container: &mut Container) {
 fn write(folders: &RecordFolders, container: &Container) -> Result<()> {
     folders.write_mark(container)?;
     folders.write_container(container)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::disk::tests::container;
+    use super::*;
+
+    fn ids(store: &Store) -> Vec<&str> {
+        store.gone().map(|container| container.key.id.as_str()).collect()
+    }
+
+    #[test]
+    fn removed_containers_have_a_bound_in_bytes() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
+        ["a", "b", "c"].into_iter().for_each(|id| store.remember(container(id)));
+        let one = store.gone_sizes[0];
+        assert_eq!(store.gone_sizes, [one; 3]);
+        store.make_room_for_gone(one, (9, 4 * one));
+        assert_eq!(ids(&store), ["a", "b", "c"], "the next one just fits");
+        store.make_room_for_gone(one + 1, (9, 4 * one));
+        assert_eq!(ids(&store), ["b", "c"]);
+        store.make_room_for_gone(one, (2, 4 * one));
+        assert_eq!((ids(&store), store.gone_sizes.len()), (vec!["c"], 1));
+        store.make_room_for_gone(9 * one, (2, 4 * one));
+        assert_eq!(ids(&store), [""; 0], "a long one has all the room");
+    }
+
+    #[test]
+    fn kept_records_have_a_bound_in_bytes_and_the_newest_stays() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
+        ["a", "b", "c"].into_iter().for_each(|id| store.keep(&container(id)).unwrap());
+        let all: usize = store.kept.iter().map(|(_, size)| size).sum();
+        let files = || std::fs::read_dir(temp.path().join("kept")).unwrap().count();
+        for (bytes, left) in [(all, 3), (all - 1, 2), (1, 1)] {
+            store.drop_oldest_kept(9, bytes);
+            assert_eq!((store.kept.len(), files()), (left, left), "{bytes}");
+        }
+        assert!(store.is_kept(&container("c").key) && !store.is_kept(&container("a").key));
+        let (store, _) = Store::open(temp.path(), "boot").unwrap();
+        assert_eq!((store.kept.len(), store.gone_sizes.len()), (1, 1));
+    }
 }

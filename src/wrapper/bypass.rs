@@ -11,6 +11,8 @@
 use std::convert::Infallible;
 use std::path::Path;
 
+use nri_transport::Blob;
+
 use crate::argv::{CommandLine, Verb};
 use crate::clock;
 use crate::config::{Config, DaemonPolicy};
@@ -77,22 +79,37 @@ pub(super) fn write_record(
     let lossy = |word: &Option<std::ffi::OsString>| {
         word.as_ref().map(|word| word.to_string_lossy().into_owned())
     };
-    let record = serde_json::json!({
-        "at": at,
-        "verb": call.verb.name(),
-        "id": lossy(&call.id),
-        "root": lossy(&call.root),
-        "bundle": lossy(&call.bundle),
-        "runtime": runtime.to_string_lossy(),
-        "why": why,
-        "question": question.encode(),
-        "resources": asks,
-    });
+    let (question, asks) = (Blob(question.encode()), asks.map(Blob));
+    let record = |asks: Option<&Blob>| {
+        let record = serde_json::json!({
+            "at": at,
+            "verb": call.verb.name(),
+            "id": lossy(&call.id),
+            "root": lossy(&call.root),
+            "bundle": lossy(&call.bundle),
+            "runtime": runtime.to_string_lossy(),
+            "why": why,
+            "question": question,
+            "resources": asks,
+        });
+        record.to_string()
+    };
+    let mut text = record(asks.as_ref());
+    if text.len() > limits::NOTE {
+        text = record(None);
+    }
+    // One that is still longer is counted with those that were removed.
+    let fits = text.len() <= limits::NOTE;
     // The name begins with the time, because records are processed in name order.
     let name = format!("{:020}-{}.json", at, std::process::id());
-    let written = files::make_private_dir(&dir)
-        .map(|()| count_dropped(&dir, refusal::make_room(&dir, limits::BYPASS_NOTES)))
-        .and_then(|()| files::replace(&dir.join(name), record.to_string().as_bytes()));
+    let written = files::make_private_dir(&dir).and_then(|()| {
+        let removed = match fits {
+            true => refusal::make_room(&dir, limits::BYPASS_NOTES, text.len()),
+            false => 1,
+        };
+        count_dropped(&dir, removed);
+        if fits { files::replace(&dir.join(name), text.as_bytes()) } else { Ok(()) }
+    });
     if let Err(error) = written {
         // The container matters more.
         let id = call.id.as_deref().unwrap_or_default().to_string_lossy();

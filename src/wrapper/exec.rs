@@ -19,8 +19,8 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::Mode;
 
 use crate::argv::{self, ProcessFlag};
-use crate::error::{Context, Result};
-use crate::files::DOCUMENT_LIMIT;
+use crate::error::{Context, Error, Result};
+use crate::limits::DOCUMENT;
 use crate::mark::Mark;
 use crate::presence;
 use crate::runtime;
@@ -78,7 +78,7 @@ impl ProcessDocument {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         let opened =
             presence::insist(|| open(flag.value.as_os_str(), flags, Mode::empty()).doing(doing));
-        let mut file = match opened {
+        let file = match opened {
             Err(error) if error.is_shortage() => return Err(error),
             Err(_the_runtime_reports_it) => return Ok(None),
             Ok(file) => File::from(file),
@@ -86,15 +86,19 @@ impl ProcessDocument {
         let meta = file.metadata().doing(doing)?;
         let mut bytes = Vec::new();
         if meta.is_file() {
-            file.take(DOCUMENT_LIMIT + 1).read_to_end(&mut bytes).doing(doing)?;
-            let is_whole = u64::try_from(bytes.len()).is_ok_and(|length| length <= DOCUMENT_LIMIT);
+            file.take(DOCUMENT + 1).read_to_end(&mut bytes).doing(doing)?;
+            let is_whole = u64::try_from(bytes.len()).is_ok_and(|length| length <= DOCUMENT);
             return Ok(is_whole.then_some(Self::File(bytes)));
         }
         if meta.is_dir() {
             return Ok(None);
         }
         // The runtime cannot read these bytes again: all of them are needed.
-        let _up_to_an_error = file.read_to_end(&mut bytes);
+        let _up_to_an_error = file.take(DOCUMENT + 1).read_to_end(&mut bytes);
+        if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > DOCUMENT {
+            let why = format!("the process document has more than {DOCUMENT} bytes");
+            return Err(Error::new(why));
+        }
         Ok(Some(Self::Stream(bytes)))
     }
 
@@ -124,4 +128,32 @@ fn keep_open(bytes: &[u8]) -> Result<OwnedFd> {
 fn own(number: i32) -> OwnedFd {
     // SAFETY: the kernel has just made this descriptor, and no other code knows it.
     unsafe { OwnedFd::from_raw_fd(number) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A document of this length that comes through a pipe.
+    fn read_from_pipe(length: u64) -> Result<Option<ProcessDocument>> {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let value = format!("/proc/self/fd/{}", reader.as_raw_fd()).into();
+        let writes = std::thread::spawn(move || {
+            let bytes = vec![b' '; usize::try_from(length).unwrap()];
+            // The reader may have enough before.
+            let _cut_short = writer.write_all(&bytes);
+        });
+        let document = ProcessDocument::read(&ProcessFlag { value, word: 0 });
+        drop(reader);
+        writes.join().unwrap();
+        document
+    }
+
+    #[test]
+    fn a_process_document_from_a_pipe_has_a_bound() {
+        let document = read_from_pipe(DOCUMENT).unwrap().unwrap();
+        assert_eq!(u64::try_from(document.bytes().len()), Ok(DOCUMENT));
+        let why = read_from_pipe(DOCUMENT + 1).err().unwrap();
+        assert!(why.to_string().contains("has more than 16777216 bytes"), "{why}");
+    }
 }

@@ -20,14 +20,12 @@ use crate::config::{Config, DaemonPolicy};
 use crate::error::{Context, Error, Result, quoted};
 use crate::files;
 use crate::host::Host;
+use crate::limits::HOOK_STATE;
 use crate::link::{self, Attached, DaemonResponse, Hook, Stage, WrapperRequest};
 use crate::procfs;
 
 use super::invocation::BundleDocument;
 use super::{admin_request, bypass, connection, pass_through, protection, refusal, request};
-
-/// Maximum bytes of the state: it repeats the annotations.
-const STATE_LIMIT: usize = 4 << 20;
 
 /// Time limit for the runtime to write the state to standard input.
 const STATE_WAIT: Duration = Duration::from_secs(5);
@@ -227,8 +225,8 @@ fn read_standard_input() -> Result<Vec<u8>> {
             return Ok(bytes);
         }
         bytes.extend_from_slice(part.get(..count).unwrap_or_default());
-        if bytes.len() > STATE_LIMIT {
-            return Err(Error::new(format!("the state is larger than {STATE_LIMIT} bytes")));
+        if bytes.len() > HOOK_STATE {
+            return Err(Error::new(format!("the state is larger than {HOOK_STATE} bytes")));
         }
     }
 }

@@ -34,9 +34,6 @@ const SHIMS: [&str; 5] = ["containerd-shim", "conmon", "conmonrs", "dockerd", "c
 /// Time limit of an `exec` for the daemon: a probe has little time.
 const EXEC_CAP: Duration = Duration::from_secs(1);
 
-/// Maximum ancestors of the wrapper that are recorded.
-const CALLERS: usize = 16;
-
 /// The daemon's involvement in a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExecInterest {
@@ -133,7 +130,7 @@ fn described(
     subject: Option<&ExecSubject>,
 ) -> LaterProcess {
     if argv::process_file(call).is_some() {
-        return document.and_then(read).map(|process| of_document(&process)).unwrap_or_default();
+        return document.map(process_in).unwrap_or_default();
     }
     let words = call.id_index.and_then(|at| argv.get(at + 1..)).unwrap_or_default();
     let args = bounded(words.iter().map(|word| word.to_string_lossy().into_owned()));
@@ -155,6 +152,11 @@ fn of_flag(user: &OsStr) -> LaterProcess {
     let (uid, gid) = text.split_once(':').map_or((&*text, None), |(uid, gid)| (uid, Some(gid)));
     let number = |text: &str| text.trim().parse::<i64>().ok().map(|number| number.to_string());
     LaterProcess { uid: number(uid), gid: gid.and_then(number), ..LaterProcess::default() }
+}
+
+/// The process of a document; one that cannot be read has no member.
+pub fn process_in(document: &[u8]) -> LaterProcess {
+    read(document).map(|process| of_document(&process)).unwrap_or_default()
 }
 
 /// Parses a document as the runtime does.
@@ -199,7 +201,7 @@ fn bounded(words: impl Iterator<Item = String>) -> Vec<String> {
 fn callers(host: &Host) -> (Vec<String>, Option<u32>) {
     let mut names: Vec<String> = Vec::new();
     let mut pid = nix::unistd::getppid().as_raw().cast_unsigned();
-    while pid > 1 && names.len() < CALLERS {
+    while pid > 1 && names.len() < limits::CALLERS {
         let Some((name, parent)) = procfs::name_and_parent(host, pid).or_absent().flatten() else {
             break;
         };

@@ -32,6 +32,7 @@ use std::ffi::OsString;
 pub(crate) use admin_request::{admin, admin_stream, admin_within, has_ended, other_protocol};
 pub(crate) use connection::{is_listening, is_silent};
 pub(crate) use hook::hook;
+pub use later::process_in;
 pub(crate) use launch::start_daemon;
 pub(crate) use pass_through::is_in_user_namespace;
 

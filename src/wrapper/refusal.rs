@@ -3,7 +3,9 @@
 //! `RUN_DIR/refused/`. The next daemon logs it, counts it in `status` and shows it in `explain`. It
 //! is written after the decision, and nothing depends on it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use nri_transport::Blob;
 
 use crate::argv::CommandLine;
 use crate::clock;
@@ -34,32 +36,89 @@ pub(super) fn write_record(
     if files::make_private_dir(&dir).is_err() {
         return; // The engine receives the error; the record cannot be written.
     }
-    make_room(&dir, limits::REFUSAL_NOTES);
     let at = clock::now();
-    let record = serde_json::json!({
-        "at": at,
-        "verb": call.verb.name(),
-        "id": call.id.as_deref().unwrap_or_default().to_string_lossy(),
-        "why": error.why(),
-        "namespace": names.map(|names| &names.namespace),
-        "pod": names.map(|names| &names.pod),
-        "name": names.map(|names| &names.container),
-        "question": question.encode(),
-    });
+    let record = |question: Blob| {
+        let record = serde_json::json!({
+            "at": at,
+            "verb": call.verb.name(),
+            "id": call.id.as_deref().unwrap_or_default().to_string_lossy(),
+            "why": error.why(),
+            "namespace": names.map(|names| &names.namespace),
+            "pod": names.map(|names| &names.pod),
+            "name": names.map(|names| &names.container),
+            "question": question,
+        });
+        record.to_string()
+    };
+    let mut text = record(Blob(question.encode()));
+    if text.len() > limits::NOTE {
+        text = record(Blob::default());
+    }
+    make_room(&dir, limits::REFUSAL_NOTES, text.len());
     // The name begins with the time, so the oldest record is the first by name.
     let name = format!("{:020}-{}.json", at, std::process::id());
-    let _best_effort = files::replace(&dir.join(name), record.to_string().as_bytes());
+    let _best_effort = files::replace(&dir.join(name), text.as_bytes());
 }
 
-/// Removes the oldest notes of this directory, so that there are at most `most` with the next one;
-/// returns how many it removed.
-pub(super) fn make_room(dir: &Path, most: usize) -> usize {
+/// Removes the oldest notes of this directory, so that with the next one of this length there are at
+/// most `most`, of [`limits::NOTES`] bytes in all; returns how many it removed.
+pub(super) fn make_room(dir: &Path, most: usize, next: usize) -> usize {
+    make_room_in(dir, most, limits::NOTES, next)
+}
+
+fn make_room_in(dir: &Path, most: usize, bytes: usize, next: usize) -> usize {
     let entries = presence::entries(dir).or_absent().unwrap_or_default();
     let mut notes: Vec<_> = entries.iter().map(|entry| entry.path()).collect();
     notes.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
     notes.sort_unstable();
-    let too_many = (notes.len() + 1).saturating_sub(most);
-    let oldest = notes.iter().take(too_many);
+    // One that another wrapper has just removed has none.
+    let length = |note: &PathBuf| note.metadata().map_or(0, |meta| meta.len());
+    let lengths: Vec<u64> = notes.iter().map(length).collect();
+    let mut room = u64::try_from(bytes.saturating_sub(next)).unwrap_or(u64::MAX);
+    let fits = |length: &&u64| {
+        let left = room.checked_sub(**length);
+        room = left.unwrap_or(0);
+        left.is_some()
+    };
+    let kept = lengths.iter().rev().take(most.saturating_sub(1)).take_while(fits).count();
+    let oldest = notes.iter().take(notes.len() - kept);
     // Another wrapper may have been faster.
     oldest.filter(|oldest| std::fs::remove_file(oldest).is_ok()).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder of notes of these lengths, oldest first, and a file that is none.
+    fn folder(lengths: &[usize]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (number, length) in lengths.iter().enumerate() {
+            let path = folder.path().join(format!("{number:020}-7.json"));
+            files::replace(&path, &vec![b'x'; *length]).unwrap();
+        }
+        files::replace(&folder.path().join("dropped"), b"1").unwrap();
+        folder
+    }
+
+    #[test]
+    fn the_oldest_notes_go_where_the_next_has_no_room() {
+        for (most, bytes, next, removed) in [
+            (6, 100, 50, 0),
+            (5, 100, 50, 1),
+            (1, 100, 50, 5),
+            (6, 100, 51, 1),
+            (6, 100, 61, 2),
+            (6, 100, 100, 5),
+            (6, 100, 101, 5),
+        ] {
+            let notes = folder(&[10; 5]);
+            assert_eq!(make_room_in(notes.path(), most, bytes, next), removed, "{most} {next}");
+            assert_eq!(presence::entries(notes.path()).unwrap().len(), 6 - removed);
+            assert_eq!(notes.path().join("00000000000000000000-7.json").exists(), removed == 0);
+        }
+        let notes = folder(&[10, 70, 10]);
+        assert_eq!(make_room_in(notes.path(), 9, 100, 40), 2, "a newer one never goes first");
+        assert_eq!(make_room_in(&notes.path().join("none"), 9, 100, 40), 0);
+    }
 }

@@ -16,14 +16,12 @@ use nix::sys::stat::Mode;
 
 use crate::error::{Context, Error, Result};
 use crate::host::Point;
+use crate::limits::RESOURCES;
 use crate::link::Attached;
 use crate::presence::{self, IfThere};
 
 use super::invocation::Invocation;
 use super::request::DaemonVerdict;
-
-/// Maximum bytes of standard input: the runtime's JSON has some KB.
-const INPUT_LIMIT: u64 = 16 << 20;
 
 impl Invocation<'_> {
     /// Lets the daemon overlay the plugins' values on the request, then becomes the runtime.
@@ -99,7 +97,7 @@ impl UpdateInput {
         let mut bytes = Vec::new();
         // The file's position is the runtime's, which shares it.
         file.seek(SeekFrom::Start(0)).or_absent()?;
-        Read::by_ref(&mut file).take(INPUT_LIMIT).read_to_end(&mut bytes).or_absent()?;
+        Read::by_ref(&mut file).take(RESOURCES).read_to_end(&mut bytes).or_absent()?;
         file.seek(SeekFrom::Start(0)).or_absent()?;
         Some(bytes)
     }
@@ -115,10 +113,10 @@ impl UpdateInput {
 
 fn read_stdin() -> Result<UpdateInput> {
     let mut bytes = Vec::new();
-    let taken = std::io::stdin().lock().take(INPUT_LIMIT + 1).read_to_end(&mut bytes);
+    let taken = std::io::stdin().lock().take(RESOURCES + 1).read_to_end(&mut bytes);
     taken.doing(|| "reading the resources from standard input")?;
-    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > INPUT_LIMIT {
-        return Err(Error::new(format!("standard input has more than {INPUT_LIMIT} bytes")));
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > RESOURCES {
+        return Err(Error::new(format!("standard input has more than {RESOURCES} bytes")));
     }
     memory(&bytes).map(UpdateInput::Stdin)
 }

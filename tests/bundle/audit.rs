@@ -76,7 +76,8 @@ fn each_value_in_force_is_a_line_with_its_plugin_pod_and_container_and_no_secret
     succeeds(&page);
     let page = String::from_utf8(page.stdout).unwrap();
     let row = page.lines().find(|row| row.contains("annotations[a]")).unwrap();
-    assert!(row.contains("applied  10-a") && row.ends_with("- -> b"), "{row}");
+    assert!(row.contains("applied       10-a") && row.ends_with("- -> b"), "{row}");
+    assert!(page.starts_with("TIME  ") && page.matches("TIME").count() == 1, "{page}");
 }
 
 #[test]
@@ -451,6 +452,7 @@ fn follow_waits_for_the_first_line_and_ends_when_nobody_reads() {
     let _told = host.plugin("10", "a", sets("A1", "1"));
     succeeds(&host.create("c2"));
     succeeds(&host.create("c1"));
+    assert!(follower.line().starts_with("TIME "));
     let line = follower.line();
     assert!(line.contains("plain/c1") && line.ends_with("- -> (hidden)"), "{line}");
     follower.is_left();
@@ -473,7 +475,7 @@ fn follow_fails_where_no_log_is_kept_or_a_prefix_means_several() {
     succeeds(&host.create("abc1"));
     with_action(&host, "applied");
     let follower = Follower::start(&host, &["--container", "abc"]);
-    assert!(follower.line().contains("abc1"));
+    assert!(follower.line().starts_with("TIME ") && follower.line().contains("abc1"));
     succeeds(&host.create("abc2"));
     let (code, said) = follower.ends(&host);
     assert!(code == Some(1) && said.contains("the ID prefix is ambiguous: 2 containers"), "{said}");
@@ -496,10 +498,11 @@ fn follow_reads_the_journal_as_it_grows_and_ends_with_its_reader() {
         file.write_all(text.as_bytes()).unwrap();
     };
     let mut follower = Follower::on_journal(&host, "fake");
-    assert!(follower.line().ends_with("connected  10-a  -"));
+    assert!(follower.line().starts_with("TIME "));
+    assert!(follower.line().ends_with("connected     10-a              -"));
     append("no line of ours\n");
     append(&line("20-b"));
-    assert!(follower.line().ends_with("connected  20-b  -"));
+    assert!(follower.line().ends_with("connected     20-b              -"));
     let words = host.read("said");
     assert!(words.contains("--follow --lines=all") && words.contains("_UID="), "{words}");
     follower.is_left();

@@ -63,6 +63,12 @@ fn pods_are_filtered_in_every_format() {
         set(&["shop/db"])
     );
     assert_eq!(names(&["--engine", "podman"]), set(&[]));
+    // A state that the list prints of a container is taken too.
+    assert_eq!(names(&["--state", "creating"]), set(&[]));
+    succeeds(&host.verb(&["start", "d1"]));
+    wait_until("it runs", || names(&["--state", "running"]) == set(&["stage/web"]));
+    let (_, line, code) = call(&host, &["pods", "--state", "gone"]);
+    assert!(code == Some(2) && line.contains("running") && line.contains("ready"), "{line}");
     let json = host.admin(&["pods", "-n", "stage"]);
     assert_eq!(
         (json.as_array().map(Vec::len), &json[0]["labels"]["app"]),

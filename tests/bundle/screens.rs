@@ -144,6 +144,22 @@ fn help_calls_itself_nri_runc_nri_and_lists_every_verb() {
 }
 
 #[test]
+fn completion_needs_no_daemon_and_knows_its_shells() {
+    let host = TestHost::new("");
+    for (shell, word) in
+        [("bash", "COMPREPLY"), ("zsh", "#compdef nri-runc"), ("fish", "complete -c")]
+    {
+        let output = host.call(&["nri", "completion", shell]);
+        let script = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{shell}");
+        assert!(script.contains(word) && script.contains("uninstall"), "{shell}: {script}");
+    }
+    assert!(!host.path("run").exists(), "no daemon was started");
+    let wrong = host.call(&["nri", "completion", "tcsh"]);
+    assert_eq!((wrong.status.code(), wrong.stdout.len()), (Some(2), 0));
+}
+
+#[test]
 fn help_fits_a_terminal_of_eighty_columns() {
     let host = TestHost::new("");
     let help = |words: &[&str]| String::from_utf8(host.call(words).stdout).unwrap();

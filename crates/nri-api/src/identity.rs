@@ -29,7 +29,9 @@ impl fmt::Display for PluginIdentity {
 }
 
 impl PluginIdentity {
-    /// Checks a claimed identity.
+    /// Checks a claimed identity. The characters of a name are those that NRI's own adaptation permits (v0.12.5),
+    /// `+` among them: a plugin that registers with containerd or CRI-O registers here too. None of them has a
+    /// meaning in a path, a metric's label, a pattern or a terminal.
     ///
     /// # Errors
     /// Fails on an index that is not two digits, and on a name that is empty, too long, or has
@@ -71,6 +73,20 @@ mod tests {
     fn an_identity_is_shown_as_index_and_name() {
         let identity = PluginIdentity::checked("05", "my.plugin_2+x", "v0.12.5").unwrap();
         assert_eq!(identity.to_string(), "05-my.plugin_2+x");
+    }
+
+    #[test]
+    fn a_name_has_the_characters_that_nri_permits_and_no_others() {
+        let all = (0..=char::from(255).into()).filter_map(char::from_u32);
+        let fine = all.filter(|c| PluginIdentity::checked("10", &format!("a{c}"), "").is_ok());
+        let wanted: String = ['+', '-', '.']
+            .into_iter()
+            .chain('0'..='9')
+            .chain('A'..='Z')
+            .chain(['_'])
+            .chain('a'..='z')
+            .collect();
+        assert_eq!(fine.collect::<String>(), wanted);
     }
 
     #[test]

@@ -127,7 +127,7 @@ pub(crate) fn into_frames(id: u32, bytes: &mut Vec<u8>) {
     }
 }
 
-fn frame_header(id: u32, length: usize) -> [u8; FRAME_HEADER] {
+pub(crate) fn frame_header(id: u32, length: usize) -> [u8; FRAME_HEADER] {
     let [i0, i1, i2, i3] = id.to_be_bytes();
     let [l0, l1, l2, l3] = u32::try_from(length).unwrap_or(0).to_be_bytes();
     [i0, i1, i2, i3, l0, l1, l2, l3]

@@ -10,7 +10,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use serde::{Deserialize, Serialize};
@@ -163,12 +163,29 @@ impl Inbox {
                 requests.came(&payload);
                 incoming.put(payload, room);
             }
-            Self::Answers(answers) => {
-                let payload = unread.take_frame(length);
-                answers.lock().unwrap_or_else(PoisonError::into_inner).take(payload);
-            }
+            Self::Answers(answers) => lock(answers).take(unread.take_frame(length)),
         }
     }
+
+    /// Takes what has come of a frame that is longer than the protocol permits, and returns whether anything has;
+    /// `None` if such a frame ends the connection. The answer in it has arrived, and may be a refusal, which must
+    /// not pass for a broken connection: it is skipped like any answer that is too long to be read.
+    fn take_long(&self, unread: &Unread, id: u32, trunk: &Trunk) -> Option<bool> {
+        let Self::Answers(answers) = self else { return None };
+        if id != PLUGIN_CONNECTION || !trunk.is_registered() {
+            return None;
+        }
+        let came = unread.arrived().min(READ_AT_MOST);
+        if came > 0 {
+            trunk.count_answer();
+            lock(answers).take(unread.take_part(came));
+        }
+        Some(came > 0)
+    }
+}
+
+fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
+    answers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The near end of a connection: frames that were read go in.
@@ -207,6 +224,9 @@ async fn read(
         reason = trunk.closed() => reason,
     };
     trunk.close(&reason);
+    if let Inbox::Answers(answers) = plugin {
+        lock(&answers).end();
+    }
 }
 
 /// Reads frames until the end; returns why it ended. A message comes as two frames, each with a
@@ -223,9 +243,16 @@ async fn read_frames(
     loop {
         while let Some((id, length)) = unread.header() {
             if length > FRAME_LIMIT {
-                return format!(
-                    "it sent a frame of {length} bytes, at most {FRAME_LIMIT} are read"
-                );
+                match plugin.take_long(unread, id, trunk) {
+                    Some(true) => continue,
+                    Some(false) => break,
+                    None => {
+                        let most = FRAME_LIMIT;
+                        return format!(
+                            "it sent a frame of {length} bytes, at most {most} are read"
+                        );
+                    }
+                }
             }
             if !unread.has_frame(length) {
                 break;
@@ -372,7 +399,10 @@ impl AsyncWrite for Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::TTRPC_HEADER;
+    use crate::caller::Unanswered;
+    use crate::frame::{TTRPC_HEADER, TTRPC_LIMIT, frame_header};
+    use protobuf::Message as _;
+    use std::time::Duration;
     use tokio::io::AsyncWriteExt;
 
     fn message(length: usize) -> Vec<u8> {
@@ -443,6 +473,67 @@ mod tests {
         assert!(trunk.closed().await.contains("4294967295 bytes"));
     }
 
+    /// A refusal whose ttRPC message has this length, as the answer to the first call, in one frame.
+    fn refusal(length: usize) -> Vec<u8> {
+        let body = |words: usize| {
+            let status = ttrpc::get_status(ttrpc::Code::UNKNOWN, "n".repeat(words));
+            let answer = ttrpc::Response { status: Some(status).into(), ..Default::default() };
+            answer.write_to_bytes().unwrap()
+        };
+        let around = body(length).len() - length;
+        let mut bytes = message(length);
+        bytes[8] = crate::frame::RESPONSE;
+        bytes[TTRPC_HEADER..].copy_from_slice(&body(length - around));
+        [frame_header(PLUGIN_CONNECTION, bytes.len()).to_vec(), bytes].concat()
+    }
+
+    /// The result of a call that a peer answers with these bytes, after which it ends the connection.
+    async fn called(answer: Vec<u8>) -> (Result<nri_api::Empty, Unanswered>, Option<String>) {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (trunk, caller, _runtime) = split_to_call(ours).unwrap();
+        trunk.note_registered();
+        let peer = tokio::spawn(async move {
+            frame(&mut theirs).await;
+            theirs.write_all(&answer).await
+        });
+        let answered = caller.call(&nri_api::Empty::new(), Duration::from_secs(60), &[]).await;
+        peer.await.unwrap().unwrap();
+        (answered, Some(trunk.closed().await))
+    }
+
+    #[tokio::test]
+    async fn a_refusal_that_came_refuses_however_long_its_frame_is() {
+        for length in [TTRPC_LIMIT - 1, TTRPC_LIMIT] {
+            let (answered, _) = called(refusal(length)).await;
+            assert!(matches!(answered, Err(Unanswered::Status(_))), "{length}");
+        }
+        for length in [TTRPC_LIMIT + 1, 2 * TTRPC_LIMIT, 5 * TTRPC_LIMIT] {
+            let (answered, closed) = called(refusal(length)).await;
+            let Err(Unanswered::Unreadable(why)) = answered else { panic!("{length}") };
+            assert!(why.contains("too many for the protocol"), "{why}");
+            assert_eq!(closed.as_deref(), Some(CLOSED), "the rest of it was skipped");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_long_frame_refuses_once_the_head_of_its_answer_came() {
+        let mut begun = refusal(2 * TTRPC_LIMIT);
+        begun.truncate(FRAME_HEADER + TTRPC_HEADER);
+        let (answered, closed) = called(begun.clone()).await;
+        assert!(matches!(answered, Err(Unanswered::Unreadable(_))), "{answered:?}");
+        assert!(closed.unwrap().contains("middle of a frame"));
+        begun.truncate(FRAME_HEADER + TTRPC_HEADER - 1);
+        assert_eq!(called(begun).await.0, Err(Unanswered::Closed), "it names no call yet");
+    }
+
+    #[tokio::test]
+    async fn a_call_ends_with_its_connection() {
+        for bytes in [Vec::new(), refusal(20)[..FRAME_HEADER + 20].to_vec()] {
+            assert_eq!(called(bytes).await.0, Err(Unanswered::Closed));
+        }
+        assert!(matches!(called(refusal(20)).await.0, Err(Unanswered::Status(_))));
+    }
+
     #[tokio::test]
     async fn what_comes_before_a_registration_is_bounded() {
         let long = [&[0, 0, 0, 2, 0, 0x3b, 0, 0][..], &[7; 2 * UNREGISTERED]].concat();
@@ -488,7 +579,7 @@ mod tests {
             std::future::pending::<()>().await;
         });
         // The socket's buffer is full long before.
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
         let (_, first) = frame(&mut theirs).await;
         let (_, rest) = frame(&mut theirs).await;
         assert_eq!([first, rest].concat(), long);

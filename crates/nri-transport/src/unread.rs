@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::frame::{FRAME_HEADER, REQUEST, RESPONSE, TYPE, message_length};
+use crate::frame::{FRAME_HEADER, REQUEST, RESPONSE, TYPE, frame_header, message_length};
 
 /// Memory in bytes that a connection keeps for the next message once a longer one was read.
 const KEPT: usize = 256 << 10;
@@ -66,6 +66,12 @@ impl Unread {
         unread.bytes.len() - unread.done >= FRAME_HEADER + length
     }
 
+    /// The bytes that are there of that frame and of what follows it.
+    pub(crate) fn arrived(&self) -> usize {
+        let unread = self.lock();
+        (unread.bytes.len() - unread.done).saturating_sub(FRAME_HEADER)
+    }
+
     /// Takes out that frame, which is there; without its header.
     pub(crate) fn take_frame(&self, length: usize) -> Vec<u8> {
         let mut unread = self.lock();
@@ -77,6 +83,14 @@ impl Unread {
             unread.bytes.shrink_to(KEPT);
             unread.done = 0;
         }
+        payload
+    }
+
+    /// Takes the first `length` bytes, which are there, out of a longer frame. The rest remains as a frame.
+    pub(crate) fn take_part(&self, length: usize) -> Vec<u8> {
+        let Some((id, whole)) = self.header() else { return Vec::new() };
+        let payload = self.take_frame(length);
+        self.lock().put_before(&frame_header(id, whole.saturating_sub(length)));
         payload
     }
 
@@ -105,6 +119,15 @@ impl Unread {
     pub(crate) fn save(&self) -> Blob {
         let unread = self.lock();
         Blob(unread.bytes[unread.done..].to_vec())
+    }
+}
+
+impl UnreadBytes {
+    /// Puts bytes in front of all that are to be processed, where others were before.
+    fn put_before(&mut self, bytes: &[u8]) {
+        let start = self.done.saturating_sub(bytes.len());
+        self.bytes.splice(start..self.done, bytes.iter().copied());
+        self.done = start;
     }
 }
 
@@ -193,6 +216,21 @@ mod tests {
             assert_eq!(found, [(1, b"abc".to_vec()), (2, Vec::new()), (9, vec![7; 300])]);
             assert!(unread.is_empty());
         }
+    }
+
+    #[test]
+    fn a_long_frame_is_taken_in_parts_and_its_rest_is_a_frame() {
+        let unread = Unread::default();
+        unread.put(&[frame(1, b"abcdefghijkl"), frame(2, b"xyz")].concat());
+        assert_eq!(unread.take_part(2), b"ab");
+        assert_eq!(Unread::new(unread.save().0).header(), Some((1, 10)));
+        assert_eq!(unread.take_part(9), b"cdefghijk");
+        assert_eq!((unread.header(), unread.take_frame(1)), (Some((1, 1)), b"l".to_vec()));
+        assert_eq!((unread.header(), unread.take_frame(3)), (Some((2, 3)), b"xyz".to_vec()));
+        // A part may be all that has come.
+        unread.put(&frame(1, b"abcd")[..FRAME_HEADER + 3]);
+        assert_eq!((unread.take_part(3), unread.header()), (b"abc".to_vec(), Some((1, 1))));
+        assert!(!unread.is_empty() && unread.missing() == 1);
     }
 
     #[test]

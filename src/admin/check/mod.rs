@@ -18,6 +18,7 @@ use super::{install, progress};
 use crate::clock;
 use crate::config::{Config, Consequence, DaemonPolicy, Loaded, Problem};
 use crate::inject;
+use crate::limits;
 use crate::plugin::{PluginFile, discover};
 use crate::wrapper;
 
@@ -171,10 +172,11 @@ fn errors(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
             }
             RefusesCreates | UsesNoFile => "; creates are refused until it is fixed",
         };
-        let detail = format!("{}{effect}", problem.text);
-        finding("configuration", false, detail, "correct the error in this file")
+        format!("{}{effect}", problem.text)
     };
-    told.map(shown).collect()
+    let lines = limits::listed(told.map(shown), "errors in the configuration");
+    let row = |line| finding("configuration", false, line, "correct the error in this file");
+    lines.into_iter().map(row).collect()
 }
 
 /// Reports how commands end while the daemon is away.

@@ -13,6 +13,7 @@ use super::{Daemon, finding, warning};
 use crate::clock;
 use crate::config::Config;
 use crate::files;
+use crate::limits;
 use crate::plugin::socket::{name_for_install, obstacle};
 use crate::plugin::{PluginFile, Unusable, UnusableKind, discover};
 use crate::text::age;
@@ -101,7 +102,8 @@ pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Value> {
     let detail = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     let mut rows = vec![finding("pre-installed plugins", true, detail, "")];
     rows.extend(folder(&config.plugin_path));
-    rows.extend(problems.iter().map(skipped));
+    rows.extend(problems.iter().take(limits::LISTED).map(skipped));
+    rows.extend(others_skipped(problems.get(limits::LISTED..).unwrap_or_default()));
     let is_used = running.status["pass_through"] != true && !running.plugins.is_null();
     if is_used {
         rows.extend(names.iter().filter_map(|id| launched(id, running)));
@@ -133,6 +135,19 @@ fn skipped(problem: &Unusable) -> Value {
         }
     };
     finding("pre-installed plugins", false, problem.to_string(), hint)
+}
+
+/// Counts the files that have no row.
+fn others_skipped(others: &[Unusable]) -> Option<Value> {
+    let first = others.iter().find(|problem| !matches!(problem.kind, UnusableKind::NoPlugin));
+    let row = skipped(first.or_else(|| others.first())?);
+    let more = others.len();
+    let detail = format!("{more} more files among the plugins were skipped");
+    let hint = text(&row["hint"]);
+    Some(match first {
+        Some(_) => finding("pre-installed plugins", false, detail, hint),
+        None => warning("pre-installed plugins", detail, hint),
+    })
 }
 
 /// Reports a configured plugin directory that does not exist; `discover` reports its other faults.

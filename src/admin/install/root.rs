@@ -19,9 +19,7 @@ use super::edit;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::host::Host;
-
-/// Maximum bytes read of a file. Only Podman's database grows.
-const FILE_SIZE_LIMIT: u64 = 256 << 20;
+use crate::limits;
 
 /// Maximum attempts of a lookup that concurrent renames disturb (EAGAIN of openat2).
 const LOOKUP_ATTEMPTS: usize = 32;
@@ -116,7 +114,7 @@ impl Root {
             return Err(io::Error::other("it is not a regular file"));
         }
         let mut bytes = Vec::new();
-        File::from(fd).take(FILE_SIZE_LIMIT).read_to_end(&mut bytes)?;
+        File::from(fd).take(limits::INSTALL_FILE).read_to_end(&mut bytes)?;
         Ok(Some(bytes))
     }
 

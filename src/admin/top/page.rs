@@ -5,19 +5,16 @@
 use serde_json::Value;
 
 use crate::admin::show::{ago, name_of_pod, table, text};
+use crate::limits;
 use crate::text::{counted, span};
-
-/// Maximum rows of a section on a terminal.
-const MOST_PLUGINS: usize = 20;
-const MOST_FAILURES: usize = 5;
 
 /// Renders the page; `size` is the terminal's.
 pub(super) fn page(document: &Value, size: Option<(usize, usize)>) -> String {
     let mut lines = head(document);
     let limit = |most: usize| size.map_or(usize::MAX, |_| most);
-    add_section(&mut lines, plugins(document), limit(MOST_PLUGINS));
+    add_section(&mut lines, plugins(document), limit(limits::TOP_PLUGINS));
     add_section(&mut lines, requests(document), usize::MAX);
-    add_section(&mut lines, failures(document), limit(MOST_FAILURES));
+    add_section(&mut lines, failures(document), limit(limits::TOP_FAILURES));
     // Pods get the rest of the screen: a blank line and their heading, and the line about more.
     let rest = size.map_or(usize::MAX, |(_, height)| height.saturating_sub(lines.len() + 3));
     add_section(&mut lines, pods(document), rest);

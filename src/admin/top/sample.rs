@@ -42,7 +42,8 @@ impl Sample {
 }
 
 /// Returns the document of `--json`, from which the page is made. Rates are those between the two
-/// samples; one sample twice gives no rates, and the latencies since the daemon's start.
+/// samples; one sample twice gives no rates. Latencies are those between the samples too, or since
+/// the daemon's start where nothing was observed in between.
 pub(super) fn document(first: &Sample, last: &Sample) -> Value {
     let seconds = last.at.saturating_duration_since(first.at).as_secs_f64();
     let nothing = Exposition::default();
@@ -80,8 +81,13 @@ impl Span<'_> {
         (self.seconds > 0.0).then(|| grown / self.seconds)
     }
 
+    /// The latencies between the two moments; where nothing was observed then, since the daemon's start.
     fn observed(&self, name: &str, wanted: &[(&str, &str)]) -> Observed {
-        observed(self.before, self.now, name, wanted)
+        let between = observed(self.before, self.now, name, wanted);
+        match between.count > 0.0 {
+            true => between,
+            false => observed(&Exposition::default(), self.now, name, wanted),
+        }
     }
 }
 
@@ -163,6 +169,14 @@ mod tests {
         assert_eq!(document["requests"][0]["proceeded"], 30.0);
         assert_eq!(document["containers"]["running"], 3.0);
         assert_eq!(document["pods"], json!({"known": 2, "ready": 1}));
+    }
+
+    #[test]
+    fn an_idle_plugin_has_its_latencies_since_the_start() {
+        let begun = Instant::now();
+        let document = document(&sample(begun, 10), &sample(begun + Duration::from_secs(4), 10));
+        assert_eq!(document["plugins"][0]["per_second"], 0.0);
+        assert_eq!(document["plugins"][0]["mean_seconds"], 1.0);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tracing::{debug, warn};
 use crate::accept;
 use crate::chain::ChainedPlugin;
 use crate::config::{Config, Displace};
-use crate::daemon::connections::slots::{self, Slots, Taken};
+use crate::daemon::connections::slots::{Slots, Taken};
 use crate::daemon::connections::takeover::{self, Takeover};
 use crate::daemon::connections::upcalls::{Registration, upcalls};
 use crate::daemon::connections::{origin, refusals, returning};
@@ -132,7 +132,7 @@ async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
 fn report_crowded(daemon: &Rc<Daemon>, pid: i32) {
     let line = format!(
         "{} connections have not registered yet: one of process {pid}, which is among those with the most, was closed",
-        slots::MOST
+        limits::REGISTERING
     );
     refusals::report(daemon, ConnectionLine::Crowded, "", (&line, &line));
 }
@@ -210,6 +210,7 @@ pub(super) async fn admit(
     registration: &Registration,
 ) {
     let (id, launched) = (plugin.id(), peer.is_none());
+    daemon.forget_gone_plugins();
     let counted_connections = daemon.report.metrics.plugins();
     let config = daemon.config();
     if launched || config.names_plugin(&id) {

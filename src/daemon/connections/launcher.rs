@@ -95,12 +95,8 @@ async fn until_there_is_a_folder(daemon: &Daemon) {
 /// Logs one line for each file that cannot be used, once as long as nothing changes: the first of
 /// them, and how many more there are.
 fn log_unusable(unusable: &[Unusable], logged: &mut HashSet<String>) {
-    let mut lines: Vec<String> =
-        unusable.iter().take(limits::LISTED).map(ToString::to_string).collect();
-    let more = unusable.len() - lines.len();
-    if more > 0 {
-        lines.push(format!("{more} more files among the plugins were skipped"));
-    }
+    let what = "files among the plugins were skipped";
+    let lines = limits::listed(unusable.iter().map(ToString::to_string), what);
     for line in lines.iter().filter(|line| !logged.contains(*line)) {
         warn!("{line}");
     }

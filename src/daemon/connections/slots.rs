@@ -12,8 +12,7 @@ use std::rc::Rc;
 
 use tokio::sync::Notify;
 
-/// Connections that may be registering at once (D11).
-pub(super) const MOST: usize = 64;
+use crate::limits;
 
 /// Levels of a cgroup that are compared: a container may nest cgroups below its own.
 const LEVELS: usize = 12;
@@ -48,7 +47,7 @@ impl Slots {
         let slot = Rc::new(Slot { peer, pid, is_lost: Cell::new(false), lost: Notify::new() });
         let mut slots = self.0.borrow_mut();
         slots.push_back(Rc::clone(&slot));
-        if slots.len() > MOST
+        if slots.len() > limits::REGISTERING
             && let Some(at) = crowding(&slots)
             && let Some(crowding) = slots.remove(at)
         {
@@ -131,7 +130,7 @@ mod tests {
         let late = slots.take(0, "/system.slice/other.service", 2);
         assert!(is_open(&honest) && is_open(&late));
         assert!(!is_open(&flood[0]) && is_open(&flood[999]), "the oldest go");
-        assert_eq!(slots.0.borrow().len(), MOST);
+        assert_eq!(slots.0.borrow().len(), limits::REGISTERING);
     }
 
     #[test]

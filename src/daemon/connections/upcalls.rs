@@ -12,10 +12,8 @@ use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::daemon::registry::roster::UnregisteredPlugin;
 use crate::daemon::resources::updates;
 use crate::daemon::shared::Daemon;
+use crate::limits;
 use crate::plugin::{PluginIdentity, Upcalls, api};
-
-/// Requests of one plugin that may wait for their turn; the plugin is held back beyond that.
-const QUEUED: usize = 32;
 
 /// The requests of one plugin. They arrive on tasks outside of the thread-bound state, so they are
 /// queued and answered.
@@ -67,7 +65,7 @@ pub(super) fn upcalls(
     unregistered: &UnregisteredPlugin,
     registration: &Registration,
 ) -> Arc<dyn Upcalls> {
-    let (sender, mut requests) = tokio::sync::mpsc::channel::<Unsolicited>(QUEUED);
+    let (sender, mut requests) = tokio::sync::mpsc::channel::<Unsolicited>(limits::PLUGIN_REQUESTS);
     let (daemon, registration) = (Rc::clone(daemon), registration.clone());
     tokio::task::spawn_local(async move {
         while let Some(unsolicited) = requests.recv().await {

@@ -13,7 +13,7 @@ use crate::daemon::shared::Daemon;
 use crate::daemon::shared::queues::InitProcess;
 use crate::daemon::watch::pidfd;
 use crate::error::in_our_words;
-use crate::presence::Backoff;
+use crate::presence::{Backoff, IfThere};
 use crate::state::ContainerKey;
 
 /// Watches every init process that other modules queue. Never ends.
@@ -78,7 +78,8 @@ async fn exited(
     process: Option<&OwnedFd>,
 ) {
     if let Some(record) = daemon.container(key).filter(|record| !record.is_sandbox) {
-        let code = daemon.caches.exit_codes.wait(&daemon.host, &record, process).await;
+        let written = async || daemon.written_exit_code(&record).await.or_absent().flatten();
+        let code = daemon.caches.exit_codes.wait(&record, process, written).await;
         // A `delete` may have reported the exit meanwhile; the removal is still to be reported.
         daemon.records.change_in_memory(key, |record| {
             if record.incarnation == incarnation {

@@ -19,7 +19,7 @@ pub(crate) async fn removed(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     stop::stopped(daemon, key).await;
     if !record.is_sandbox {
-        state::learn_exit_status(daemon, key);
+        state::learn_exit_status(daemon, key).await;
         notify::notify(daemon, Event::RemoveContainer, key).await;
     }
     bundle::restore(daemon, &record).await;
@@ -32,7 +32,7 @@ pub(crate) async fn removed(daemon: &Rc<Daemon>, key: &ContainerKey) {
 /// Removes a container that the runtime has deleted, now or once its engine does.
 pub(crate) async fn deleted(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
-    let is_kept = until_removed::is_kept(daemon, &record);
+    let is_kept = until_removed::is_kept(daemon, &record).await;
     if matches!(is_kept, Ok(false)) {
         return removed(daemon, key).await;
     }
@@ -42,12 +42,16 @@ pub(crate) async fn deleted(daemon: &Rc<Daemon>, key: &ContainerKey) {
     }
     stop::stopped(daemon, key).await;
     if !record.is_sandbox {
-        state::learn_exit_status(daemon, key);
+        state::learn_exit_status(daemon, key).await;
     }
     bundle::restore(daemon, &record).await;
     state::mark_deleted(daemon, key);
     until_removed::bound(daemon);
-    match is_kept.and_then(|_kept| until_removed::is_kept(daemon, &record)) {
+    let is_kept = match is_kept {
+        Ok(_kept) => until_removed::is_kept(daemon, &record).await,
+        unknown => unknown,
+    };
+    match is_kept {
         Ok(true) => {}
         Ok(false) => removed(daemon, key).await, // Its folder went before the record said so.
         Err(_unknown) => until_removed::look_again(daemon, &record),

@@ -4,12 +4,14 @@
 //! event goes out once.
 
 use std::io;
+use std::rc::Rc;
 
 use crate::clock::now;
 use crate::daemon::runtime::{exit_status, state_dir};
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::pidfd;
 use crate::host::Point;
+use crate::presence::IfThere;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
 /// Records that the runtime has created the container, with its init process.
@@ -84,13 +86,17 @@ pub(crate) fn mark_not_created(daemon: &Daemon, key: &ContainerKey) {
 }
 
 /// Records that the container's process has exited; false without a change to record.
-pub(crate) fn mark_stopped(daemon: &Daemon, key: &ContainerKey) -> bool {
-    let Some(record) = daemon.container(key) else { return false };
-    if matches!(record.state, Lifecycle::Stopped | Lifecycle::Removed) {
-        return false;
-    }
+pub(crate) async fn mark_stopped(daemon: &Daemon, key: &ContainerKey) -> bool {
+    let to_stop = || {
+        let is_over = |state| matches!(state, Lifecycle::Stopped | Lifecycle::Removed);
+        daemon.container(key).filter(|record| !is_over(record.state))
+    };
+    let Some(record) = to_stop() else { return false };
     log_failure("recording an exit", daemon.host.point(Point::DaemonStop));
-    let code = record.exit_code.or_else(|| exit_status::code(&daemon.host, &record));
+    let code = exit_code(daemon, &record).await;
+    // Another caller may have recorded it meanwhile.
+    let is_same = |now: &Rc<Container>| now.incarnation == record.incarnation;
+    let Some(record) = to_stop().filter(is_same) else { return false };
     let (reason, message) = exit_status::status(&daemon.host, &record, code);
     daemon.change(key, |record| {
         record.state = Lifecycle::Stopped;
@@ -104,15 +110,23 @@ pub(crate) fn mark_stopped(daemon: &Daemon, key: &ContainerKey) -> bool {
     true
 }
 
+/// The exit code, as recorded or as the engine wrote it since. It is looked for again until the container
+/// is removed.
+async fn exit_code(daemon: &Daemon, record: &Container) -> Option<i32> {
+    match record.exit_code {
+        Some(code) => Some(code),
+        None => daemon.written_exit_code(record).await.or_absent().flatten(),
+    }
+}
+
 /// Records an exit status that became known after plugins were notified of the exit.
-pub(crate) fn learn_exit_status(daemon: &Daemon, key: &ContainerKey) {
+pub(crate) async fn learn_exit_status(daemon: &Daemon, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     let is_settled = !matches!(record.status_reason.as_str(), "" | exit_status::UNKNOWN);
     if record.init_pid.is_none() || is_settled {
         return;
     }
-    let code = record.exit_code.or_else(|| exit_status::code(&daemon.host, &record));
-    let Some(code) = code else { return };
+    let Some(code) = exit_code(daemon, &record).await else { return };
     let (reason, message) = exit_status::status(&daemon.host, &record, Some(code));
     daemon.change(key, |record| {
         record.exit_code = Some(code);

@@ -16,7 +16,7 @@ use crate::state::ContainerKey;
 pub(crate) async fn stopped(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     // Marked before plugins are notified: a concurrent caller must not notify them again.
-    if !state::mark_stopped(daemon, key) {
+    if !state::mark_stopped(daemon, key).await {
         return;
     }
     own_process::forget(daemon, &record);

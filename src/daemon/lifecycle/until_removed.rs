@@ -7,7 +7,6 @@
 //! runtime's `delete`, as it does for every other engine. It never writes to these folders.
 
 use std::ffi::OsStr;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -17,11 +16,10 @@ use crate::daemon::lifecycle::{removal, settle};
 use crate::daemon::shared::Daemon;
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
 use crate::engine::{EngineKind, folder_until_removed};
+use crate::error::Result;
+use crate::limits::UNTIL_REMOVED;
 use crate::presence::{self, Backoff};
 use crate::state::{Container, ContainerKey};
-
-/// Deleted containers that are kept for their engine; beyond that the oldest count as removed.
-const MOST: usize = 1000;
 
 /// The engine's folder of this container.
 fn folder(daemon: &Daemon, record: &Container) -> Option<PathBuf> {
@@ -35,12 +33,13 @@ fn folder(daemon: &Daemon, record: &Container) -> Option<PathBuf> {
 ///
 /// # Errors
 /// Fails when that cannot be known.
-pub(crate) fn is_kept(daemon: &Rc<Daemon>, record: &Container) -> io::Result<bool> {
+pub(crate) async fn is_kept(daemon: &Rc<Daemon>, record: &Container) -> Result<bool> {
     let Some(folder) = folder(daemon, record) else { return Ok(false) };
     // Watched before it is looked at: no removal in between is missed.
-    Ok(presence::is_dir(&folder)?
-        && folder.parent().is_some_and(|home| watch(daemon, home))
-        && presence::is_dir(&folder)?)
+    let Some(home) = folder.parent() else { return Ok(false) };
+    Ok(daemon.look(&folder, presence::is_dir).await?
+        && watch(daemon, home).await
+        && daemon.look(&folder, presence::is_dir).await?)
 }
 
 /// Looks again whether the engine keeps a deleted container, after a pause.
@@ -59,14 +58,16 @@ pub(crate) fn look_again(daemon: &Rc<Daemon>, record: &Rc<Container>) {
 }
 
 /// Watches the engine's container directory; false if that fails.
-fn watch(daemon: &Rc<Daemon>, home: &Path) -> bool {
+async fn watch(daemon: &Rc<Daemon>, home: &Path) -> bool {
     if daemon.watches.kept_homes.borrow().contains(home) {
         return true;
     }
-    match daemon.watches.folders.watch_if_there(home) {
+    match daemon.watch_folder(home).await {
         Ok(Some(watched)) => {
-            daemon.watches.kept_homes.borrow_mut().insert(home.to_owned());
-            tokio::task::spawn_local(follow(Rc::clone(daemon), home.to_owned(), watched));
+            // Another container's removal may have added it meanwhile.
+            if daemon.watches.kept_homes.borrow_mut().insert(home.to_owned()) {
+                tokio::task::spawn_local(follow(Rc::clone(daemon), home.to_owned(), watched));
+            }
             true
         }
         Ok(None) => false,
@@ -135,27 +136,30 @@ async fn remove_unless_kept(
     daemon: &Rc<Daemon>,
     record: &Container,
     in_any_case: bool,
-) -> io::Result<()> {
+) -> Result<()> {
     let key = &record.key;
     let lane = daemon.lane(key);
     let turn = lane.turn.lock().await;
     settle::settle_exited(daemon, key, &lane).await;
     let now = daemon.container(key).filter(|now| now.incarnation == record.incarnation);
     let now = now.filter(|now| now.is_deleted);
-    let is_kept = now.map(|now| if in_any_case { Ok(false) } else { is_kept(daemon, &now) });
-    if matches!(is_kept, Some(Ok(false))) {
+    let is_kept = match now {
+        Some(now) if !in_any_case => is_kept(daemon, &now).await.map(Some),
+        now => Ok(now.map(|_in_any_case| false)),
+    };
+    if matches!(is_kept, Ok(Some(false))) {
         removal::removed(daemon, key).await;
     }
     drop(turn);
     daemon.lanes.release(key, lane);
-    is_kept.transpose().map(|_known| ())
+    is_kept.map(|_known| ())
 }
 
 /// Bounds the deleted containers that are kept: an engine may never remove them.
 pub(crate) fn bound(daemon: &Rc<Daemon>) {
     let mut kept = daemon.records.read().all_shared();
     kept.retain(|record| record.is_deleted);
-    let surplus = kept.len().saturating_sub(MOST);
+    let surplus = kept.len().saturating_sub(UNTIL_REMOVED);
     if surplus == 0 {
         return;
     }
@@ -165,7 +169,9 @@ pub(crate) fn bound(daemon: &Rc<Daemon>) {
     tokio::task::spawn_local(async move {
         for record in kept {
             let id = &record.key.id;
-            info!("{id} counts as removed: its engine keeps more than {MOST} exited containers");
+            info!(
+                "{id} counts as removed: its engine keeps more than {UNTIL_REMOVED} exited containers"
+            );
             let _is_removed = remove_unless_kept(&daemon, &record, true).await;
         }
     });
@@ -203,20 +209,20 @@ mod tests {
         let host = config.host();
         let store = Store::open(&temp.path().join("state"), "boot").unwrap().0;
         let daemon = Daemon::new(config, host, store);
-        for number in 0..MOST + 3 {
+        for number in 0..UNTIL_REMOVED + 3 {
             daemon.records.put(record(temp.path(), number)).unwrap();
         }
         let known = || daemon.records.read().containers().count();
         let story = async {
             bound(&daemon);
-            while known() > MOST {
+            while known() > UNTIL_REMOVED {
                 tokio::time::sleep(std::time::Duration::from_millis(2)).await;
             }
             bound(&daemon);
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         };
         tokio::task::LocalSet::new().run_until(story).await;
-        assert_eq!(known(), MOST);
+        assert_eq!(known(), UNTIL_REMOVED);
         let oldest = daemon.records.read().containers().map(|c| c.incarnation).min();
         assert_eq!(oldest, Some(3), "the oldest counted as removed");
     }

@@ -8,7 +8,6 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -18,8 +17,9 @@ use tracing::debug;
 use crate::daemon::pods::life;
 use crate::daemon::request::describe::{Description, describe_folder};
 use crate::daemon::shared::{Daemon, log_failure};
-use crate::daemon::watch::folders::{FolderEvent, FolderWatch, WatchedFolder};
+use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
 use crate::engine::EngineKind;
+use crate::limits;
 use crate::presence::{self, IfThere};
 use crate::sources::registered;
 
@@ -32,9 +32,6 @@ const LASTING_ROOT: &str = "/var/lib/containers/storage";
 
 /// How long a folder may be without its document: an engine gives up after 4 minutes.
 const DOCUMENT_WAIT: Duration = Duration::from_secs(300);
-
-/// How many folders are awaited at once; further pods are announced with their first container.
-const WAITED_FOR: usize = 1000;
 
 /// The contents of a folder.
 enum PodFolder {
@@ -49,7 +46,7 @@ enum PodFolder {
 /// have to answer RunPodSandbox.
 pub(crate) async fn adopt(daemon: &Rc<Daemon>, is_first: bool) {
     for home in known_homes(daemon) {
-        let ids = unknown_pods(daemon, &home);
+        let ids = unknown_pods(daemon, &home).await;
         if is_first
             || daemon.config().requires_plugins()
             || daemon.config().default_validator.enable
@@ -108,7 +105,7 @@ fn home_of(daemon: &Daemon, document: &str) -> Option<PathBuf> {
 
 async fn follow(daemon: &Rc<Daemon>, home: &Path) {
     loop {
-        let Some(mut watched) = appears(&daemon.watches.folders, home).await else {
+        let Some(mut watched) = appears(daemon, home).await else {
             let what = "cannot watch for new pods (inotify limit reached): they are announced with their first container";
             return daemon.report.note_missing(EngineKind::Crio.name(), what, "");
         };
@@ -117,7 +114,8 @@ async fn follow(daemon: &Rc<Daemon>, home: &Path) {
             match watched.next().await {
                 FolderEvent::Came(name) => consider(daemon, home, &name).await,
                 FolderEvent::Unknown => consider_all(daemon, home).await,
-                FolderEvent::Went(_) if !matches!(presence::is_dir(home), Ok(false)) => {}
+                FolderEvent::Went(_)
+                    if !matches!(daemon.look(home, presence::is_dir).await, Ok(false)) => {}
                 // Also if another folder is in its place by now: that one is not watched.
                 FolderEvent::Went(_) | FolderEvent::Gone => break,
             }
@@ -126,35 +124,36 @@ async fn follow(daemon: &Rc<Daemon>, home: &Path) {
 }
 
 /// Waits for the folder; `None` if it exists and cannot be watched.
-async fn appears(folders: &FolderWatch, home: &Path) -> Option<WatchedFolder> {
+async fn appears(daemon: &Daemon, home: &Path) -> Option<WatchedFolder> {
     loop {
-        let watch = |folder| folders.watch_if_there(folder).map_err(io::Error::from).or_absent();
-        if let Some(watched) = watch(home)? {
+        if let Some(watched) = daemon.watch_folder(home).await.or_absent()? {
             return Some(watched);
         }
-        let is_there = |above: &&Path| presence::is_dir(above).unwrap_or(true);
-        let above = home.ancestors().skip(1).find(is_there)?;
+        let mut above = home.parent()?;
+        while matches!(daemon.look(above, presence::is_dir).await, Ok(false)) {
+            above = above.parent()?;
+        }
         // Any folder may be removed between two checks: then the loop checks again.
-        let Some(mut watched) = watch(above)? else { continue };
+        let Some(mut watched) = daemon.watch_folder(above).await.or_absent()? else { continue };
         let next = home.strip_prefix(above).ok()?.components().next()?;
-        if matches!(presence::is_dir(&above.join(next)), Ok(false)) {
+        if matches!(daemon.look(&above.join(next), presence::is_dir).await, Ok(false)) {
             watched.next().await;
         }
     }
 }
 
 async fn consider_all(daemon: &Rc<Daemon>, home: &Path) {
-    for id in unknown_pods(daemon, home) {
+    for id in unknown_pods(daemon, home).await {
         consider(daemon, home, OsStr::new(&id)).await;
         tokio::task::yield_now().await;
     }
 }
 
 /// IDs of folders that belong to no known pod or container.
-fn unknown_pods(daemon: &Daemon, home: &Path) -> Vec<String> {
+async fn unknown_pods(daemon: &Daemon, home: &Path) -> Vec<String> {
     // Pods that are not found here are announced with their first container.
-    let entries = presence::entries(home).or_absent().into_iter().flatten();
-    let names = entries.filter_map(|entry| id_of(&entry.file_name()));
+    let names = daemon.names_in(home).await.or_absent().into_iter().flatten();
+    let names = names.filter_map(|name| id_of(&name));
     names.filter(|id| !is_known(daemon, id)).collect()
 }
 
@@ -173,17 +172,25 @@ fn is_known(daemon: &Daemon, id: &str) -> bool {
 /// A folder exists. This does not wait for plugins: other folders may appear meanwhile.
 async fn consider(daemon: &Rc<Daemon>, home: &Path, name: &OsStr) {
     let Some(id) = id_of(name).filter(|id| !is_known(daemon, id)) else { return };
-    let meta = std::fs::symlink_metadata(home.join(&id)).or_absent();
-    if !meta.is_some_and(|meta| meta.is_dir())
+    if daemon.watches.crio.arriving.borrow().contains(&id) {
+        return;
+    }
+    let folder = home.join(&id);
+    let look = move || {
+        let meta = std::fs::symlink_metadata(folder).or_absent();
+        Ok(meta.is_some_and(|meta| meta.is_dir()))
+    };
+    if !daemon.off_loop(&home.to_string_lossy(), look).await.unwrap_or(false) {
+        return;
+    }
+    let seen = read_folder(daemon, home, &id).await;
+    // Another look at the folder may have taken it meanwhile.
+    if matches!(seen, PodFolder::SomethingElse)
         || daemon.watches.crio.arriving.borrow().contains(&id)
     {
         return;
     }
-    let seen = read_folder(daemon, home, &id).await;
-    if matches!(seen, PodFolder::SomethingElse) {
-        return;
-    }
-    if daemon.watches.crio.arriving.borrow().len() >= WAITED_FOR {
+    if daemon.watches.crio.arriving.borrow().len() >= limits::AWAITED_FOLDERS {
         let what = "too many folders without a document: their pods are announced with a container";
         return daemon.report.note_missing(EngineKind::Crio.name(), what, "");
     }
@@ -214,18 +221,19 @@ async fn arrives(daemon: &Rc<Daemon>, home: &Path, id: &str) -> Option<PodFolder
     let folder = home.join(id);
     let userdata = folder.join("userdata");
     // Until the kernel says so, nothing has gone; a container announces what is missed here.
-    let is_missing = |folder: &Path| matches!(presence::is_dir(folder), Ok(false));
-    if is_missing(&userdata) {
-        let mut watched = daemon.watches.folders.watch(&folder)?;
-        while is_missing(&userdata) {
+    let is_missing =
+        async |folder: &Path| matches!(daemon.look(folder, presence::is_dir).await, Ok(false));
+    if is_missing(&userdata).await {
+        let mut watched = daemon.watch_folder(&folder).await.or_absent()??;
+        while is_missing(&userdata).await {
             match watched.next().await {
                 FolderEvent::Gone => return None,
-                FolderEvent::Went(_) if is_missing(&folder) => return None,
+                FolderEvent::Went(_) if is_missing(&folder).await => return None,
                 FolderEvent::Went(_) | FolderEvent::Came(_) | FolderEvent::Unknown => {}
             }
         }
     }
-    let mut watched = daemon.watches.folders.watch(&userdata)?;
+    let mut watched = daemon.watch_folder(&userdata).await.or_absent()??;
     loop {
         let seen = read_folder(daemon, home, id).await;
         if !matches!(seen, PodFolder::NotYet) {
@@ -235,7 +243,7 @@ async fn arrives(daemon: &Rc<Daemon>, home: &Path, id: &str) -> Option<PodFolder
         loop {
             match watched.next().await {
                 FolderEvent::Gone => return None,
-                FolderEvent::Went(_) if is_missing(&userdata) || is_known(daemon, id) => {
+                FolderEvent::Went(_) if is_known(daemon, id) || is_missing(&userdata).await => {
                     return None;
                 }
                 FolderEvent::Unknown => break,
@@ -274,6 +282,8 @@ fn is_for_us(daemon: &Daemon, handler: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+    use crate::state::Store;
 
     #[test]
     fn a_folder_that_appears_and_vanishes_is_awaited_until_it_stays() {
@@ -290,12 +300,15 @@ mod tests {
                 std::fs::create_dir_all(&home).unwrap();
             }
         });
-        let folders = FolderWatch::default();
+        let store = Store::open(&temp.path().join("state"), "boot").unwrap().0;
+        let config = Config { run_dir: temp.path().join("run"), ..Config::default() };
+        let host = config.host();
+        let daemon = Daemon::new(config, host, store);
         let looks = async {
             let mut is_over = false;
             while !is_over {
                 is_over = others.is_finished();
-                let found = tokio::time::timeout(DOCUMENT_WAIT, appears(&folders, &home)).await;
+                let found = tokio::time::timeout(DOCUMENT_WAIT, appears(&daemon, &home)).await;
                 assert!(matches!(found, Ok(Some(_))), "{found:?}");
             }
         };

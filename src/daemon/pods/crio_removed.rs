@@ -4,13 +4,13 @@
 //! its last container has exited, and removed when its document and its last container are gone.
 //! This module only reads, and costs nothing between events.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use futures_util::future::select_all;
 
+use crate::error::Result;
 use crate::presence::{self, Backoff, IfThere};
 use crate::state::{ContainerKey, Lifecycle};
 
@@ -32,11 +32,11 @@ pub(crate) fn follow(daemon: &Rc<Daemon>, id: &str) {
     let (daemon, id) = (Rc::clone(daemon), id.to_owned());
     tokio::task::spawn_local(async move {
         // None if the folder was removed before the watch: then the pod ends at once.
-        let mut watched = watch(&daemon, &path);
+        let mut watched = watch(&daemon, &path).await;
         loop {
             // Registered before the check: no notification in between is missed.
             let forgotten = daemon.watches.crio.forgotten.notified();
-            let is_there = presence::exists(&path);
+            let is_there = daemon.look(&path, presence::exists).await;
             if matches!(is_there, Ok(false)) || daemon.records.read().pod(&id).is_none() {
                 break;
             }
@@ -52,7 +52,7 @@ pub(crate) fn follow(daemon: &Rc<Daemon>, id: &str) {
                 () = forgotten => {}
             }
             if watched.is_none() {
-                watched = watch(&daemon, &path);
+                watched = watch(&daemon, &path).await;
             }
         }
         life::end_if_empty(&daemon, &id).await;
@@ -61,12 +61,10 @@ pub(crate) fn follow(daemon: &Rc<Daemon>, id: &str) {
 }
 
 /// Watches the folders of the pod; `None` if the kernel has no watch left for one of them.
-fn watch(daemon: &Daemon, document: &Path) -> Option<Vec<WatchedFolder>> {
+async fn watch(daemon: &Daemon, document: &Path) -> Option<Vec<WatchedFolder>> {
     let mut watched = Vec::new();
     for folder in folders(document) {
-        watched.extend(
-            daemon.watches.folders.watch_if_there(&folder).map_err(io::Error::from).or_absent()?,
-        );
+        watched.extend(daemon.watch_folder(&folder).await.or_absent()?);
     }
     Some(watched)
 }
@@ -105,12 +103,12 @@ pub(crate) fn member_ended(daemon: &Rc<Daemon>, id: &str) {
 ///
 /// # Errors
 /// Fails when it cannot be known whether the engine has stopped it.
-async fn stop_if_marked(daemon: &Rc<Daemon>, id: &str) -> io::Result<()> {
+async fn stop_if_marked(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     let path = daemon.records.read().pod(id).and_then(|pod| pod.lives_with.clone());
     let Some(path) = path.map(|path| daemon.host.path(path)) else { return Ok(()) };
     let mut is_marked = false;
     for folder in folders(&path) {
-        is_marked |= presence::exists(&folder.join(MARK))?;
+        is_marked |= daemon.look(&folder.join(MARK), presence::exists).await?;
     }
     if !is_marked {
         return Ok(());

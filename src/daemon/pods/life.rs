@@ -75,8 +75,13 @@ pub(crate) async fn arrives(daemon: &Rc<Daemon>, description: &Description) -> R
     let lane = daemon.pod_lane(&pod.id);
     let _turn = lane.turn.lock().await;
     // The engine may have given the pod up meanwhile.
-    let document = pod.lives_with.as_ref().map(|path| presence::exists(&daemon.host.path(path)));
-    if matches!(document, Some(Ok(false))) || daemon.records.read().pod(&pod.id).is_some() {
+    let is_given_up = match &pod.lives_with {
+        Some(document) => {
+            matches!(daemon.look(&daemon.host.path(document), presence::exists).await, Ok(false))
+        }
+        None => false,
+    };
+    if is_given_up || daemon.records.read().pod(&pod.id).is_some() {
         return Ok(());
     }
     adopt_arrived(daemon, description)?;
@@ -249,7 +254,7 @@ pub(crate) async fn end_if_empty(daemon: &Rc<Daemon>, id: &str) {
         let store = daemon.records.read();
         store.of_pod(id).all(|container| container.state == Lifecycle::Removed)
     };
-    if is_empty && !lasts(daemon, id) {
+    if is_empty && !lasts(daemon, id).await {
         end(daemon, id).await;
     }
 }
@@ -277,16 +282,20 @@ pub(crate) async fn end(daemon: &Rc<Daemon>, id: &str) {
 
 /// Whether a pod still exists although none of its containers does; true while that cannot be
 /// known.
-fn lasts(daemon: &Daemon, id: &str) -> bool {
-    let store = daemon.records.read();
-    let path = store.pod(id).and_then(|pod| pod.lives_with.as_ref());
-    path.is_some_and(|path| presence::exists(&daemon.host.path(path)).unwrap_or(true))
+async fn lasts(daemon: &Daemon, id: &str) -> bool {
+    let path = daemon.records.read().pod(id).and_then(|pod| pod.lives_with.clone());
+    let Some(path) = path else { return false };
+    daemon.look(&daemon.host.path(path), presence::exists).await.unwrap_or(true)
 }
 
 /// Drops pods whose daemon was killed before they had a container; before any plugin connects.
-pub(crate) fn drop_orphans(daemon: &Daemon) {
+pub(crate) async fn drop_orphans(daemon: &Daemon) {
     let ids: Vec<String> = daemon.records.read().pods().map(|pod| pod.id.clone()).collect();
-    ids.iter().filter(|id| !lasts(daemon, id)).for_each(|id| forget_if_orphan(daemon, id));
+    for id in &ids {
+        if !lasts(daemon, id).await {
+            forget_if_orphan(daemon, id);
+        }
+    }
 }
 
 fn forget_if_orphan(daemon: &Daemon, id: &str) {

@@ -250,11 +250,9 @@ impl<'n> Requirement<'n> {
         }
         let builtin = self.daemon.registry.builtin();
         let more = builtin.absent_plugins(&self.pod, self.container.as_deref(), is_present);
-        for name in more.map_err(|why| quoted(&why))? {
-            if !missing.contains(&name) {
-                missing.push(name);
-            }
-        }
+        let known: BTreeSet<String> = missing.iter().cloned().collect();
+        let more = more.map_err(|why| quoted(&why))?.into_iter();
+        missing.extend(more.filter(|name| !known.contains(name)));
         Ok(missing)
     }
 

@@ -14,6 +14,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use crate::daemon::process::sockets::number_from_service_manager;
 use crate::error::{Context, Error, Result};
 use crate::fnv::fnv128;
+use crate::limits;
 use crate::presence::{self, IfThere};
 
 /// The form of the state. It changes only when a program that knows the last form would misread it:
@@ -25,9 +26,6 @@ pub(crate) const STATE_VERSIONS: [u32; 1] = [STATE_VERSION];
 
 /// Marks the beginning of a state.
 const MAGIC: &[u8; 16] = b"nri-runc reexec\n";
-
-/// Largest state that is read, in bytes: 100,000 containers need less.
-const STATE_LIMIT: u64 = 256 << 20;
 
 const HEAD: usize = MAGIC.len() + 4 + 8 + 16;
 
@@ -58,7 +56,7 @@ pub(crate) fn read_state(number: RawFd) -> Result<Vec<u8>> {
     let doing = || "reading the state of the program before";
     file.rewind().doing(doing)?;
     let mut bytes = Vec::new();
-    let limit = STATE_LIMIT + u64::try_from(HEAD).unwrap_or(0);
+    let limit = limits::HANDOVER + u64::try_from(HEAD).unwrap_or(0);
     file.take(limit).read_to_end(&mut bytes).doing(doing)?;
     document(&bytes).map_err(Error::new)
 }

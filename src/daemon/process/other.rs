@@ -189,8 +189,9 @@ fn is_same_program(pid: u32) -> bool {
         // An upgrade has replaced the file.
         Some(path.to_string_lossy().trim_end_matches(" (deleted)").to_owned())
     };
-    (shares(pid, "exe") || shares(pid, "ns/mnt"))
-        && program("self").is_some_and(|own| program(&pid.to_string()) == Some(own))
+    // The link's text first: the file may be on a file server, and the kernel alone has the text.
+    program("self").is_some_and(|own| program(&pid.to_string()) == Some(own))
+        && (shares(pid, "ns/mnt") || shares(pid, "exe"))
 }
 
 /// The only configuration file that the daemon reads, if `--config` or the like named one.

@@ -21,6 +21,7 @@ use crate::argv::Verb;
 use crate::daemon::bundle;
 use crate::daemon::lifecycle::{late_start, removal, state};
 use crate::daemon::pods::{life, resized};
+use crate::daemon::recovery::notes::NoteBytes;
 use crate::daemon::recovery::{catch_up, dropped, enabled, notes, refusals};
 use crate::daemon::request::describe::describe;
 use crate::daemon::request::record::new_record;
@@ -55,16 +56,16 @@ struct BypassNote {
     why: String,
     /// The frame of its request.
     #[serde(default)]
-    question: Vec<u8>,
+    question: NoteBytes,
     /// The resources that an `update` requested.
     #[serde(default)]
-    resources: Option<Vec<u8>>,
+    resources: Option<NoteBytes>,
 }
 
 impl BypassNote {
     /// The request; `None` when it cannot be decoded.
     fn call(&self) -> Option<VerbRequest> {
-        let question = WrapperRequest::decode(self.question.get(4..).unwrap_or_default()).ok()?;
+        let question = WrapperRequest::decode(self.question.0.get(4..).unwrap_or_default()).ok()?;
         VerbRequest::new(ReceivedQuestion::alone(question))
     }
 }
@@ -279,14 +280,15 @@ async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
 }
 
 async fn adopt_call(daemon: &Rc<Daemon>, note: &BypassNote) -> Result<()> {
-    let question = WrapperRequest::decode(note.question.get(4..).unwrap_or_default())?;
+    let question = WrapperRequest::decode(note.question.0.get(4..).unwrap_or_default())?;
     let Some(call) = VerbRequest::new(ReceivedQuestion::alone(question)) else { return Ok(()) };
     if call.command_line.verb.creates() {
         created(daemon, &call).await?;
     } else if call.command_line.verb == Verb::Start {
         started(daemon, &call)?;
     } else if call.command_line.verb == Verb::Update {
-        updated(daemon, &call, note.resources.clone());
+        let resources = note.resources.as_ref().map(|resources| resources.0.clone());
+        updated(daemon, &call, resources);
     } else if call.command_line.verb == Verb::Delete {
         follow_deletion(daemon, &call);
     }

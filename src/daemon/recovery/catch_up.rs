@@ -26,9 +26,11 @@ use crate::daemon::shared::lane::{PendingVerb, ProposedUpdate};
 use crate::daemon::shared::messages::Classes;
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::pidfd;
-use crate::error::{Error, Result};
+use crate::error::{Context, Error, Result};
 use crate::files;
+use crate::host::Host;
 use crate::presence::{Backoff, IfThere};
+use crate::procfs;
 use crate::state::{Container, ContainerKey, Lifecycle, Updating};
 
 /// Corrects every record; before any plugin registers. What it cannot know of a container is asked
@@ -46,7 +48,7 @@ pub(crate) async fn make_true(daemon: &Rc<Daemon>) -> Vec<ContainerKey> {
         }
         learn_process(daemon, &record.key).await;
     }
-    life::drop_orphans(daemon);
+    life::drop_orphans(daemon).await;
     unknown
 }
 
@@ -219,8 +221,21 @@ pub(crate) async fn under_way(daemon: &Rc<Daemon>, record: &Container) -> Result
 pub(crate) fn process_of(daemon: &Daemon, key: &ContainerKey, pid: u32) -> Result<Option<OwnedFd>> {
     let Some(process) = pidfd::open(pid)? else { return Ok(None) };
     // Read after opening: from here on the descriptor cannot mean another process.
-    let words = crate::procfs::command_line(&daemon.host, pid)?;
-    Ok(words.iter().any(|word| word == key.id.as_bytes()).then_some(process))
+    let is_same = names(&daemon.host, &process, pid, &key.id)?;
+    Ok(is_same.then_some(process))
+}
+
+/// Whether the command line of a process names this container.
+fn names(host: &Host, process: &OwnedFd, pid: u32, id: &str) -> Result<bool> {
+    let words = procfs::command_line(host, pid)?;
+    // A wrapper becomes the runtime as soon as it has its answer or has left its note: in the middle
+    // of execve(2) a process has a program and no command line.
+    if words.is_empty() && procfs::has_program(host, pid)? && !pidfd::has_ended(process) {
+        let unknown = Err(std::io::Error::from(rustix::io::Errno::AGAIN));
+        return unknown
+            .doing(|| format!("waiting for process {pid}, which becomes another program"));
+    }
+    Ok(words.iter().any(|word| word == id.as_bytes()))
 }
 
 /// A verb that an earlier daemon decided.
@@ -295,4 +310,34 @@ async fn resume_update(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The answer about this process, whose command line would be this one.
+    fn names_c1(command_line: &str, has_program: bool) -> Result<bool> {
+        let (temp, pid) = (tempfile::tempdir().unwrap(), std::process::id());
+        let dir = temp.path().join(format!("proc/{pid}"));
+        std::fs::create_dir_all(&dir).unwrap();
+        files::replace(&dir.join("cmdline"), command_line.as_bytes()).unwrap();
+        if has_program {
+            std::os::unix::fs::symlink("/usr/bin/runc", dir.join("exe")).unwrap();
+        }
+        let host = Host::new(&temp.path().display().to_string(), "");
+        names(&host, &pidfd::open(pid).unwrap().unwrap(), pid, "c1")
+    }
+
+    #[test]
+    fn a_process_works_for_the_container_that_it_names() {
+        assert!(names_c1("runc\0start\0c1\0", true).unwrap());
+        assert!(!names_c1("runc\0start\0c11\0", true).unwrap());
+    }
+
+    #[test]
+    fn a_process_in_the_middle_of_execve_is_asked_about_again() {
+        assert!(names_c1("", true).unwrap_err().may_pass());
+        assert!(!names_c1("", false).unwrap(), "a kernel thread, or one that has ended");
+    }
 }

@@ -52,7 +52,7 @@ async fn look(daemon: &Rc<Daemon>, seen: &mut SeenGone) {
         if number % AT_ONCE == AT_ONCE - 1 {
             tokio::task::yield_now().await;
         }
-        if !is_gone(daemon, record) {
+        if !is_gone(daemon, record).await {
             continue;
         }
         let subject = (record.key.clone(), record.incarnation);
@@ -74,11 +74,11 @@ async fn look(daemon: &Rc<Daemon>, seen: &mut SeenGone) {
 
 /// Whether neither the engine nor the runtime has files of the container, and no process of it lives. A
 /// deleted one that its engine keeps is watched.
-fn is_gone(daemon: &Rc<Daemon>, record: &Container) -> bool {
+async fn is_gone(daemon: &Rc<Daemon>, record: &Container) -> bool {
     presence::is_absent(&state_dir::folder(&daemon.host, &record.key))
-        && presence::is_absent(&daemon.host.path(&record.bundle))
         && !is_alive(daemon, record)
-        && !(record.is_deleted && until_removed::is_kept(daemon, record).unwrap_or(true))
+        && daemon.is_absent(&daemon.host.path(&record.bundle)).await
+        && !(record.is_deleted && until_removed::is_kept(daemon, record).await.unwrap_or(true))
 }
 
 fn is_alive(daemon: &Daemon, record: &Container) -> bool {
@@ -100,7 +100,7 @@ async fn remove(daemon: &Rc<Daemon>, record: &Container) {
     let now = daemon.container(key).filter(|now| now.incarnation == record.incarnation);
     if let Some(now) = now
         && lane.pending.borrow().is_empty()
-        && is_gone(daemon, &now)
+        && is_gone(daemon, &now).await
     {
         warn!("{} is removed: its bundle and the runtime's state of it are gone", key.id);
         removal::deleted(daemon, key).await;
@@ -119,7 +119,7 @@ pub(crate) async fn forget(daemon: &Rc<Daemon>, wanted: &str, is_forced: bool) -
     if let Some(path) =
         pod.as_ref().and_then(|id| daemon.records.read().pod(id)?.lives_with.clone())
         && !is_forced
-        && !presence::is_absent(&daemon.host.path(&path))
+        && !daemon.is_absent(&daemon.host.path(&path)).await
     {
         return Err(Error::new(format!("the engine still has the pod {wanted}: {path}"))
             .hint("remove it there, or drop the record with --force"));

@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use nri_transport::Blob;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
@@ -10,6 +12,27 @@ use crate::error::{Context, Result};
 use crate::files;
 use crate::limits;
 use crate::presence::{self, IfThere, MayPass};
+
+/// Bytes in a note, which are written as base64.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "WrittenBytes")]
+pub(crate) struct NoteBytes(pub(crate) Vec<u8>);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WrittenBytes {
+    Text(Blob),
+    /// In the notes of earlier versions, whose wrappers may have been the last to run.
+    Numbers(Vec<u8>),
+}
+
+impl From<WrittenBytes> for NoteBytes {
+    fn from(written: WrittenBytes) -> Self {
+        match written {
+            WrittenBytes::Text(Blob(bytes)) | WrittenBytes::Numbers(bytes) => Self(bytes),
+        }
+    }
+}
 
 /// The notes in this folder, oldest first. Partial files of killed wrappers are removed.
 ///
@@ -50,4 +73,21 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
         let _gone = std::fs::remove_file(path);
     }
     Ok(note.ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_a_note_are_read_in_both_forms() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        let written = [serde_json::json!(Blob(bytes.clone())), serde_json::json!(bytes)];
+        for written in written {
+            assert_eq!(serde_json::from_value::<NoteBytes>(written).unwrap().0, bytes);
+        }
+        for wrong in ["\"%\"", "[256]", "[-1]", "{}", "7"] {
+            assert!(serde_json::from_str::<NoteBytes>(wrong).is_err(), "{wrong}");
+        }
+    }
 }

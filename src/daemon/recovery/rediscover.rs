@@ -226,8 +226,13 @@ async fn rediscover_one(
     let parent = parent.filter(|pid| *pid > 1);
     let words = parent.map(|pid| crate::procfs::command_line(&daemon.host, pid)).transpose()?;
     let words = words.unwrap_or_default();
-    if !is_ours && !calls_us(&daemon.host, &words, &bundle)? {
-        return Ok(None);
+    if !is_ours {
+        // The bundle may be on a file server, and so may the programs that it names.
+        let (host, words, place) = (daemon.host.clone(), words.clone(), bundle.clone());
+        let look = move || calls_us(&host, &words, &place);
+        if !daemon.off_loop(&bundle, look).await? {
+            return Ok(None);
+        }
     }
     let key = ContainerKey {
         root: root_in(&words, key).unwrap_or_else(|| key.root.clone()),

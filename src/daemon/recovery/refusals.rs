@@ -12,7 +12,7 @@ use crate::limits::REFUSAL_NOTES;
 use crate::link::{REFUSED_DIR, WrapperRequest};
 use crate::text::rfc3339_nanos;
 
-use crate::daemon::recovery::notes;
+use crate::daemon::recovery::notes::{self, NoteBytes};
 use crate::daemon::request::record::blank_record;
 use crate::daemon::request::{ReceivedQuestion, VerbRequest};
 use crate::daemon::shared::Daemon;
@@ -30,7 +30,8 @@ struct RefusalNote {
     pod: Option<String>,
     #[serde(default)]
     name: Option<String>,
-    question: Vec<u8>,
+    #[serde(default)]
+    question: NoteBytes,
 }
 
 /// Takes up all records, oldest first.
@@ -69,7 +70,7 @@ fn record_refusal(daemon: &Daemon, note: &RefusalNote) {
         "",
         note.at,
     );
-    let question = WrapperRequest::decode(note.question.get(4..).unwrap_or_default()).ok();
+    let question = WrapperRequest::decode(note.question.0.get(4..).unwrap_or_default()).ok();
     let Some(call) =
         question.and_then(|question| VerbRequest::new(ReceivedQuestion::alone(question)))
     else {

@@ -15,13 +15,11 @@ use crate::config::FILE_VARIABLE;
 use crate::daemon::process::handover::STATE_VERSIONS;
 use crate::daemon::process::started_with::StartedWith;
 use crate::error::{Context, Error, Result, quoted};
+use crate::limits;
 use crate::presence::IfThere;
 
 /// The time that a program has to name the states it can continue with.
 const PROBE_WAIT: Duration = Duration::from_secs(5);
-
-/// The longest answer that is read.
-const ANSWER_LIMIT: usize = 64 << 10;
 
 /// The program at the daemon's path.
 pub(super) struct Program {
@@ -83,7 +81,7 @@ impl Program {
         let mut child = command.spawn().doing(doing)?;
         let mut answer = Vec::new();
         if let Some(output) = child.stdout.take() {
-            let limit = u64::try_from(ANSWER_LIMIT).unwrap_or(0);
+            let limit = u64::try_from(limits::CANDIDATE_ANSWER).unwrap_or(0);
             output.take(limit).read_to_end(&mut answer).await.doing(doing)?;
         }
         let status = child.wait().await.doing(doing)?;

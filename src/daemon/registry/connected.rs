@@ -11,13 +11,11 @@ use tokio::sync::Notify;
 use tracing::{info, warn};
 
 use crate::chain::{self, ChainedPlugin, Notification};
+use crate::limits;
 use crate::plugin::Event;
 use crate::state::ContainerKey;
 
 use super::peer::PluginPeer;
-
-/// Events that may be queued for a plugin before it is synchronized.
-const BACKLOG: usize = 10_000;
 
 /// The pod or container of an event. Plugins know a container by its ID alone; the daemon keys what
 /// each plugin knows by root and ID, so that containers of one ID are not confused.
@@ -72,7 +70,7 @@ pub(crate) struct ConnectedPlugin {
     /// Wakes tasks that wait for the last of these requests.
     requests_ended: Notify,
     /// Events that it receives once it is synchronized.
-    backlog: RefCell<VecDeque<Notification>>,
+    backlog: RefCell<Backlog>,
     /// The pods and containers that it knows.
     known: RefCell<HashSet<Subject>>,
 }
@@ -240,8 +238,8 @@ impl ConnectedPlugin {
     /// Queues an event until the plugin is synchronized. A plugin that takes events more slowly
     /// than they happen would never catch up: it is disconnected.
     fn queue(&self, notification: &Notification) {
-        let mut backlog = self.backlog.borrow_mut();
-        if let Err(why) = push(&mut backlog, notification, BACKLOG) {
+        let pushed = self.backlog.borrow_mut().push(notification.clone());
+        if let Err(why) = pushed {
             warn!("{} was disconnected: {why}", self.chained.id());
             self.chained.plugin.disconnect(&why);
         }
@@ -249,7 +247,7 @@ impl ConnectedPlugin {
 
     /// The number of queued events.
     pub(super) fn backlog(&self) -> usize {
-        self.backlog.borrow().len()
+        self.backlog.borrow().events.len()
     }
 
     /// Drops the events that were queued after the first `length`.
@@ -261,7 +259,7 @@ impl ConnectedPlugin {
     /// caller's next step, in which the plugin begins to take part.
     pub(crate) async fn catch_up(&self) {
         loop {
-            let next = self.backlog.borrow_mut().pop_front();
+            let next = self.backlog.borrow_mut().pop();
             let Some(notification) = next else { break };
             // CreateContainer cannot change anything any longer; the plugin is notified of the
             // container all the same, and its reply is not applied.
@@ -286,28 +284,94 @@ impl Drop for RequestUnderWay {
     }
 }
 
-/// Adds to a backlog of at most `most`; a full one is dropped.
-fn push<T: Clone>(backlog: &mut VecDeque<T>, next: &T, most: usize) -> Result<(), String> {
-    if backlog.len() >= most {
-        *backlog = VecDeque::new();
-        return Err(format!("it was {most} events behind before it was synchronized"));
+/// Events that are queued until a plugin is synchronized, in order.
+#[derive(Default)]
+struct Backlog {
+    /// Each with its bytes.
+    events: VecDeque<(Notification, usize)>,
+    bytes: usize,
+}
+
+impl Backlog {
+    /// Adds an event. All are dropped, with the reason, if there are too many or too long ones.
+    fn push(&mut self, next: Notification) -> Result<(), String> {
+        let size = usize::try_from(next.size()).unwrap_or(usize::MAX);
+        let (count, bytes) = (self.events.len(), self.bytes.saturating_add(size));
+        let before = "before it was synchronized";
+        if count >= limits::EVENT_BACKLOG {
+            *self = Self::default();
+            return Err(format!("it was {count} events behind {before}"));
+        }
+        if bytes > limits::EVENT_BACKLOG_BYTES {
+            *self = Self::default();
+            return Err(format!(
+                "it was {count} events, of {bytes} bytes with the next, behind {before}"
+            ));
+        }
+        self.bytes = bytes;
+        self.events.push_back((next, size));
+        Ok(())
     }
-    backlog.push_back(next.clone());
-    Ok(())
+
+    fn pop(&mut self) -> Option<Notification> {
+        let (next, size) = self.events.pop_front()?;
+        self.bytes = self.bytes.saturating_sub(size);
+        Some(next)
+    }
+
+    /// Drops the events after the first `length`.
+    fn truncate(&mut self, length: usize) {
+        let dropped: usize = self.events.iter().skip(length).map(|(_, size)| size).sum();
+        self.bytes = self.bytes.saturating_sub(dropped);
+        self.events.truncate(length);
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::plugin::api;
+
     use super::*;
+
+    /// An event whose request has this many bytes, and four more.
+    fn event(bytes: usize) -> Notification {
+        let pod = api::PodSandbox { id: "p".repeat(bytes), ..Default::default() };
+        Notification::new(Event::RunPodSandbox, pod, None)
+    }
 
     #[test]
     fn a_backlog_that_only_grows_is_given_up() {
-        let mut backlog = VecDeque::new();
-        for event in 0..BACKLOG {
-            assert_eq!(push(&mut backlog, &event, BACKLOG), Ok(()));
+        let mut backlog = Backlog::default();
+        for _ in 0..limits::EVENT_BACKLOG {
+            assert_eq!(backlog.push(event(1)), Ok(()));
         }
-        let why = push(&mut backlog, &BACKLOG, BACKLOG).unwrap_err();
+        let why = backlog.push(event(1)).unwrap_err();
         assert!(why.contains("10000 events behind"), "{why}");
-        assert_eq!(backlog.capacity(), 0, "its memory is free again");
+        assert_eq!((backlog.events.capacity(), backlog.bytes), (0, 0), "its memory is free again");
+    }
+
+    #[test]
+    fn a_backlog_has_a_bound_in_bytes() {
+        let half = limits::EVENT_BACKLOG_BYTES / 2;
+        let around = usize::try_from(event(half).size()).unwrap() - half;
+        for (more, is_taken) in [(0, true), (1, false)] {
+            let mut backlog = Backlog::default();
+            backlog.push(event(half - around)).unwrap();
+            let pushed = backlog.push(event(half - around + more));
+            assert_eq!(pushed.is_ok(), is_taken, "{pushed:?}");
+            assert_eq!(backlog.bytes, if is_taken { 2 * half } else { 0 });
+        }
+    }
+
+    #[test]
+    fn a_backlog_counts_the_bytes_that_are_still_in_it() {
+        let mut backlog = Backlog::default();
+        (1..=4).for_each(|bytes| backlog.push(event(100 * bytes)).unwrap());
+        let all = backlog.bytes;
+        backlog.truncate(2);
+        assert_eq!(backlog.pop().map(|event| event.pod.id.len()), Some(100));
+        assert!(backlog.bytes > 200 && all > 1000, "{} of {all}", backlog.bytes);
+        assert!(backlog.pop().is_some() && backlog.pop().is_none());
+        assert_eq!(backlog.bytes, 0);
     }
 }

@@ -15,24 +15,23 @@ use crate::plugin::json::show;
 use crate::plugin::{Event, api};
 
 use crate::clock::now;
-
-/// Requests that may be queued for the reader of a recording.
-const BACKLOG: usize = 1024;
+use crate::limits;
 
 /// All recordings.
 #[derive(Default)]
 pub(crate) struct Recorders {
-    listeners: RefCell<Vec<Sender<Rc<str>>>>,
+    listeners: RefCell<Vec<Listener>>,
     /// Numbers the requests of all recordings.
     count: Cell<u64>,
 }
 
 impl Recorders {
     /// A new recording: every request from now on, until its receiver is dropped.
-    pub(crate) fn listen(&self) -> Receiver<Rc<str>> {
-        let (sender, lines) = channel(BACKLOG);
-        self.listeners.borrow_mut().push(sender);
-        lines
+    pub(crate) fn listen(&self) -> Recording {
+        let (sender, lines) = channel(limits::RECORDING_BACKLOG);
+        let queued = Rc::new(Cell::new(0));
+        self.listeners.borrow_mut().push(Listener { sender, queued: Rc::clone(&queued) });
+        Recording { lines, queued }
     }
 
     /// Whether anything is recorded.
@@ -77,6 +76,88 @@ impl Recorders {
 
     fn send(&self, line: &Value) {
         let line: Rc<str> = format!("{line}\n").into();
-        self.listeners.borrow_mut().retain(|listener| listener.try_send(Rc::clone(&line)).is_ok());
+        self.listeners.borrow_mut().retain(|listener| listener.takes(&line));
+    }
+}
+
+/// The lines of one recording, for its reader.
+pub(crate) struct Recording {
+    lines: Receiver<Rc<str>>,
+    /// Bytes of the lines that wait.
+    queued: Rc<Cell<usize>>,
+}
+
+impl Recording {
+    /// The next line; none once the recording was ended and its lines are read.
+    pub(crate) async fn next(&mut self) -> Option<Rc<str>> {
+        let line = self.lines.recv().await?;
+        self.queued.set(self.queued.get().saturating_sub(line.len()));
+        Some(line)
+    }
+
+    /// Ends the recording; `next` gives the lines that were queued.
+    pub(crate) fn end(&mut self) {
+        self.lines.close();
+    }
+}
+
+/// The sending end of a recording.
+struct Listener {
+    sender: Sender<Rc<str>>,
+    queued: Rc<Cell<usize>>,
+}
+
+impl Listener {
+    /// Queues a line; whether there was room, and a reader. One line is queued however long it is.
+    fn takes(&self, line: &Rc<str>) -> bool {
+        let waiting = self.queued.get();
+        let bytes = waiting + line.len();
+        let has_room = waiting == 0 || bytes <= limits::RECORDING_BACKLOG_BYTES;
+        let is_queued = has_room && self.sender.try_send(Rc::clone(line)).is_ok();
+        self.queued.set(if is_queued { bytes } else { waiting });
+        is_queued
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(bytes: usize) -> Rc<str> {
+        "x".repeat(bytes).into()
+    }
+
+    #[tokio::test]
+    async fn a_recording_that_is_not_read_ends_at_its_bound_of_bytes() {
+        let half = limits::RECORDING_BACKLOG_BYTES / 2;
+        for (second, is_taken) in [(half, true), (half + 1, false)] {
+            let recorders = Recorders::default();
+            let mut recording = recorders.listen();
+            let takes = |bytes| recorders.listeners.borrow()[0].takes(&line(bytes));
+            assert!(takes(half), "it has room");
+            assert_eq!(takes(second), is_taken, "{second}");
+            // A line that was read gives its room back.
+            while recording.queued.get() > 0 {
+                assert!(recording.next().await.is_some());
+            }
+            assert!(takes(4 * half), "one line is queued however long");
+            assert!(!takes(1));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_recording_ends_at_its_bound_of_lines_and_keeps_those() {
+        let recorders = Recorders::default();
+        let mut recording = recorders.listen();
+        for _ in 0..=limits::RECORDING_BACKLOG {
+            recorders.send(&json!(1));
+        }
+        assert!(!recorders.is_on());
+        let mut count = 0;
+        while let Some(line) = recording.next().await {
+            assert_eq!(&*line, "1\n");
+            count += 1;
+        }
+        assert_eq!(count, limits::RECORDING_BACKLOG);
     }
 }

@@ -10,18 +10,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::limits;
 use crate::plugin::{ALL_EVENTS, Plugin, PluginFile, PluginIdentity, ProcessLog};
 
 use crate::clock::now;
 use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::text::rfc3339_nanos;
 
-/// Disconnected plugins that are shown: for how long, and how many.
+/// How long disconnected plugins are shown.
 const SHOWN: Duration = Duration::from_secs(3600);
-const DEPARTED: usize = 64;
-
-/// The share of them that may be refused connections.
-const REFUSED: usize = 16;
 
 /// Plugins before their registration and after their end, and plugins that are kept running.
 #[derive(Default)]
@@ -254,7 +251,7 @@ impl Roster {
     fn drop_refused(&self) {
         let mut departed = self.departed.borrow_mut();
         let is_refused = |(_, row): &(Instant, Value)| row["refused"] == true;
-        if departed.iter().filter(|row| is_refused(row)).count() >= REFUSED
+        if departed.iter().filter(|row| is_refused(row)).count() >= limits::DEPARTED_REFUSED
             && let Some(oldest) = departed.iter().position(is_refused)
         {
             departed.remove(oldest);
@@ -265,7 +262,7 @@ impl Roster {
         let mut departed = self.departed.borrow_mut();
         // A refused connection does not replace a plugin's row, although it chose the same name.
         departed.retain(|(_, other)| !is_same(other, &row) || other["refused"] != row["refused"]);
-        if departed.len() >= DEPARTED {
+        if departed.len() >= limits::DEPARTED {
             departed.pop_front();
         }
         departed.push_back((at, row));
@@ -452,11 +449,11 @@ mod tests {
     fn a_disconnected_plugin_is_shown_once_for_an_hour_and_never_too_many() {
         let roster = Roster::default();
         let now = Instant::now();
-        for name in (0..DEPARTED + 3).chain([5]) {
+        for name in (0..limits::DEPARTED + 3).chain([5]) {
             roster.keep_departed(now, named(name));
         }
         let gone = roster.gone(now + SHOWN / 2);
-        assert_eq!(gone.len(), DEPARTED);
+        assert_eq!(gone.len(), limits::DEPARTED);
         assert_eq!(gone.iter().filter(|row| is_same(row, &named(5))).count(), 1);
         assert!(!gone.contains(&named(0)), "the oldest went");
         let mut struck = named(1000);

@@ -11,15 +11,11 @@ use tokio::time::Instant;
 
 use super::connected::ConnectedPlugin;
 
+use crate::limits;
+
 /// Takeovers of one place within [`WINDOW`] that are a fight: the next newcomer is refused.
 pub(crate) const MOST: usize = 3;
 pub(crate) const WINDOW: Duration = Duration::from_secs(60);
-
-/// Places that are kept.
-const PLACES: usize = 1024;
-
-/// Pods that are kept for one place.
-const DISPLACED: usize = 16;
 
 /// The recent takeovers of one plugin's place.
 #[derive(Debug, Default)]
@@ -44,7 +40,7 @@ impl Takeovers {
         history.at.push_back(now);
         history.drop_old(now);
         if let Some(pod) = displaced.filter(|pod| !history.displaced.contains(pod)) {
-            if history.displaced.len() >= DISPLACED {
+            if history.displaced.len() >= limits::TAKEOVER_PODS {
                 history.displaced.pop_front();
             }
             history.displaced.push_back(pod);
@@ -100,7 +96,7 @@ impl Takeovers {
 
 /// Drops old takeovers once there are many places: any plugin that connects chooses its name.
 fn drop_over(places: &mut BTreeMap<String, History>, now: Instant) {
-    if places.len() >= PLACES {
+    if places.len() >= limits::TAKEOVER_PLACES {
         places.retain(|_, history| {
             history.drop_old(now);
             let is_logged =
@@ -109,7 +105,7 @@ fn drop_over(places: &mut BTreeMap<String, History>, now: Instant) {
         });
     }
     // All have a takeover in the last minute: that many places are no fight for one of them.
-    if places.len() >= PLACES {
+    if places.len() >= limits::TAKEOVER_PLACES {
         places.pop_first();
     }
 }
@@ -190,10 +186,10 @@ mod tests {
     #[test]
     fn the_pods_that_are_kept_are_bounded() {
         let (takeovers, now) = (Takeovers::default(), Instant::now());
-        for pod in 0..DISPLACED + 3 {
+        for pod in 0..limits::TAKEOVER_PODS + 3 {
             takeovers.note("10-a", Some(pod.to_string()), now);
         }
-        assert_eq!(takeovers.0.borrow()["10-a"].displaced.len(), DISPLACED);
+        assert_eq!(takeovers.0.borrow()["10-a"].displaced.len(), limits::TAKEOVER_PODS);
         assert!(!takeovers.has_displaced("10-a", "0"), "the oldest went");
     }
 }

@@ -10,11 +10,9 @@ use serde_json::{Map, Value};
 use crate::daemon::request::VerbRequest;
 use crate::error::Result;
 use crate::files;
+use crate::limits;
 use crate::runtime::RuntimeKind;
 use crate::spec::flags;
-
-/// Bytes of a request that are read.
-const LIMIT: u64 = 16 << 20;
 
 /// The requested resources as `runtime` reads them, from standard input, a file, or flags; `None`
 /// if they cannot be parsed: then the runtime reports the mistake.
@@ -58,6 +56,6 @@ pub(crate) fn read(fd: OwnedFd) -> Result<Vec<u8>> {
     let mut file = files::regular(fd)?;
     file.seek(SeekFrom::Start(0))?;
     let mut bytes = Vec::new();
-    file.take(LIMIT).read_to_end(&mut bytes)?;
+    file.take(limits::RESOURCES).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

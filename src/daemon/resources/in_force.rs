@@ -32,13 +32,10 @@ pub(crate) fn note_changes(record: &mut Container, changes: Vec<Change>) {
     }
 }
 
-/// Changes of one creation that are kept for `explain`.
-const LISTED: usize = 2000;
-
 /// The first of many changes, and a note with the number of others.
 pub(crate) fn listed(mut changes: Vec<Change>) -> (Vec<Change>, Option<Skipped>) {
-    let more = changes.len().saturating_sub(LISTED);
-    changes.truncate(LISTED);
+    let more = changes.len().saturating_sub(limits::CHANGES);
+    changes.truncate(limits::CHANGES);
     let reason = format!("{more} more changes were applied and are not listed");
     let note = Skipped { plugin: String::new(), reason };
     (changes, (more > 0).then_some(note))

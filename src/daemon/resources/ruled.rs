@@ -11,10 +11,8 @@ use crate::daemon::resources::{target, updates};
 use crate::daemon::shared::Daemon;
 use crate::daemon::shared::few_lines::FewOf;
 use crate::error::quoted;
+use crate::limits;
 use crate::state::{ContainerKey, RuleHit, Skipped};
-
-/// Hits of rules in audit mode that one container's record has at most.
-const HITS: usize = 100;
 
 /// Notes changes made although a rule in audit mode would refuse them, each once for a container.
 pub(super) fn note_hits(
@@ -31,7 +29,7 @@ pub(super) fn note_hits(
         };
         let record = daemon.container(&key);
         let hits = record.as_ref().map(|record| record.would_refuse.as_slice()).unwrap_or_default();
-        if record.is_none() || hits.len() >= HITS || hits.iter().any(is_known) {
+        if record.is_none() || hits.len() >= limits::RULE_HITS || hits.iter().any(is_known) {
             continue;
         }
         if daemon.report.few_lines.has_room(FewOf::WouldRefuse, &note.plugin) {

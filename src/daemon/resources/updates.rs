@@ -31,10 +31,8 @@ use crate::daemon::shared::few_lines::FewOf;
 use crate::daemon::shared::messages::Classes;
 use crate::limits;
 
-/// Updates that may wait for a container to be created or started.
-const DEFERRED: usize = 200;
-/// Updates carried out then at most, including those that arrive meanwhile.
-const AT_ONCE: usize = 5 * DEFERRED;
+/// Updates carried out at most once a container was created or started, including those that arrive meanwhile.
+const AT_ONCE: usize = 5 * limits::DEFERRED;
 
 /// One container's update.
 struct UpdateRequest {
@@ -265,7 +263,8 @@ async fn apply_or_defer(
         return Ok(());
     }
     let record = daemon.container(key).ok_or(UpdateError::Unknown)?;
-    if !is_deferred(record.state, record.is_starting(), record.deferred.len())? {
+    let (state, is_starting) = (record.state, record.is_starting());
+    if !is_deferred(state, is_starting, &record.deferred, requested)? {
         match apply::apply(daemon, key, requested, found).await {
             Err(UpdateError::Starting) => {} // Since it was looked at.
             applied => return applied,
@@ -278,15 +277,32 @@ async fn apply_or_defer(
 
 /// Whether an update waits: for the creation, for the start, or for older updates that would
 /// overwrite it.
-fn is_deferred(state: Lifecycle, is_starting: bool, waiting: usize) -> Result<bool, UpdateError> {
+fn is_deferred(
+    state: Lifecycle,
+    is_starting: bool,
+    waiting: &[PendingUpdate],
+    next: &PendingUpdate,
+) -> Result<bool, UpdateError> {
     let is_alive = matches!(state, Lifecycle::Created | Lifecycle::Running);
-    let waits = state == Lifecycle::Creating || is_starting || is_alive && waiting > 0;
-    if waits && waiting >= DEFERRED {
+    let waits = state == Lifecycle::Creating || is_starting || is_alive && !waiting.is_empty();
+    if !waits {
+        return Ok(false);
+    }
+    let count = waiting.len();
+    if count >= limits::DEFERRED {
         return Err(UpdateError::refused(format!(
-            "{waiting} updates already wait for its creation or its start"
+            "{count} updates already wait for its creation or its start"
         )));
     }
-    Ok(waits)
+    let bytes: usize = waiting.iter().chain([next]).map(PendingUpdate::bytes).sum();
+    if bytes > limits::DEFERRED_BYTES {
+        let most = limits::DEFERRED_BYTES;
+        return Err(UpdateError::refused(format!(
+            "with this update, {bytes} bytes of updates would wait for its creation or its start, at most \
+             {most} may"
+        )));
+    }
+    Ok(true)
 }
 
 /// A container was created or started, or was not started after all: carries out the updates that
@@ -379,20 +395,43 @@ pub(crate) fn note_skipped(
 mod tests {
     use super::*;
 
+    fn update_of(bytes: usize) -> PendingUpdate {
+        let part = serde_json::json!({"unified": {"a": "x".repeat(bytes)}});
+        PendingUpdate { part: part.as_object().cloned().unwrap(), ..Default::default() }
+    }
+
     #[test]
     fn an_update_waits_for_the_container_and_for_older_ones_and_not_without_end() {
+        let waiting = |count| vec![update_of(1); count];
+        let is_deferred = |state, is_starting, count: usize| {
+            is_deferred(state, is_starting, &waiting(count), &update_of(1))
+        };
         for state in [Lifecycle::Creating, Lifecycle::Created, Lifecycle::Running] {
             let is_made = state != Lifecycle::Creating;
             assert_eq!(is_deferred(state, false, 0).ok(), Some(!is_made), "{state:?}");
             assert_eq!(is_deferred(state, true, 0).ok(), Some(true), "{state:?}");
             assert_eq!(is_deferred(state, false, 1).ok(), Some(true), "it would be overwritten");
-            assert_eq!(is_deferred(state, false, DEFERRED - 1).ok(), Some(true));
-            let Err(UpdateError::Refused(why)) = is_deferred(state, false, DEFERRED) else {
+            assert_eq!(is_deferred(state, false, limits::DEFERRED - 1).ok(), Some(true));
+            let Err(UpdateError::Refused(why)) = is_deferred(state, false, limits::DEFERRED) else {
                 panic!("{state:?}")
             };
             let why = why.to_string();
             assert!(why.contains("200 updates already wait"), "{why}");
         }
-        assert_eq!(is_deferred(Lifecycle::Stopped, false, DEFERRED).ok(), Some(false));
+        assert_eq!(is_deferred(Lifecycle::Stopped, false, limits::DEFERRED).ok(), Some(false));
+    }
+
+    #[test]
+    fn updates_that_wait_have_a_bound_in_bytes() {
+        let around = update_of(0).bytes();
+        let half = limits::DEFERRED_BYTES / 2;
+        for (next, is_taken) in [(half, true), (half + 1, false), (8 * half, false)] {
+            let waiting = [update_of(half - around)];
+            let next = update_of(next - around);
+            let taken = is_deferred(Lifecycle::Creating, false, &waiting, &next);
+            assert_eq!(taken.is_ok(), is_taken, "{taken:?}");
+            let at_once = is_deferred(Lifecycle::Running, false, &[], &next);
+            assert_eq!(at_once.ok(), Some(false), "it does not wait");
+        }
     }
 }

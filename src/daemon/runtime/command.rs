@@ -13,6 +13,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use tokio::time::Instant;
 
 use crate::error::{Context, Error, Result, quoted};
+use crate::limits;
 use crate::presence::IfThere;
 use crate::state::Container;
 
@@ -23,9 +24,6 @@ const RUNTIME_WAIT: Duration = Duration::from_secs(30);
 
 /// Interval of checks of a process without a descriptor to wait for.
 const REAP_CHECK: Duration = Duration::from_millis(10);
-
-/// Bytes of its stderr that are read.
-const WORDS: u64 = 64 << 10;
 
 /// Runs `VERB ARGUMENTS` of the runtime that made the container, with its global flags.
 ///
@@ -128,7 +126,7 @@ fn last_words(output: OwnedFd, status: &str) -> String {
     let mut text = String::new();
     let mut file = std::fs::File::from(output);
     let _as_far_as_it_goes = file.seek(SeekFrom::Start(0));
-    let _as_far_as_it_goes = file.take(WORDS).read_to_string(&mut text);
+    let _as_far_as_it_goes = file.take(limits::RUNTIME_STDERR).read_to_string(&mut text);
     let last = text.lines().rev().find(|line| !line.trim().is_empty());
     last.map_or_else(|| status.to_owned(), |line| quoted(line.trim()))
 }

@@ -8,15 +8,10 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use crate::files;
+use crate::limits;
 use crate::presence::IfThere;
 use crate::state::Change;
 use serde_json::Value;
-
-/// The most that is read from the end of a log, in bytes.
-const TAIL: u64 = 64 << 10;
-
-/// The most characters that are kept of a runtime's message.
-const WORDS: usize = 500;
 
 /// Names that runtimes' errors use for parts of config.json's paths.
 const ALIASES: [(&str, &str); 12] = [
@@ -68,9 +63,10 @@ impl RuntimeLog {
         let mut file = files::open_regular(&self.path).or_absent()?;
         let meta = file.metadata().or_absent()?;
         let since = if meta.len() < self.before { 0 } else { self.before };
-        file.seek(SeekFrom::Start(since.max(meta.len().saturating_sub(TAIL)))).ok()?;
+        file.seek(SeekFrom::Start(since.max(meta.len().saturating_sub(limits::RUNTIME_LOG_TAIL))))
+            .ok()?;
         let mut bytes = Vec::new();
-        file.take(TAIL).read_to_end(&mut bytes).ok()?;
+        file.take(limits::RUNTIME_LOG_TAIL).read_to_end(&mut bytes).ok()?;
         last_error_in(&String::from_utf8_lossy(&bytes))
     }
 }
@@ -83,7 +79,7 @@ fn last_error_in(text: &str) -> Option<String> {
     let last = lines().next().filter(|line| !is_structured(line)).map(str::to_owned);
     let words = error.or(last)?;
     let clean = words.chars().map(|c| if c.is_control() { ' ' } else { c });
-    Some(clean.take(WORDS).collect::<String>().trim().to_owned())
+    Some(clean.take(limits::RUNTIME_MESSAGE).collect::<String>().trim().to_owned())
 }
 
 /// The message of a line in runc's forms, if it is an error.
@@ -163,8 +159,9 @@ mod tests {
             assert_eq!(found.is_some(), wanted.is_some(), "{log}");
             assert!(found.unwrap_or_default().ends_with(wanted.unwrap_or_default()), "{log}");
         }
-        let long = last_error_in(&format!("\x1b{}", "x".repeat(WORDS * 2))).unwrap();
-        assert!(long.len() < WORDS && !long.contains('\x1b'));
+        let long =
+            last_error_in(&format!("\x1b{}", "x".repeat(limits::RUNTIME_MESSAGE * 2))).unwrap();
+        assert!(long.len() < limits::RUNTIME_MESSAGE && !long.contains('\x1b'));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::engine::EngineKind;
@@ -31,25 +32,45 @@ pub(crate) const UNKNOWN: &str = "Unknown";
 /// The code of a process that SIGKILL ended.
 const KILLED: i32 = 128 + 9;
 
-/// The exit code, if the engine wrote one for this very process.
-pub(crate) fn code(host: &Host, record: &Container) -> Option<i32> {
-    // It is looked for again until the container is removed.
-    read_code(host, record).or_absent().flatten()
+/// The file in which an engine writes a container's exit code. It may be in the bundle, so that reading it
+/// may block.
+#[derive(Debug, Clone)]
+pub(crate) struct ExitFile {
+    path: PathBuf,
+    /// The init process that it has to be about, where it names one.
+    pid: Option<u32>,
+    is_shims: bool,
 }
 
-fn read_code(host: &Host, record: &Container) -> io::Result<Option<i32>> {
-    let Some(place) = place(record) else { return Ok(None) };
-    let text = files::read_text(&host.path(place), limits::CONTAINER_FILE).if_there()?;
-    Ok(text.and_then(|text| code_in(record, &text)))
-}
-
-fn code_in(record: &Container, text: &str) -> Option<i32> {
-    if !is_shim(record) {
-        return text.trim().parse().ok();
+impl ExitFile {
+    /// The file of this container, if its engine writes one.
+    pub(crate) fn of(host: &Host, record: &Container) -> Option<Self> {
+        let path = host.path(place(record)?);
+        Some(Self { path, pid: record.init_pid, is_shims: is_shim(record) })
     }
-    let exit: serde_json::Value = serde_json::from_str(text).ok()?;
-    let is_this = exit["Pid"].as_u64() == record.init_pid.map(u64::from);
-    is_this.then(|| exit["Status"].as_i64()?.try_into().ok()).flatten()
+
+    /// Its path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The exit code, if the engine wrote one for this very process.
+    ///
+    /// # Errors
+    /// Fails when that cannot be known.
+    pub(crate) fn read(&self) -> io::Result<Option<i32>> {
+        let text = files::read_text(&self.path, limits::CONTAINER_FILE).if_there()?;
+        Ok(text.and_then(|text| self.code_in(&text)))
+    }
+
+    fn code_in(&self, text: &str) -> Option<i32> {
+        if !self.is_shims {
+            return text.trim().parse().ok();
+        }
+        let exit: serde_json::Value = serde_json::from_str(text).ok()?;
+        let is_this = exit["Pid"].as_u64() == self.pid.map(u64::from);
+        is_this.then(|| exit["Status"].as_i64()?.try_into().ok()).flatten()
+    }
 }
 
 /// Exit codes, and the engines whose monitors write none.
@@ -61,19 +82,19 @@ pub(crate) struct ExitCodes {
 
 impl ExitCodes {
     /// Waits for the exit code from the kernel or the engine, but not long: plugins wait for
-    /// StopContainer. Returns at once if neither will report it.
+    /// StopContainer. Returns at once if neither will report it. `written` is the engine's.
     pub(crate) async fn wait(
         &self,
-        host: &Host,
         record: &Container,
         process: Option<&OwnedFd>,
+        written: impl AsyncFn() -> Option<i32>,
     ) -> Option<i32> {
         let deadline = tokio::time::Instant::now() + EXIT_CODE_WAIT;
         let is_mute =
             self.mute_monitors.borrow().contains(&monitor(record)) || place(record).is_none();
         loop {
             // The engine's code takes precedence: its users see that one too.
-            if let Some(code) = code(host, record) {
+            if let Some(code) = written().await {
                 return Some(code);
             }
             let ending = process.map_or(ProcessExit::Unsaid, pidfd::ending);
@@ -90,15 +111,12 @@ impl ExitCodes {
 
     /// Notes at the deletion of an exited container whether its monitor writes exit codes: it has
     /// long reaped the process, so a missing code never comes, nor for the next containers.
-    pub(crate) fn note_monitor(&self, host: &Host, record: &Container) {
-        if place(record).is_none() {
-            return;
-        }
+    pub(crate) fn note_monitor(&self, record: &Container, has_code: bool) {
         let mut mute = self.mute_monitors.borrow_mut();
-        match read_code(host, record) {
-            Ok(None) => drop(mute.insert(monitor(record))),
-            Ok(Some(_)) => drop(mute.remove(&monitor(record))),
-            Err(_unknown) => {}
+        if has_code {
+            mute.remove(&monitor(record));
+        } else {
+            mute.insert(monitor(record));
         }
     }
 }
@@ -162,6 +180,11 @@ fn is_shim(record: &Container) -> bool {
     EngineKind::named(&record.engine).is_some_and(EngineKind::has_shim)
 }
 
+/// Whether there is a place where the container's engine writes exit codes.
+pub(crate) fn has_file(record: &Container) -> bool {
+    place(record).is_some()
+}
+
 fn place(record: &Container) -> Option<String> {
     let id = &record.key.id;
     match EngineKind::named(&record.engine)? {
@@ -195,29 +218,31 @@ mod tests {
 
     async fn waited(codes: &ExitCodes, record: &Container) -> Duration {
         let begun = Instant::now();
-        codes.wait(&Host::default(), record, None).await;
+        let file = ExitFile::of(&Host::default(), record).unwrap();
+        codes.wait(record, None, async || file.read().unwrap()).await;
         begun.elapsed()
     }
 
     #[tokio::test]
     async fn an_engine_that_writes_no_codes_is_waited_for_until_its_first_delete() {
         let temp = tempfile::tempdir().unwrap();
-        let (codes, host) = (ExitCodes::default(), Host::default());
+        let codes = ExitCodes::default();
         let here = record("/run/one", &temp.path().display().to_string());
         assert!(waited(&codes, &here).await >= EXIT_CODE_WAIT);
         assert!(
             waited(&codes, &here).await >= EXIT_CODE_WAIT,
             "one that was slow is waited for again"
         );
-        codes.note_monitor(&host, &here);
+        codes.note_monitor(&here, false);
         assert!(waited(&codes, &here).await < EXIT_CODE_WAIT, "it writes none");
         let other = record("/run/other", &here.bundle);
         assert!(waited(&codes, &other).await >= EXIT_CODE_WAIT, "another may");
         // A newer version does.
         let exit = temp.path().join("exit.json");
         files::replace(&exit, b"{\"Pid\": 7, \"Status\": 3}").unwrap();
-        assert_eq!(code(&host, &here), Some(3));
-        codes.note_monitor(&host, &here);
+        let file = ExitFile::of(&Host::default(), &here).unwrap();
+        assert_eq!(file.read().unwrap(), Some(3));
+        codes.note_monitor(&here, true);
         std::fs::remove_file(exit).unwrap();
         assert!(waited(&codes, &here).await >= EXIT_CODE_WAIT);
     }

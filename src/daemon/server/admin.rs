@@ -25,9 +25,6 @@ use crate::link::DaemonResponse;
 use crate::state::{Container, Lifecycle, Skipped, Store};
 use crate::text::rfc3339_nanos;
 
-/// Unadjusted containers that `status` names.
-const UNADJUSTED: usize = 100;
-
 /// Pods that are listed before other tasks get a turn.
 const AT_ONCE: usize = 100;
 
@@ -220,7 +217,7 @@ fn unadjusted(store: &Store) -> Vec<String> {
         |container: &&Container| container.skipped.iter().any(Skipped::is_bypassed_create);
     let containers = store.containers().filter(|container| !container.is_sandbox);
     let ids = containers.filter(lives).filter(bypassed).map(|container| container.key.id.clone());
-    ids.take(UNADJUSTED).collect()
+    ids.take(limits::UNADJUSTED).collect()
 }
 
 /// The audit log, if one is kept: lines written and lost, and why it cannot be written now.

@@ -10,12 +10,10 @@ use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::daemon::shared::{Daemon, messages};
+use crate::limits;
 use crate::plugin::api;
 use crate::presence::IfThere;
 use crate::state::{Container, Lifecycle};
-
-/// Containers that are named; the rest are counted.
-const NAMED: usize = 20;
 
 /// The containers with the socket whose pod has no connected plugin.
 pub(super) fn socket_mounts(daemon: &Daemon) -> Value {
@@ -51,7 +49,7 @@ pub(super) fn socket_mounts(daemon: &Daemon) -> Value {
         }
     }
     let count = rows.len();
-    rows.truncate(NAMED);
+    rows.truncate(limits::EXPOSED);
     json!({"count": count, "containers": rows})
 }
 

@@ -17,7 +17,8 @@ use tokio::net::UnixStream;
 use crate::daemon::request::ReceivedQuestion;
 use crate::error::{Context, Error, Result};
 use crate::limits;
-use crate::link::{DaemonResponse, FRAME_LIMIT, Notice, PROTOCOL, WrapperRequest};
+use crate::limits::FRAME;
+use crate::link::{DaemonResponse, Notice, PROTOCOL, WrapperRequest};
 
 /// The time that a connection has to send its request.
 const QUESTION_WAIT: Duration = Duration::from_secs(5);
@@ -80,7 +81,7 @@ fn length_of(bytes: &[u8]) -> Result<usize> {
     let mut length = [0_u8; 4];
     length.copy_from_slice(&bytes[..4]);
     match u32::from_le_bytes(length) {
-        length @ 1..=FRAME_LIMIT => Ok(usize::try_from(length).unwrap_or(0)),
+        length @ 1..=FRAME => Ok(usize::try_from(length).unwrap_or(0)),
         length => Err(Error::new(format!("a frame of {length} bytes"))),
     }
 }
@@ -138,10 +139,9 @@ pub(crate) async fn send(stream: &mut UnixStream, answer: &DaemonResponse) -> Re
     } else {
         answer.encode()
     };
-    if frame.len() > usize::try_from(FRAME_LIMIT).unwrap_or(usize::MAX) {
+    if frame.len() > usize::try_from(FRAME).unwrap_or(usize::MAX) {
         let length = frame.len();
-        let why =
-            format!("the plugins' values have {length} bytes, at most {FRAME_LIMIT} are sent");
+        let why = format!("the plugins' values have {length} bytes, at most {FRAME} are sent");
         frame = DaemonResponse::Refuse(why).encode();
     }
     send_frame(stream, &frame).await

@@ -19,6 +19,7 @@ const STATES: [(Lifecycle, &str); 5] = [
 
 /// All metrics as OpenMetrics text.
 pub(super) fn metrics_text(daemon: &Daemon) -> String {
+    daemon.forget_gone_plugins();
     daemon.report.metrics.text(&holdings(daemon))
 }
 

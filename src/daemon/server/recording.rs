@@ -8,9 +8,9 @@ use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::sync::mpsc::Receiver;
 
 use crate::clock::now;
+use crate::daemon::registry::recording::Recording;
 use crate::daemon::server::frames;
 use crate::daemon::shared::{Daemon, events, messages};
 use crate::error::Result;
@@ -46,7 +46,7 @@ pub(crate) async fn serve(daemon: &Rc<Daemon>, stream: &mut UnixStream) -> Resul
     let mut nothing = [0_u8; 1];
     loop {
         tokio::select! {
-            line = lines.recv() => match line {
+            line = lines.next() => match line {
                 Some(line) => writer.write_all(line.as_bytes()).await?,
                 None => break,
             },
@@ -62,10 +62,10 @@ pub(crate) async fn serve(daemon: &Rc<Daemon>, stream: &mut UnixStream) -> Resul
 /// Sends the rest: a recorder that ends closes its side first, and receives the lines until then.
 async fn send_rest(
     writer: &mut (impl AsyncWrite + Unpin),
-    mut lines: Receiver<Rc<str>>,
+    mut lines: Recording,
 ) -> std::io::Result<()> {
-    lines.close();
-    while let Ok(line) = lines.try_recv() {
+    lines.end();
+    while let Some(line) = lines.next().await {
         match writer.write_all(line.as_bytes()).await {
             // A recorder that was killed has closed both sides.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),

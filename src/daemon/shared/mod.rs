@@ -194,6 +194,12 @@ impl Daemon {
         init.into_iter().for_each(|init| self.watches.inits.send(init));
     }
 
+    /// Drops the metrics of plugins that left long ago.
+    pub(crate) fn forget_gone_plugins(&self) {
+        let is_connected = |id: &str| self.registry.find(id).is_some();
+        self.report.metrics.plugins().forget_gone(is_connected, std::time::Instant::now());
+    }
+
     /// Sends an event to the watch over CRI-O's folders.
     pub(crate) fn tell_crio_watch(&self, news: PodNews) {
         self.watches.crio.news.send(news);

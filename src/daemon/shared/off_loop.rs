@@ -5,20 +5,26 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use super::Daemon;
+use crate::daemon::runtime::exit_status::ExitFile;
 use crate::daemon::runtime::state_dir::{self, Stamp};
+use crate::daemon::watch::folders::{self, WatchedFolder};
 use crate::error::{Error, Result, quoted};
 use crate::files::{self, Original};
+use crate::limits;
+use crate::presence;
+use crate::state::Container;
 
 /// How long a file system may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
-/// Calls that have not returned, each with a thread: more of them are not begun.
-const MOST: usize = 64;
+/// How long it may take to answer for a container's exit code: plugins wait for StopContainer.
+const EXIT_FILE_WAIT: Duration = Duration::from_secs(1);
 
 /// The folders whose file system has not answered a call yet, by path.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +41,59 @@ impl Daemon {
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
         self.unanswered.run(ANSWER_WAIT, folder, work).await
+    }
+
+    /// Looks at a path of an engine: whether it exists, or is a folder.
+    ///
+    /// # Errors
+    /// Fails when that cannot be known.
+    pub(crate) async fn look(
+        &self,
+        path: &Path,
+        look: fn(&Path) -> std::io::Result<bool>,
+    ) -> Result<bool> {
+        let (folder, path) = (path.parent().unwrap_or(path), path.to_owned());
+        self.off_loop(&folder.to_string_lossy(), move || Ok(look(&path)?)).await
+    }
+
+    /// Whether it is known that nothing has this path of an engine, not even a link.
+    pub(crate) async fn is_absent(&self, path: &Path) -> bool {
+        self.look(path, |path| Ok(presence::is_absent(path))).await.unwrap_or(false)
+    }
+
+    /// Watches a folder of an engine; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses the watch, or the file system does not answer.
+    pub(crate) async fn watch_folder(&self, folder: &Path) -> Result<Option<WatchedFolder>> {
+        let new = self.watches.folders.begin().map_err(std::io::Error::from)?;
+        let (events, path) = (new.events(), folder.to_owned());
+        let add = move || Ok(folders::add_watch(&events, &path).map_err(std::io::Error::from)?);
+        let added = self.off_loop(&folder.to_string_lossy(), add).await?;
+        Ok(added.map(|number| new.listen(number)))
+    }
+
+    /// The names of the files in a folder of an engine; none if it does not exist.
+    ///
+    /// # Errors
+    /// Fails when they cannot all be known.
+    pub(crate) async fn names_in(&self, folder: &Path) -> Result<Vec<OsString>> {
+        let path = folder.to_owned();
+        let list = move || {
+            let entries = presence::entries(&path)?;
+            Ok(entries.iter().map(std::fs::DirEntry::file_name).collect())
+        };
+        self.off_loop(&folder.to_string_lossy(), list).await
+    }
+
+    /// The exit code that the engine wrote for this very process, if any.
+    ///
+    /// # Errors
+    /// Fails when that cannot be known.
+    pub(crate) async fn written_exit_code(&self, record: &Container) -> Result<Option<i32>> {
+        let Some(file) = ExitFile::of(&self.host, record) else { return Ok(None) };
+        let path = file.path().to_string_lossy().into_owned();
+        self.unanswered.run(EXIT_FILE_WAIT, &path, move || Ok(file.read()?)).await
     }
 
     /// Reads the document of a bundle that no wrapper has opened.
@@ -71,10 +130,15 @@ impl Unanswered {
     ) -> Result<T> {
         let no_answer =
             || Error::new(format!("the file system of {} does not answer", quoted(folder)));
-        let is_full = |hanging: &HashSet<String>| hanging.len() >= MOST || hanging.contains(folder);
+        let is_full = |hanging: &HashSet<String>| {
+            hanging.len() >= limits::OFF_LOOP || hanging.contains(folder)
+        };
         if is_full(&self.0.borrow()) {
             return Err(no_answer());
         }
+        // A daemon that starts asks one after the other: together they hold it up for less than a minute.
+        let others = u32::try_from(self.0.borrow().len()).unwrap_or(u32::MAX);
+        let wait = wait / others.saturating_add(1);
         let mut working = tokio::task::spawn_blocking(work);
         if let Ok(done) = tokio::time::timeout(wait, &mut working).await {
             return done.map_err(|_panicked| Error::new("a system call could not be made"))?;
@@ -109,7 +173,10 @@ mod tests {
             assert!(again.is_err());
             let minute = Duration::from_secs(60);
             assert_eq!(unanswered.run(minute, "/b", || Ok(7)).await.unwrap(), 7);
-            unanswered.0.borrow_mut().extend((1..MOST).map(|number| number.to_string()));
+            unanswered
+                .0
+                .borrow_mut()
+                .extend((1..limits::OFF_LOOP).map(|number| number.to_string()));
             assert!(unanswered.run(minute, "/b", || Ok(7)).await.is_err(), "no thread is left");
             unanswered.0.borrow_mut().retain(|folder| folder == "/a");
             answer.send(()).unwrap();

@@ -9,13 +9,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::clock::now;
+use crate::limits;
 use crate::log::{LineLimit, Room};
-
-/// The most lines of one reason in that time: enough for the plugins of a node that is set up wrong.
-const REFUSALS: usize = 10;
-
-/// The most lines about plugins that connect, and as many about those that disconnect.
-const PLUGINS: usize = 100;
 
 /// What the lines are about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -113,7 +108,11 @@ impl ConnectionLines {
     /// Counts one; whether it has a line.
     pub(crate) fn room(&self, kind: ConnectionLine, line: &str, at: Instant) -> Room {
         self.count(kind, line);
-        self.limit.room(kind, if kind.is_refusal() { REFUSALS } else { PLUGINS }, at)
+        self.limit.room(
+            kind,
+            if kind.is_refusal() { limits::REFUSED_LINES } else { limits::CONNECTION_LINES },
+            at,
+        )
     }
 
     /// The line about those that had none, once it is time.

@@ -11,16 +11,11 @@ use tracing::{error, warn};
 use crate::audit::{AuditEntry, AuditLog};
 use crate::clock::now;
 use crate::error::{Error, quoted};
+use crate::limits;
 use crate::metrics::Metrics;
 
 use super::few_lines::FewLines;
 use super::refused::ConnectionLines;
-
-/// Failures that `status` shows.
-const FAILURES: usize = 20;
-
-/// Different unreadable items that are kept.
-const MISSING: usize = 64;
 
 /// One failure, as `status` shows it.
 #[derive(Debug, Clone)]
@@ -50,9 +45,6 @@ pub(crate) struct UnreadSource {
     /// The container of the last time, empty if it concerned none.
     pub(crate) id: String,
 }
-
-/// Contradictions that `status` shows.
-const CONTRADICTIONS: usize = 100;
 
 /// An identity claim that the engine contradicts.
 #[derive(Debug, Clone)]
@@ -151,7 +143,7 @@ impl Report {
         let mut failures = self.failures.borrow_mut();
         let same = failures.iter().position(|note| note.kind == kind && note.plugin == plugin);
         let earlier = same.and_then(|index| failures.remove(index));
-        if failures.len() >= FAILURES {
+        if failures.len() >= limits::FAILURES {
             failures.pop_front();
         }
         failures.push_back(FailureNote {
@@ -177,7 +169,7 @@ impl Report {
             UnreadSource { count: 1, ..UnreadSource::default() }
         });
         (note.at, note.id) = (now(), id.to_owned());
-        if known >= MISSING {
+        if known >= limits::MISSING {
             let oldest = missing.iter().min_by_key(|(_, note)| note.at).map(|(key, _)| key.clone());
             missing.retain(|key, _| Some(key) != oldest.as_ref());
         }
@@ -191,7 +183,7 @@ impl Report {
             return;
         }
         warn!("{engine}: {}: identity: {}", quoted(id), quoted(what));
-        if latest.len() >= CONTRADICTIONS {
+        if latest.len() >= limits::CONTRADICTED {
             latest.pop_front();
         }
         let (id, what) = (id.to_owned(), what.to_owned());

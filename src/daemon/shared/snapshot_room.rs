@@ -4,8 +4,7 @@
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Bytes of the requests that are on their way at once.
-const ROOM: usize = 64 << 20;
+use crate::limits;
 
 /// Bytes of one permit: a snapshot of a small node waits for no other.
 const UNIT: usize = 64 << 10;
@@ -16,14 +15,14 @@ pub(crate) struct SnapshotRoom(Semaphore);
 
 impl Default for SnapshotRoom {
     fn default() -> Self {
-        Self(Semaphore::new(ROOM / UNIT))
+        Self(Semaphore::new(limits::SNAPSHOTS / UNIT))
     }
 }
 
 impl SnapshotRoom {
     /// Waits, in turn, until there is room for requests of at most `bytes`.
     pub(crate) async fn take(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
-        let units = (bytes / UNIT + 1).min(ROOM / UNIT);
+        let units = (bytes / UNIT + 1).min(limits::SNAPSHOTS / UNIT);
         self.0.acquire_many(u32::try_from(units).unwrap_or(u32::MAX)).await.ok()
     }
 }

@@ -14,6 +14,7 @@ use crate::daemon::runtime::exit_status;
 use crate::daemon::shared::Daemon;
 use crate::error::Result;
 use crate::link::Proceed;
+use crate::state::Container;
 
 /// The time that a `delete` waits for plugins; they are notified of the rest afterwards.
 pub(crate) const DELETE_WAIT: Duration = Duration::from_secs(1);
@@ -26,7 +27,7 @@ pub(crate) async fn delete(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Pr
     daemon.change(&call.key, |record| record.deleting = Some(pid));
     let has_exited = exit_status::has_exited(&daemon.host, &record);
     if has_exited {
-        daemon.caches.exit_codes.note_monitor(&daemon.host, &record);
+        note_monitor(daemon, &record).await;
     }
     // Without --force the runtime refuses to delete a running container.
     let is_deleted = has_exited || call.command_line.force;
@@ -52,4 +53,14 @@ pub(crate) async fn delete(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Pr
         let _finishes_in_the_background = tokio::time::timeout(DELETE_WAIT, stopped).await;
     }
     Ok(Proceed::default())
+}
+
+/// Notes whether the container's monitor writes exit codes, if there is a place for them.
+async fn note_monitor(daemon: &Daemon, record: &Container) {
+    if !exit_status::has_file(record) {
+        return;
+    }
+    if let Ok(code) = daemon.written_exit_code(record).await {
+        daemon.caches.exit_codes.note_monitor(record, code.is_some());
+    }
 }

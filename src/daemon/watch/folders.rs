@@ -3,8 +3,8 @@
 //! pods. A watcher receives the names that appear and vanish, and a note when the kernel dropped
 //! events. It reads no file. Reference: inotify(7).
 
-use std::cell::RefCell;
-use std::collections::HashMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
@@ -29,6 +30,9 @@ const WANTED: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVED_FROM)
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::ONLYDIR);
+
+/// The number of the kernel's note that it dropped events.
+const OVERFLOW: i32 = -1;
 
 /// An event in a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,8 +55,29 @@ pub(crate) struct FolderWatch {
 
 #[derive(Debug)]
 struct Shared {
-    events: OwnedFd,
+    events: Arc<OwnedFd>,
     listeners: RefCell<HashMap<i32, Vec<UnboundedSender<FolderEvent>>>>,
+    /// Watches that are being added outside of the loop.
+    adding: Cell<usize>,
+    /// What came for watches without a listener meanwhile: the folder is gone, or has to be checked.
+    early: RefCell<BTreeMap<i32, FolderEvent>>,
+}
+
+/// A watch that is being added outside of the loop.
+#[derive(Debug)]
+pub(crate) struct NewWatch(Rc<Shared>);
+
+/// Adds a watch, from any thread; `None` if the folder does not exist. The folder's file server may not
+/// answer. A watch that nobody takes stays until the folder is watched again.
+///
+/// # Errors
+/// Fails if the kernel refuses the watch.
+pub(crate) fn add_watch(events: &OwnedFd, folder: &Path) -> Result<Option<i32>, Errno> {
+    match inotify::add_watch(events, folder, WANTED) {
+        Ok(number) => Ok(Some(number)),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// A watch over one folder; dropping it ends the watch.
@@ -72,15 +97,18 @@ impl FolderWatch {
 
     /// Watches a folder; `None` if it does not exist, an error if the kernel refuses the watch.
     pub(crate) fn watch_if_there(&self, folder: &Path) -> Result<Option<WatchedFolder>, Errno> {
+        let new = self.begin()?;
+        Ok(add_watch(&new.events(), folder)?.map(|number| new.listen(number)))
+    }
+
+    /// Begins a watch that is added outside of the loop.
+    ///
+    /// # Errors
+    /// Fails if the kernel has no inotify descriptor left.
+    pub(crate) fn begin(&self) -> Result<NewWatch, Errno> {
         let shared = self.shared()?;
-        let number = match inotify::add_watch(&shared.events, folder, WANTED) {
-            Ok(number) => number,
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let (sender, news) = unbounded_channel();
-        shared.listeners.borrow_mut().entry(number).or_default().push(sender);
-        Ok(Some(WatchedFolder { number, news, shared }))
+        shared.adding.set(shared.adding.get() + 1);
+        Ok(NewWatch(shared))
     }
 
     fn shared(&self) -> Result<Rc<Shared>, Errno> {
@@ -89,10 +117,45 @@ impl FolderWatch {
             return Ok(Rc::clone(shared));
         }
         let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        let new = Rc::new(Shared { events, listeners: RefCell::default() });
+        let events = Arc::new(events);
+        let new = Rc::new(Shared {
+            events,
+            listeners: RefCell::default(),
+            adding: Cell::default(),
+            early: RefCell::default(),
+        });
         tokio::task::spawn_local(listen(Rc::clone(&new)));
         *shared = Some(Rc::clone(&new));
         Ok(new)
+    }
+}
+
+impl NewWatch {
+    /// The descriptor for [`add_watch`].
+    pub(crate) fn events(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.0.events)
+    }
+
+    /// Receives the events of the watch that was added.
+    pub(crate) fn listen(self, number: i32) -> WatchedFolder {
+        let shared = Rc::clone(&self.0);
+        let (sender, news) = unbounded_channel();
+        let early = shared.early.borrow();
+        if let Some(event) = early.get(&number).or_else(|| early.get(&OVERFLOW)) {
+            let _is_received_below = sender.send(event.clone());
+        }
+        drop(early);
+        shared.listeners.borrow_mut().entry(number).or_default().push(sender);
+        WatchedFolder { number, news, shared }
+    }
+}
+
+impl Drop for NewWatch {
+    fn drop(&mut self) {
+        self.0.adding.set(self.0.adding.get().saturating_sub(1));
+        if self.0.adding.get() == 0 {
+            self.0.early.borrow_mut().clear();
+        }
     }
 }
 
@@ -158,6 +221,13 @@ async fn listen(shared: Rc<Shared>) {
 
 fn deliver(shared: &Shared, number: i32, what: ReadFlags, name: Option<OsString>) {
     let mut listeners = shared.listeners.borrow_mut();
+    if shared.adding.get() > 0 && !listeners.contains_key(&number) {
+        let mut early = shared.early.borrow_mut();
+        let event = early.entry(number).or_insert(FolderEvent::Unknown);
+        if name.is_none() && number != OVERFLOW {
+            *event = FolderEvent::Gone;
+        }
+    }
     if what.contains(ReadFlags::QUEUE_OVERFLOW) {
         for sender in listeners.values().flatten() {
             let _watch_dropped = sender.send(FolderEvent::Unknown);
@@ -223,6 +293,33 @@ mod tests {
             std::fs::remove_dir(temp.path().join("a")).unwrap();
             assert_eq!(watched.next().await, FolderEvent::Came("a".into()));
             assert_eq!(watched.next().await, FolderEvent::Went("a".into()));
+        });
+    }
+
+    #[test]
+    fn what_happens_before_a_new_watch_has_its_listener_is_received() {
+        let temp = tempfile::tempdir().unwrap();
+        let (kept, gone) = (temp.path().join("kept"), temp.path().join("gone"));
+        for folder in [&kept, &gone] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        local(async {
+            let folders = FolderWatch::default();
+            let mut probe = folders.watch(temp.path()).unwrap();
+            let begun = [&kept, &gone].map(|folder| {
+                let new = folders.begin().unwrap();
+                let number = add_watch(&new.events(), folder).unwrap().unwrap();
+                (new, number)
+            });
+            std::fs::create_dir(kept.join("a")).unwrap();
+            std::fs::remove_dir(&gone).unwrap();
+            // Later than both.
+            std::fs::create_dir(temp.path().join("b")).unwrap();
+            until(&mut probe, &FolderEvent::Came("b".into())).await;
+            let [mut kept, mut gone] = begun.map(|(new, number)| new.listen(number));
+            assert_eq!(kept.next().await, FolderEvent::Unknown);
+            assert_eq!(gone.next().await, FolderEvent::Gone);
+            assert!(kept.shared.early.borrow().is_empty());
         });
     }
 

@@ -20,7 +20,7 @@ use crate::mark::ProcessValue;
 ///
 /// # Errors
 /// Fails where the document cannot be edited without guessing.
-pub(crate) fn patch_later_process(
+pub fn patch_later_process(
     document: &[u8],
     values: &[ProcessValue],
 ) -> Result<Option<Vec<u8>>, PatchError> {

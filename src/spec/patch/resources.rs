@@ -104,7 +104,7 @@ const BLOCK_IO_LISTS: [&str; 5] = [
 
 /// Converts a plugin's resources to an overlay for `update` (D21). It has no RDT class, which is not a
 /// resource, but refuses one that is not resolved.
-pub(crate) fn overlay_of(
+pub fn overlay_of(
     resources: &api::LinuxResources,
     resolved: &Resolved,
 ) -> Result<Map<String, Value>, PatchError> {

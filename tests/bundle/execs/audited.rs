@@ -37,7 +37,7 @@ fn a_process_is_a_line_with_user_program_terminal_caller_and_result() {
     assert!(last_words(&host).contains(&file), "the engine's own file is used");
     let page = host.call(&["nri", "audit", "--action", "exec"]);
     let page = String::from_utf8(page.stdout).unwrap();
-    assert!(page.contains("  exec  ") && page.contains("/bin/sh  started"), "{page}");
+    assert!(page.contains("  exec   ") && page.contains("/bin/sh  started"), "{page}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `docs/messages.md`: one message of each event, as a plugin gets it for a captured pod of containerd
-//! and of CRI-O. `UPDATE_GOLDEN=1` writes them.
+//! and of CRI-O, and for a container of Docker and of Podman. `UPDATE_GOLDEN=1` writes them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::Play;
+use super::{DOCKERS_ROOT, Play};
 
 const BEGIN: &str = "<!-- messages: begin -->\n";
 const END: &str = "<!-- messages: end -->";
@@ -42,7 +42,9 @@ fn shortened(value: &Value, name: &str, root: &str) -> Value {
             }
             Value::Array(shown)
         }
-        Value::Object(members) if matches!(name, "annotations" | "labels" | "unified") => {
+        Value::Object(members)
+            if matches!(name, "annotations" | "labels" | "sysctl" | "unified") =>
+        {
             // A map of protobuf has no order.
             let members: BTreeMap<&String, &Value> = members.iter().collect();
             let shown = members.iter().take(SHOWN);
@@ -86,22 +88,45 @@ fn changed(before: &Value, new: &Value) -> Option<Value> {
     }
 }
 
+/// Puts each object with one plain member on one line: most of them are wrapped numbers.
+fn compact(json: &str) -> String {
+    let lines: Vec<&str> = json.lines().collect();
+    let (mut page, mut at) = (String::new(), 0);
+    while let Some(line) = lines.get(at) {
+        let end = lines.get(at + 2).map(|line| line.trim_start()).unwrap_or_default();
+        let member = lines.get(at + 1).map(|line| line.trim_start()).unwrap_or_default();
+        let is_plain = !member.ends_with(['{', '[', ',']);
+        if line.ends_with('{') && is_plain && end.trim_end_matches(',') == "}" {
+            let _ = writeln!(page, "{line}{member}{end}");
+            at += 3;
+        } else {
+            let _ = writeln!(page, "{line}");
+            at += 1;
+        }
+    }
+    page
+}
+
 fn messages() -> String {
-    let engines = [("containerd", "containerd-2.4.2-pod"), ("CRI-O", "crio-1.37-pod")];
-    let told = engines.map(|(engine, capture)| {
-        let play = Play::new(capture);
+    let engines = [
+        ("containerd", Play::new("containerd-2.4.2-pod")),
+        ("CRI-O", Play::new("crio-1.37-pod")),
+        ("Docker", Play::life("docker-20.10-run", DOCKERS_ROOT)),
+        ("Podman", Play::life("podman-4.3.1-run", "/run/runc")),
+    ];
+    let told = engines.map(|(engine, play)| {
         let root = play.host.path("").display().to_string();
         let (told, _) = play.play();
         (engine, root.trim_end_matches('/').to_owned(), told)
     });
     let mut page = String::new();
-    let mut last = [Value::Null, Value::Null];
+    let mut last = [const { Value::Null }; 4];
     for event in EVENTS {
         let _ = write!(page, "\n## {event}\n");
         for ((engine, root, told), last) in told.iter().zip(&mut last) {
             let mut of_event = told.iter().filter(|(key, _)| key.starts_with(&format!("{event} ")));
             let Some((_, request)) = of_event.next() else {
-                let _ = write!(page, "\n{engine}: not in the captured pod.\n");
+                let _ = write!(page, "\n{engine}: not in this life.\n");
                 continue;
             };
             let short = shortened(request, "", root);
@@ -111,10 +136,22 @@ fn messages() -> String {
             };
             *last = short;
             let shown = serde_json::to_string_pretty(&shown).unwrap();
-            let _ = write!(page, "\n{engine}:\n\n```json\n{shown}\n```\n");
+            let _ = write!(page, "\n{engine}:\n\n```json\n{}```\n", compact(&shown));
         }
     }
     page
+}
+
+#[test]
+fn an_object_with_one_plain_member_is_one_line_of_the_page() {
+    let shown = |value: Value| compact(&serde_json::to_string_pretty(&value).unwrap());
+    let wide = json!({"a": {"value": "1"}, "b": {"c": {"d": 1}, "e": 2}, "f": [{"g": true}]});
+    assert_eq!(
+        shown(wide),
+        "{\n  \"a\": {\"value\": \"1\"},\n  \"b\": {\n    \"c\": {\"d\": 1},\n    \"e\": 2\n  },\n  \
+         \"f\": [\n    {\"g\": true}\n  ]\n}\n"
+    );
+    assert_eq!(shown(json!({})), "{}\n");
 }
 
 #[test]

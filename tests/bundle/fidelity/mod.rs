@@ -25,6 +25,9 @@ use test_support::{BUSY, TestHost, wait_until};
 /// What runc does, as far as we look at it, with both spellings of its options.
 const RUNTIME: &str = include_str!("../../../fixtures/runtime/replayed.sh");
 
+/// Where Docker's runtime keeps its containers.
+const DOCKERS_ROOT: &str = "/var/run/docker/runtime-runc/moby";
+
 #[derive(Deserialize)]
 struct Capture {
     variables: BTreeMap<String, String>,
@@ -58,7 +61,50 @@ struct Play {
 impl Play {
     fn new(name: &str) -> Self {
         let folder = folder(name);
-        let capture = serde_json::from_slice(&std::fs::read(folder.join("calls.json")).unwrap());
+        let calls = std::fs::read(folder.join("calls.json")).unwrap();
+        Self::of(folder, serde_json::from_slice(&calls).unwrap())
+    }
+
+    /// The life of a container whose creation is a folder of `fixtures/engines`, with this root of
+    /// the runtime.
+    fn life(name: &str, root: &str) -> Self {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/engines").join(name);
+        let made: Value =
+            serde_json::from_slice(&std::fs::read(folder.join("call.json")).unwrap()).unwrap();
+        let (id, bundle) = (made["id"].as_str().unwrap(), made["bundle"].as_str().unwrap());
+        let pid_file = format!("{bundle}/init.pid");
+        let resources = r#"{"cpu": {"shares": 256}, "memory": {"limit": 201326592}}"#;
+        let calls = [
+            (
+                "create",
+                &["--bundle", bundle, "--pid-file", &pid_file][..],
+                None,
+                Some("config.json"),
+            ),
+            ("start", &[], None, None),
+            ("update", &["--resources", "-"], Some(resources), None),
+            ("kill", &[], None, None),
+            ("delete", &[], None, None),
+        ];
+        let calls = calls.map(|(verb, options, stdin, config)| {
+            let words = ["--root", root, verb].into_iter().chain(options.iter().copied());
+            Call {
+                verb: verb.to_owned(),
+                id: id.to_owned(),
+                argv: words.chain([id]).map(str::to_owned).collect(),
+                parent: serde_json::from_value(made["parent"].clone()).unwrap(),
+                config: config.map(str::to_owned),
+                stdin: stdin.map(str::to_owned),
+            }
+        });
+        let variables = serde_json::from_value(made["variables"].clone()).unwrap();
+        // What SIGKILL ends with.
+        let exits = [(id.to_owned(), 137)].into();
+        Self::of(folder, Capture { variables, exits, removes: Vec::new(), calls: calls.into() })
+    }
+
+    /// A host with the engine's files of this folder, on which the daemon runs.
+    fn of(folder: PathBuf, capture: Capture) -> Self {
         let mut host = TestHost::new("");
         host.put_program("fake/runc", RUNTIME);
         let root = host.path("").display().to_string();
@@ -75,7 +121,7 @@ impl Play {
             store::serve(&folder.join("records.json"), socket);
         }
         host.start_daemon();
-        Self { host, folder, capture: capture.unwrap() }
+        Self { host, folder, capture }
     }
 
     /// Where a path of the recording is.
@@ -121,22 +167,25 @@ impl Play {
     /// What the engine's monitor leaves behind at the end of a process.
     fn leave_exit_code(&self, call: &Call) {
         let Some(code) = self.capture.exits.get(&call.id) else { return };
-        let pids =
-            std::fs::read_dir(self.host.path("run/containerd/io.containerd.runtime.v2.task"));
-        let Ok(_containerd) = pids else {
-            std::fs::create_dir_all(self.host.path("var/run/crio/exits")).unwrap();
-            return self.host.write(&format!("var/run/crio/exits/{}", call.id), &code.to_string());
-        };
-        let pid = self.host.read(&format!("run/containerd/runc/k8s.io/{}/pid", call.id));
-        let Ok(pid) = pid.trim().parse::<u32>() else { return };
-        let bundle = format!("run/containerd/io.containerd.runtime.v2.task/k8s.io/{}", call.id);
+        let tasks = "run/containerd/io.containerd.runtime.v2.task";
+        if !self.host.path(tasks).is_dir() {
+            for exits in ["var/run/crio/exits", "run/libpod/exits"] {
+                std::fs::create_dir_all(self.host.path(exits)).unwrap();
+                self.host.write(&format!("{exits}/{}", call.id), &code.to_string());
+            }
+            return;
+        }
+        let Some(pid) = Self::process(&self.host.path(""), &call.id) else { return };
+        let namespace = if self.host.path(tasks).join("moby").is_dir() { "moby" } else { "k8s.io" };
         let exit = json!({"Timestamp": "2026-01-02T03:04:05Z", "Pid": pid, "Status": code});
-        self.host.write(&format!("{bundle}/exit.json"), &exit.to_string());
+        self.host.write(&format!("{tasks}/{namespace}/{}/exit.json", call.id), &exit.to_string());
     }
 
     /// The process of a container, as the runtime has written it down.
     fn process(root: &Path, id: &str) -> Option<i32> {
-        let states = ["run/runc", "run/containerd/runc/k8s.io"].map(|state| root.join(state));
+        let states =
+            ["run/runc", "run/containerd/runc/k8s.io", DOCKERS_ROOT.trim_start_matches('/')];
+        let states = states.map(|state| root.join(state));
         let texts = states.map(|state| std::fs::read_to_string(state.join(id).join("pid")));
         texts.into_iter().flatten().find_map(|text| text.trim().parse().ok())
     }
@@ -173,15 +222,8 @@ impl Play {
             let _or_with_infra_it_was_told = std::fs::remove_file(self.moved(path));
         }
         wait_until("the pod is gone", || self.host.admin(&["pods"]) == json!([]));
-        let engine = |(event, mut request): (String, Value)| {
-            if let Some(resources) = request["linux_resources"].as_object().cloned() {
-                request["resources"] = Value::Object(resources);
-            }
-            request.as_object_mut().unwrap().remove("linux_resources");
-            (event, request)
-        };
         let heard = std::mem::take(&mut *heard.lock().unwrap());
-        (told(heard.into_iter().map(engine)), ran.load(Ordering::Relaxed))
+        (told(heard.into_iter()), ran.load(Ordering::Relaxed))
     }
 }
 
@@ -230,7 +272,13 @@ fn plugins_are_told_what_the_engines_own_nri_told() {
         "crio-1.37-pod",
         "crio-1.37-pod-noinfra",
     ] {
-        let (ours, is_stopped_in_time) = Play::new(name).play();
+        let (mut ours, is_stopped_in_time) = Play::new(name).play();
+        // The captures call this member `resources`.
+        for request in ours.values_mut().filter_map(Value::as_object_mut) {
+            if let Some(resources) = request.remove("linux_resources") {
+                request.insert("resources".to_owned(), resources);
+            }
+        }
         // A pod without an infrastructure container has no process that holds its namespaces.
         if is_stopped_in_time == name.ends_with("-noinfra") {
             problems.push(format!("{name}: StopPodSandbox in time: {is_stopped_in_time}"));

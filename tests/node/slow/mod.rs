@@ -11,6 +11,7 @@ mod files;
 mod listeners;
 mod plugins;
 mod readers;
+mod runtime;
 mod server;
 mod trace;
 
@@ -37,7 +38,8 @@ type Row = (&'static str, fn(PathBuf) -> Option<Place>);
 
 fn cases() -> Vec<Row> {
     let (by_files, by_peers) = ([files::CASES, server::CASES], [plugins::CASES, readers::CASES]);
-    [&[listeners::CASES][..], &by_files, &by_peers, &[engine::CASES]].concat().concat()
+    let by_others = [runtime::CASES, engine::CASES];
+    [&[listeners::CASES][..], &by_files, &by_peers, &by_others].concat().concat()
 }
 
 /// A daemon whose calls are traced, and its peers.
@@ -50,24 +52,52 @@ struct Place {
     beats: usize,
     /// What must stay open.
     kept: Vec<Box<dyn Any>>,
+    known: trace::Known,
 }
+
+/// The files of a host that its operator or its service manager chooses, and the runtime's state below
+/// `root` (`docs/threat-model.md` says why).
+const OWN: [&str; 11] = [
+    "run",
+    "root",
+    "fake",
+    "config.toml",
+    "nri.sock",
+    "metrics.sock",
+    "plugins",
+    "audit.log",
+    "daemon.err",
+    "blockio.yaml",
+    "rdt.yaml",
+];
 
 impl Place {
     /// Traces the daemon that runs on this host.
     fn new(host: TestHost, strace: &std::path::Path) -> Self {
         let pid = i32::try_from(host.admin(&["status"])["pid"].as_i64().unwrap()).unwrap();
         let tracer = Attached::with_descriptors(pid, strace, &host.path("strace"));
-        let mut place = Self {
+        let mut place = Self::traced(host, pid, tracer);
+        place.beat();
+        place
+    }
+
+    /// A daemon that is traced and may not answer yet.
+    fn traced(host: TestHost, pid: i32, tracer: Attached) -> Self {
+        let mut own: Vec<PathBuf> = OWN.iter().map(|name| host.path(name)).collect();
+        // The plugin socket until it has its name.
+        own.push(host.path(&format!("nri.new.{pid}")));
+        let (root, settings) = (host.path("host"), host.path(""));
+        let known = trace::Known { own, root, settings, looks_for_daemons: false };
+        Self {
             host,
+            known,
             pid,
             descriptors: trace::descriptors(pid),
             tracer: Some(tracer),
             longest: Duration::ZERO,
             beats: 0,
             kept: Vec::new(),
-        };
-        place.beat();
-        place
+        }
     }
 
     /// An operator's request, which has to be answered now. Its answer.
@@ -139,7 +169,7 @@ impl Place {
     fn end(&mut self) -> (Vec<String>, usize) {
         let log = self.tracer.take().unwrap().detach();
         let calls = trace::calls(&log, self.pid);
-        (trace::blocking(&calls, self.pid, &mut self.descriptors), calls.len())
+        (trace::blocking(&calls, self.pid, &mut self.descriptors, &self.known), calls.len())
     }
 
     /// A file of this host in a folder that is made.

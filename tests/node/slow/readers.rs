@@ -17,6 +17,7 @@ pub(super) const CASES: &[Row] = &[
     ("a journal and its audit log that are not read", |strace| {
         in_a_namespace(&strace, journal, "journal\"\n[audit]\ntarget = \"journal")
     }),
+    ("a restart beside a journal that is not read", |strace| restart(&strace)),
     ("a syslog that is not read", |strace| in_a_namespace(&strace, syslog, "syslog")),
 ];
 
@@ -72,6 +73,22 @@ fn journal() -> Option<UnixDatagram> {
     hide("/run");
     std::fs::create_dir_all("/run/systemd/journal").unwrap();
     Some(UnixDatagram::bind("/run/systemd/journal/socket").unwrap())
+}
+
+/// The daemon that ends has lines to write, and so has the next one.
+fn restart(strace: &Path) -> Option<Place> {
+    let mut place = in_a_namespace(strace, journal, "journal\"\n[audit]\ntarget = \"journal")?;
+    let restarted = place.host.call(&["nri", "restart"]);
+    assert!(restarted.status.success(), "{}", String::from_utf8_lossy(&restarted.stderr));
+    let (blocking, _calls) = place.end();
+    assert!(blocking.is_empty(), "of the daemon that ended: {blocking:#?}");
+    let Place { host, kept, pid: before, .. } = place;
+    let mut place = Place::new(host, strace);
+    assert_ne!(place.pid, before);
+    place.kept = kept;
+    many_lines(&mut place);
+    place.lives("c2");
+    Some(place)
 }
 
 /// In a `/dev` of its own, with the devices that every program needs.

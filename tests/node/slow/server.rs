@@ -11,15 +11,23 @@ use std::time::Duration;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use test_support::adjustments::sets;
 use test_support::example::example;
+use test_support::tracer::Attached;
 use test_support::{BUNDLE, TestHost, skip, wait_until};
 
-use super::{Place, Row};
+use super::{Place, Row, put, status};
 
 pub(super) const CASES: &[Row] = &[
     ("a bundle on a file server that never answers", |strace| bundle(&strace)),
     ("a PID file and a log on a file server that never answers", |strace| outcome(&strace)),
+    ("engines' own files on a file server that never answers", |strace| engines(&strace)),
+    ("a start beside bundles on a file server that never answers", |strace| start(&strace, false)),
+    ("a start without records beside bundles on a file server that never answers", |strace| {
+        start(&strace, true)
+    }),
     ("a plugin whose program's path leads to a file server that never answers", |strace| {
         program(&strace)
     }),
@@ -104,6 +112,130 @@ fn program(strace: &Path) -> Option<Place> {
     Some(place)
 }
 
+/// Whether the kernel has a request for the server.
+fn is_asked(server: &File) -> bool {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use std::os::fd::AsFd;
+    poll(&mut [PollFd::new(server.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() > 0
+}
+
+/// A container of this engine: its bundle, its annotations, and the folder of the engine's files.
+type OfEngine = (&'static str, &'static str, &'static str, &'static str);
+
+/// Bundles in memory, whose engines keep more on a disk.
+const OF_ENGINES: [OfEngine; 3] = [
+    ("docker", "tasks/io.containerd.runtime.v2.task/moby/c1", "", "served"),
+    (
+        "podman",
+        "in/run/containers/storage/overlay-containers/c2/userdata",
+        "\"io.container.manager\": \"libpod\"",
+        "in/var/lib/containers/storage",
+    ),
+    (
+        "cri-o",
+        "in/run/containers/storage/overlay-containers/c3/userdata",
+        "\"io.container.manager\": \"cri-o\", \"io.kubernetes.cri-o.SandboxID\": \"p1\", \
+            \"io.kubernetes.cri-o.ContainerType\": \"container\"",
+        "in/var/lib/containers/storage",
+    ),
+];
+
+fn engines(strace: &Path) -> Option<Place> {
+    if !has_mounts_of_its_own() {
+        return None;
+    }
+    let mut host = TestHost::new("");
+    host.start_daemon();
+    let mut place = Place::new(host, strace);
+    for (engine, bundle, annotations, folder) in OF_ENGINES {
+        let id = bundle.trim_end_matches("/userdata").rsplit('/').next().unwrap();
+        let root = place.host.path(folder).join("overlay2/x/merged").display().to_string();
+        let document = BUNDLE
+            .replace("\"rootfs\"", &format!("\"{root}\""))
+            .replace("\"root\"", &format!("\"annotations\": {{{annotations}}}, \"root\""));
+        place.put(&format!("{bundle}/config.json"), &document);
+        let folder = place.host.path(folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let server = silent(&folder)?;
+        let created = place.during(|host| host.create_from(bundle, id));
+        assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
+        assert!(is_asked(&server), "no file of {engine} was asked for");
+        for words in [&["start", id][..], &["kill", id, "9"], &["delete", "--force", id]] {
+            assert!(
+                place.during(|host| host.verb(words)).status.success(),
+                "{words:?} of {engine}"
+            );
+        }
+        drop(server);
+        umount2(&folder, MntFlags::MNT_DETACH).unwrap();
+    }
+    Some(place)
+}
+
+/// Stops itself until its tracer is there, and becomes the daemon.
+const STOPPED: &str = "kill -STOP $$; exec \"$0\" nri daemon";
+
+/// A daemon that starts where an earlier one has left containers, one of which is being created; or
+/// where its run directory is gone.
+#[expect(clippy::disallowed_methods, reason = "the daemon under test, traced from its beginning")]
+fn start(strace: &Path, is_wiped: bool) -> Option<Place> {
+    if !has_mounts_of_its_own() {
+        return None;
+    }
+    let mut host = TestHost::new("");
+    let folder = host.path("").display().to_string();
+    host.put_program("fake/slow-runc", &FAILS.replace("HOST/", &folder));
+    let root = host.path("root").display().to_string();
+    let roots = format!("autostart = false\nruntime_roots = [\"{root}\"]\n");
+    host.configure(&host.path("fake/runc"), &roots);
+    host.start_daemon();
+    let _told = host.plugin("10", "a", sets("HELLO", "there"));
+    for id in ["c1", "known"] {
+        std::fs::create_dir_all(host.path("served").join(id).join("rootfs")).unwrap();
+        put(&host, &format!("served/{id}/config.json"), BUNDLE);
+    }
+    assert!(host.create_from("served/known", "known").status.success());
+    host.configure(&host.path("fake/slow-runc"), &roots);
+    let bundle = host.path("served/c1").display().to_string();
+    let mut create = Ended(host.spawn(&["create", "--bundle", &bundle, "c1"]));
+    wait_until("the runtime has begun", || host.path("begun").exists());
+    host.configure(&host.path("fake/runc"), &roots);
+    host.kill_daemon();
+    if is_wiped {
+        std::fs::remove_dir_all(host.path("run")).unwrap();
+    }
+    let server = silent(&host.path("served"))?;
+    let said = File::options().append(true).create(true).open(host.path("daemon.err")).unwrap();
+    let daemon = Command::new("sh")
+        .args(["-c", STOPPED, &test_support::program::nri_runc().display().to_string()])
+        .env("NRI_RUNC_CONFIG", host.path("config.toml"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(said)
+        .spawn();
+    let daemon = Ended(daemon.unwrap());
+    let pid = i32::try_from(daemon.0.id()).unwrap();
+    let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    wait_until("it has stopped", || state().contains(") T "));
+    let tracer = Attached::with_descriptors(pid, strace, &host.path("strace"));
+    kill(Pid::from_raw(pid), Signal::SIGCONT).unwrap();
+    let mut place = Place::traced(host, pid, tracer);
+    place.known.looks_for_daemons = true;
+    place.kept.push(Box::new(daemon));
+    wait_until("the daemon answers", || status(&place.host).is_some());
+    assert!(is_asked(&server), "no bundle was looked at");
+    let words = ["known in", "cannot be recovered", "does not answer"];
+    while is_wiped && place.host.logged(&words) == 0 {
+        place.beat();
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    creates_from_another_bundle(&place);
+    drop(server);
+    place.host.write("go", "");
+    create.0.wait().unwrap();
+    Some(place)
+}
+
 /// A process that ends with its case.
 struct Ended(Child);
 
@@ -138,8 +270,8 @@ fn outcome(strace: &Path) -> Option<Place> {
     }
     let mut host = TestHost::new("");
     let folder = host.path("").display().to_string();
-    host.put_program("silent-runc", &FAILS.replace("HOST/", &folder));
-    host.configure(&host.path("silent-runc"), "");
+    host.put_program("fake/silent-runc", &FAILS.replace("HOST/", &folder));
+    host.configure(&host.path("fake/silent-runc"), "");
     host.start_daemon();
     let mut place = Place::new(host, strace);
     let _told = place.host.plugin("10", "a", sets("HELLO", "there"));

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a thread would wait for, by strace's list of its calls: transfers on descriptors of sockets,
-//! pipes, FIFOs and devices that are not `O_NONBLOCK`, files opened without it, and calls that only wait.
+//! pipes, FIFOs and devices that are not `O_NONBLOCK`, files opened without it, calls that only wait, and
+//! every call on a file that is not the daemon's, the operator's or the kernel's: another chooses its path,
+//! and the file server below it may never answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 
 /// Calls that wait at a descriptor for another process.
 const TRANSFERS: [&str; 25] = [
@@ -36,6 +39,85 @@ const TRANSFERS: [&str; 25] = [
 
 /// Those that have two descriptors.
 const BETWEEN_TWO: [&str; 4] = ["copy_file_range", "sendfile", "splice", "tee"];
+
+/// Calls that look a file up by one path.
+const BY_PATH: [&str; 34] = [
+    "access",
+    "bind",
+    "chdir",
+    "chmod",
+    "chown",
+    "connect",
+    "creat",
+    "faccessat",
+    "faccessat2",
+    "fchmodat",
+    "fchownat",
+    "getxattr",
+    "inotify_add_watch",
+    "lgetxattr",
+    "lstat",
+    "mkdir",
+    "mkdirat",
+    "mknod",
+    "mknodat",
+    "name_to_handle_at",
+    "newfstatat",
+    "open",
+    "openat",
+    "openat2",
+    "readlink",
+    "readlinkat",
+    "rmdir",
+    "stat",
+    "statfs",
+    "statx",
+    "truncate",
+    "unlink",
+    "unlinkat",
+    "utimensat",
+];
+
+/// Those that have two: of a symbolic link, the first is mere text.
+const BY_TWO_PATHS: [&str; 7] =
+    ["link", "linkat", "rename", "renameat", "renameat2", "symlink", "symlinkat"];
+
+/// Calls on an open file, besides transfers. The server of a file is asked when it is closed, too.
+const ON_FILES: [&str; 12] = [
+    "close",
+    "fallocate",
+    "fchmod",
+    "fchown",
+    "fdatasync",
+    "fgetxattr",
+    "fsetxattr",
+    "fstat",
+    "fstatfs",
+    "fsync",
+    "ftruncate",
+    "getdents64",
+];
+
+/// The kernel's files, those of every program of this machine, and those in memory: nothing on a disk has
+/// to answer for them. Users mount what they want below `/run/user`.
+const OF_THE_MACHINE: [&str; 9] =
+    ["/dev", "/etc", "/lib", "/proc", "/run", "/sys", "/usr", "/var/lib/nri-runc", "/var/run"];
+
+/// The program of this process and its standard error, which its service manager chose.
+const OF_ITSELF: [&str; 2] = ["/proc/self/exe", "/proc/self/fd/2"];
+const OF_USERS: &str = "/run/user";
+
+/// The files that the daemon may use in its loop.
+#[derive(Default)]
+pub(super) struct Known {
+    pub(super) own: Vec<PathBuf>,
+    /// The folder that it takes for the machine's root, if it is another.
+    pub(super) root: PathBuf,
+    /// The operator's folder of plugins' settings: files of their names, and what links there lead to.
+    pub(super) settings: PathBuf,
+    /// It starts, and looks for other daemons among root's processes: these are the operator's.
+    pub(super) looks_for_daemons: bool,
+}
 
 /// A call of one thread.
 pub(super) struct Call {
@@ -86,7 +168,7 @@ pub(super) fn calls(log: &str, pid: i32) -> Vec<Call> {
         }
         // A thread of before the trace is one of a pool.
         let is_childs = !threads.contains(&thread)
-            && !std::path::Path::new(&format!("/proc/{pid}/task/{thread}")).exists();
+            && !Path::new(&format!("/proc/{pid}/task/{thread}")).exists();
         if !is_childs {
             found.push(call);
         }
@@ -107,11 +189,13 @@ pub(super) fn blocking(
     calls: &[Call],
     pid: i32,
     descriptors: &mut BTreeMap<i32, bool>,
+    known: &Known,
 ) -> Vec<String> {
     let mut found = Vec::new();
     let mut starts = Starts::default();
     for call in calls {
-        if call.thread == pid && may_wait(call, descriptors) && !starts.is_answer(call) {
+        let waits = || may_wait(call, descriptors) && !starts.is_answer(call);
+        if call.thread == pid && (waits() || is_on_anothers_file(call, known)) {
             found.push(format!("{}({})", call.name, call.words));
         }
         follow(call, descriptors);
@@ -232,6 +316,68 @@ fn may_wait(call: &Call, descriptors: &BTreeMap<i32, bool>) -> bool {
     }
 }
 
+/// Whether it is a call on a file that is not known.
+fn is_on_anothers_file(call: &Call, known: &Known) -> bool {
+    let name = call.name.as_str();
+    let has = |word: &str| call.words.contains(word);
+    if has("AT_STATX_DONT_SYNC") {
+        return false; // The kernel's cached attributes.
+    }
+    if ON_FILES.contains(&name) || TRANSFERS.contains(&name) {
+        let ends = if BETWEEN_TWO.contains(&name) { 2 } else { 1 };
+        let mut files = descriptors_in(&call.words).into_iter().take(ends);
+        // A folder's server is not waited for when it is closed.
+        let is_quiet = |path: &str| name == "close" && !Path::new(path).is_file();
+        if files.any(|(_, path)| is_anothers_path(path, known, true) && !is_quiet(path)) {
+            return true;
+        }
+    }
+    let mut paths = paths_in(&call.words);
+    if BY_TWO_PATHS.contains(&name) {
+        paths.drain(..paths.len().min(usize::from(name.starts_with("symlink"))));
+        return paths.iter().any(|path| is_anothers_path(path, known, false));
+    }
+    // The kernel alone answers where the link of a process itself leads.
+    let follows = !(has("NOFOLLOW") || name.starts_with("readlink") || name == "lstat");
+    let first = paths.first().filter(|_| BY_PATH.contains(&name));
+    first.is_some_and(|path| is_anothers_path(path, known, follows))
+}
+
+fn is_anothers_path(path: &str, known: &Known, follows: bool) -> bool {
+    let inside = Path::new(path).strip_prefix(&known.root).ok();
+    let path = inside.map_or_else(|| path.into(), |inside| Path::new("/").join(inside));
+    let is_near = |own: &Path| path.starts_with(own) || own.starts_with(&path);
+    let extension = path.extension().unwrap_or_default();
+    let is_setting = path.parent() == Some(&known.settings)
+        && ["conf", "target"].iter().any(|of_settings| extension == *of_settings);
+    let is_known = || {
+        is_setting
+            || known.own.iter().any(|own| is_near(own))
+            || OF_THE_MACHINE.iter().any(|own| is_near(Path::new(own)))
+    };
+    let is_own = OF_ITSELF.iter().any(|own| path == Path::new(own));
+    let is_in_memory = path.to_string_lossy().starts_with("/memfd:");
+    let leads_out =
+        leads_out_of_proc(&path.to_string_lossy(), follows) && !is_own && !known.looks_for_daemons;
+    path.has_root() && !is_in_memory && (leads_out || path.starts_with(OF_USERS) || !is_known())
+}
+
+/// The quoted words of a call, each from the folder of the descriptor before it.
+fn paths_in(words: &str) -> Vec<String> {
+    let parts: Vec<&str> = words.split('"').collect();
+    let quoted = parts.chunks(2).filter_map(|pair| Some((*pair.first()?, *pair.get(1)?)));
+    let path = |(before, word): (&str, &str)| {
+        let folder = before.rsplit_once('<').map(|(_, rest)| rest).unwrap_or_default();
+        let folder = folder.split('>').next().unwrap_or_default();
+        if word.is_empty() {
+            folder.to_owned()
+        } else {
+            Path::new(folder).join(word).display().to_string()
+        }
+    };
+    quoted.map(path).collect()
+}
+
 /// Whether another process decides when a transfer there ends.
 fn is_anothers(behind: &str) -> bool {
     if behind.starts_with("socket:") || behind.starts_with("pipe:") || behind.contains("[socket") {
@@ -246,16 +392,35 @@ fn is_anothers(behind: &str) -> bool {
 fn may_wait_to_open(call: &Call) -> bool {
     let has = |word: &str| call.words.contains(word);
     let path = call.words.split('"').nth(1).unwrap_or_default();
-    let is_kernels = ["/dev/null", "/proc/", "/sys/"].iter().any(|own| path.starts_with(own))
-        && !leads_out_of_proc(path);
+    // A debug build has libraries.
+    let kernels = ["/dev/null", "/proc/", "/sys/", "/lib/", "/usr/lib/", "/etc/ld.so.cache"];
+    let is_kernels =
+        kernels.iter().any(|own| path.starts_with(own)) && !leads_out_of_proc(path, true);
     let is_made = has("O_CREAT") && has("O_EXCL");
     !(is_kernels || is_made || ["O_NONBLOCK", "O_DIRECTORY", "O_PATH"].into_iter().any(has))
 }
 
-/// Whether it goes through a link of a process to a file of any kind.
-fn leads_out_of_proc(path: &str) -> bool {
-    let mut parts = path.strip_prefix("/proc/").unwrap_or_default().split('/');
-    parts.any(|part| ["root", "fd", "cwd"].contains(&part))
+/// Whether it goes through a link of a process to a file of any kind; `follows`: also as the last part.
+fn leads_out_of_proc(path: &str, follows: bool) -> bool {
+    let parts: Vec<&str> =
+        path.strip_prefix("/proc/").unwrap_or_default().split('/').skip(1).collect();
+    let followed = parts.len().saturating_sub(usize::from(!follows));
+    let is_link = |(at, part): (usize, &&str)| match *part {
+        "cwd" | "exe" | "root" => at < followed,
+        // A folder of such links.
+        "fd" | "map_files" => at + 1 < followed,
+        _ => false,
+    };
+    parts.iter().enumerate().any(is_link)
+}
+
+fn with_own(path: &str) -> Known {
+    Known {
+        own: vec![path.into()],
+        root: "/host".into(),
+        settings: "/set".into(),
+        looks_for_daemons: false,
+    }
 }
 
 #[test]
@@ -285,9 +450,45 @@ fn only_calls_that_could_wait_for_another_process_are_found() {
         7 read(12<pipe:[5]>, \"\", 8) = 0\n\
         7 wait4(9, 0x7f, WNOHANG, NULL) = 0\n\
         7 wait4(9, 0x7f, 0, NULL) = 9\n";
-    let found = blocking(&calls(log, 7), 7, &mut BTreeMap::new());
+    let found = blocking(&calls(log, 7), 7, &mut BTreeMap::new(), &with_own("/a"));
     let names: Vec<_> = found.iter().map(|call| call.split('(').next().unwrap()).collect();
     let wanted =
         ["connect", "openat", "poll", "write", "openat", "sendfile", "pread64", "read", "wait4"];
     assert_eq!(names, wanted, "{found:?}");
+}
+
+#[test]
+fn calls_on_files_of_others_are_found_and_on_known_ones_not() {
+    let others = "statx(AT_FDCWD</>, \"/b/c\", 0, STATX_ALL, {stx_mask=0}) = 0\n\
+        newfstatat(5</b>, \"c\", {st_mode=0}, AT_SYMLINK_NOFOLLOW) = 0\n\
+        newfstatat(5</b/c>, \"\", {st_mode=0}, AT_EMPTY_PATH) = 0\n\
+        readlink(\"/b/c\", \"/own/c\", 64) = 6\n\
+        access(\"/set/a\", F_OK) = 0\n\
+        access(\"/proc/9/root/own\", F_OK) = 0\n\
+        stat(\"/proc/9/exe\", {st_mode=0}) = 0\n\
+        openat(AT_FDCWD</>, \"/b\", O_RDONLY|O_NONBLOCK) = 6</b>\n\
+        openat(AT_FDCWD</>, \"/host/b\", O_RDONLY|O_PATH) = 6</b>\n\
+        openat(AT_FDCWD</>, \"/proc/9/fd/3\", O_RDONLY|O_NONBLOCK) = 6</own>\n\
+        getdents64(6</b>, 0x7f, 32768) = 0\n\
+        read(6</b/c>, \"\", 8) = 0\n\
+        statfs(\"/run/user/7/b\", {f_type=0}) = 0\n\
+        rename(\"/own/c\", \"/b/c\") = 0\n\
+        inotify_add_watch(7<anon_inode:inotify>, \"/b\", IN_CREATE) = 1\n\
+        connect(8<socket:[1]>, {sa_family=AF_UNIX, sun_path=\"/b/c\"}, 110) = 0\n";
+    let known = "statx(5</own/b>, \"c\", 0, STATX_ALL, {stx_mask=0}) = 0\n\
+        statx(5</b>, \"\", AT_STATX_DONT_SYNC|AT_EMPTY_PATH, STATX_INO, {stx_mask=0}) = 0\n\
+        lstat(\"/host/run/b\", {st_mode=0}) = 0\n\
+        readlink(\"/proc/9/exe\", \"/b/c\", 64) = 4\n\
+        openat(AT_FDCWD</>, \"/proc/9/fd\", O_RDONLY|O_DIRECTORY) = 6</proc/9/fd>\n\
+        openat(AT_FDCWD</>, \"/proc/9/exe\", O_PATH|O_NOFOLLOW) = 6</proc/9/exe>\n\
+        symlink(\"/b/c\", \"/own/c\") = 0\n\
+        statx(AT_FDCWD</>, \"/set/a.conf\", 0, STATX_ALL, {stx_mask=0}) = 0\n\
+        close(6</b>) = 0\n\
+        getdents64(6</own>, 0x7f, 32768) = 0\n";
+    let found = |log: &str| {
+        let log: String = log.lines().map(|line| format!("7 {line}\n")).collect();
+        blocking(&calls(&log, 7), 7, &mut BTreeMap::from([(8, true)]), &with_own("/own"))
+    };
+    assert_eq!(found(others).len(), others.lines().count(), "{:#?}", found(others));
+    assert_eq!(found(known), [""; 0]);
 }

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a tenant and an engine write: each text, list and object of a call's document, of the engine's
-//! files and records about it, and each annotation that an engine's file knows. The calls are those of
-//! `fixtures/engines`.
+//! files and records about it, of the document of an `exec`, and each annotation that an engine's file knows.
+//! The calls are those of `fixtures/engines`; `fixtures/oci/complete.json` has every member of the OCI
+//! runtime specification 1.3 for Linux, and a test finds a member that the program names and it lacks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use nri_adaptation::{Creation, DefaultValidator};
+use nri_adaptation::{
+    Creation, DefaultValidator, REQUIRED_PLUGINS, ValidatorExemptions, missing_required,
+};
 use nri_runc::plugin::api;
 use nri_runc::testing::describe;
 use nri_runc::testing::engine::{self, CallerInfo, FetchedFacts, StoreRecord};
+use nri_runc::testing::exec::{ProcessValue, patch_later_process, process_in};
 use nri_runc::testing::host::Host;
 use nri_runc::testing::plugin::json;
 use nri_runc::testing::rules::RuledPod;
@@ -18,7 +22,7 @@ use nri_runc::testing::sources::Sources;
 use nri_runc::testing::spec::patch::{HostFacts, patch_anyway};
 use oci_document::SpecDocument;
 use protobuf::Message;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{ENTRIES, Findings, SHAPES, Sample, keys, text};
 
@@ -119,11 +123,36 @@ impl Case {
         }
         assert!(!json::show(&container).is_null());
         let creation = Creation::new(pod, container);
-        let validator = DefaultValidator { enable: true, ..DefaultValidator::default() };
-        drop(validator.validate(&creation.validation_request(Vec::new())));
+        let validator = DefaultValidator {
+            enable: true,
+            tolerate_missing_plugins_annotation: TOLERATED.to_owned(),
+            ..DefaultValidator::default()
+        };
+        let request = creation.validation_request(Vec::new());
+        drop(validator.validate(&request));
+        require(&validator, &request.pod, &request.container.name);
         let Ok(parsed) = SpecDocument::parse(document) else { return };
         assert_eq!(parsed.to_bytes(), document);
         drop(patch_anyway(document, &adjustment(), &HostFacts::default()));
+    }
+}
+
+/// The annotation that lets a pod do without required plugins.
+const TOLERATED: &str = "tolerate.example.org";
+
+/// The plugins that a pod's author requires, as `daemon/pods/required.rs` asks for them.
+fn require(validator: &DefaultValidator, pod: &api::PodSandbox, container: &str) {
+    let is_present = |name: &str| name == "present";
+    let _named = validator.plugins_of_pod(pod);
+    for of in [None, Some(container)] {
+        let absent = validator.absent_plugins(pod, of, is_present);
+        assert!(absent.map_or_else(|why| why.len(), |names| names.len()) < 4 << 10);
+        let exemptions = ValidatorExemptions {
+            is_exempt: false,
+            tolerate_missing_plugins_annotation: TOLERATED,
+        };
+        let missing = missing_required(pod, of, exemptions, ["10-a", "b"], is_present);
+        assert!(missing.map_or_else(|why| why.len(), |names| names.len()) < 4 << 10);
     }
 }
 
@@ -265,6 +294,121 @@ fn each_place_of_a_document_costs_what_it_is_long() {
     findings.are_none(10);
 }
 
+/// The document that has every member of the specification.
+fn complete() -> Value {
+    read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/oci/complete.json")).unwrap()
+}
+
+/// The keys of all objects in a document.
+fn members(value: &Value, all: &mut BTreeSet<String>) {
+    match value {
+        Value::Array(list) => list.iter().for_each(|one| members(one, all)),
+        Value::Object(object) => {
+            all.extend(object.keys().cloned());
+            object.values().for_each(|one| members(one, all));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+#[test]
+fn the_complete_document_has_each_member_that_is_named() {
+    let mut there = BTreeSet::new();
+    members(&complete(), &mut there);
+    let known = keys::members();
+    assert!(known.len() > 100, "{known:?}");
+    let missing: Vec<&String> = known.difference(&there).collect();
+    assert!(missing.is_empty(), "fixtures/oci/complete.json lacks {missing:?}");
+}
+
+#[test]
+fn each_member_of_the_oci_specification_costs_what_it_is_long() {
+    let (mut findings, sample) = (Findings::default(), Sample::of_today());
+    let mut case = Case::load("plain-run");
+    case.document = complete();
+    let mut all = Vec::new();
+    places(&case.document, "", &mut all);
+    for at in &all {
+        for shape in SHAPES {
+            let name = format!("complete config.json {at} {shape}");
+            if sample.has(&name, 40) {
+                let made = |times| longer(&case.document, at, shape, times).to_string();
+                findings.measure(&name, made, |made| case.create(made.as_bytes(), &case.found));
+            }
+        }
+    }
+    findings.are_none(10);
+}
+
+/// The limits of a process: a plugin that sets another is refused.
+const RLIMITS: [&str; 16] = [
+    "RLIMIT_AS",
+    "RLIMIT_CORE",
+    "RLIMIT_CPU",
+    "RLIMIT_DATA",
+    "RLIMIT_FSIZE",
+    "RLIMIT_LOCKS",
+    "RLIMIT_MEMLOCK",
+    "RLIMIT_MSGQUEUE",
+    "RLIMIT_NICE",
+    "RLIMIT_NOFILE",
+    "RLIMIT_NPROC",
+    "RLIMIT_RSS",
+    "RLIMIT_RTPRIO",
+    "RLIMIT_RTTIME",
+    "RLIMIT_SIGPENDING",
+    "RLIMIT_STACK",
+];
+
+/// Values of plugins that an `exec` carries over, as many as wanted.
+fn carried(count: usize) -> Vec<ProcessValue> {
+    let value = |field: String, plugin: Value| {
+        let (engine, plugin) =
+            if field.ends_with("Gids") { (json!({}), plugin) } else { (Value::Null, plugin) };
+        ProcessValue { field, engine, plugin }
+    };
+    let variables = (0..count).map(|n| value(format!("process.env[K{n}]"), format!("v{n}").into()));
+    let limits = RLIMITS.iter().take(count).map(|kind| {
+        let limit = json!({"type": kind, "hard": 1, "soft": 1});
+        value(format!("process.rlimits[{kind}]"), limit)
+    });
+    let groups = value("process.user.additionalGids".to_owned(), (0..count).collect());
+    let score = value("process.oomScoreAdj".to_owned(), 7.into());
+    variables.chain(limits).chain([groups, score]).collect()
+}
+
+/// What an `exec` does with its document and with the values that plugins set.
+fn exec(document: &[u8], values: &[ProcessValue]) {
+    let process = process_in(document);
+    assert!(process.args.unwrap_or_default().iter().map(String::len).sum::<usize>() < 64 << 10);
+    drop(patch_later_process(document, values));
+}
+
+#[test]
+fn each_member_of_a_process_document_costs_what_it_is_long() {
+    let (mut findings, sample) = (Findings::default(), Sample::of_today());
+    let (process, values) = (complete()["process"].clone(), carried(2));
+    let mut all = Vec::new();
+    places(&process, "", &mut all);
+    for at in &all {
+        for shape in SHAPES {
+            let name = format!("exec --process {at} {shape}");
+            if sample.has(&name, 8) {
+                let made = |times| longer(&process, at, shape, times).to_string();
+                findings.measure(&name, made, |made| exec(made.as_bytes(), &values));
+            }
+        }
+    }
+    let made = |times: usize| {
+        let variables: Vec<String> = (0..ENTRIES * times).map(|n| format!("K{n}=old")).collect();
+        let mut process = process.clone();
+        process["env"] = variables.into();
+        (process.to_string(), carried(ENTRIES * times))
+    };
+    findings.measure("exec with many values", made, |(made, values)| exec(made.as_bytes(), values));
+    findings.are_none(10);
+}
+
 #[test]
 fn each_place_of_an_engines_files_costs_what_it_is_long() {
     let (mut findings, sample) = (Findings::default(), Sample::of_today());
@@ -323,7 +467,10 @@ const ENGINES: [&str; 11] = [
 fn each_annotation_that_an_engine_knows_costs_what_it_is_long() {
     let (mut findings, sample) = (Findings::default(), Sample::of_today());
     let mut known = keys::known();
-    known.insert("required-plugins.noderesource.dev".to_owned());
+    known.insert(TOLERATED.to_owned());
+    for form in ["", "/pod", "/container.c", "/container.web"] {
+        known.insert(format!("{REQUIRED_PLUGINS}{form}"));
+    }
     for case in ENGINES {
         let case = Case::load(case);
         for key in &known {

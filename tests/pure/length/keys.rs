@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The annotations and labels that the engines' files know, read from their source: a key that is added
-//! there is measured at once. A word that is no key is an annotation like any other.
+//! The annotations and labels that the engines' files know, and the members of `config.json` that the program
+//! names, read from their source: one that is added there is measured at once. A word that is not a key is an
+//! annotation like any other.
 
 use std::collections::BTreeSet;
 use std::path::Path;
+
+use regex::Regex;
 
 /// What stands before CRI-O's own names.
 const CRIO: &str = "io.kubernetes.cri-o.";
@@ -32,6 +35,33 @@ pub(super) fn known() -> BTreeSet<String> {
         }
     }
     keys
+}
+
+/// The members of the specification that any part of the program reads, or writes for a plugin, read from
+/// the tables of their names.
+pub(super) fn members() -> BTreeSet<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap();
+    let decoded = read("crates/oci-document/src/decoded.rs");
+    let (_, names) = decoded.split_once("const NAMES: &str = \"").unwrap();
+    let (names, _) = names.split_once('"').unwrap();
+    let names = names.split(|c: char| !c.is_ascii_alphanumeric()).filter(|name| !name.is_empty());
+    let mut all: BTreeSet<String> = names.map(ToOwned::to_owned).collect();
+    // The members that are renamed where they are read, and those that are opened, read or set by name.
+    let renamed = Regex::new(r#"\w = "([A-Za-z0-9]+)"[:)]"#).unwrap();
+    let opened = r#"\.(?:object|array|value|set|remove)\((?:[a-z]+, )?"([A-Za-z0-9]+)""#;
+    let opened = Regex::new(opened).unwrap();
+    for folder in ["src/describe", "src/spec/patch"] {
+        for entry in std::fs::read_dir(root.join(folder)).unwrap().map(Result::unwrap) {
+            if entry.path().is_file() {
+                let text = std::fs::read_to_string(entry.path()).unwrap();
+                let code = text.split("#[cfg(test)]").next().unwrap();
+                let found = [&renamed, &opened].map(|named| named.captures_iter(code));
+                all.extend(found.into_iter().flatten().map(|found| found[1].to_owned()));
+            }
+        }
+    }
+    all
 }
 
 #[test]

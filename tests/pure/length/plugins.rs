@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a plugin sends: each field of its messages, by the protocol's own reflection.
 
-use nri_adaptation::{Creation, DefaultValidator, Merged, Rights, Updates};
+use nri_adaptation::{Creation, DefaultValidator, Merged, Rights, Updates, check, unknown_fields};
 use nri_api::identity::PluginIdentity;
 use nri_runc::plugin::api;
 use nri_runc::testing::error::quoted;
 use nri_runc::testing::plugin::json;
-use nri_runc::testing::spec::patch::{HostFacts, patch_anyway};
+use nri_runc::testing::spec::overlay::overlay_of;
+use nri_runc::testing::spec::patch::{HostFacts, Resolved, patch_anyway};
 use protobuf::reflect::{
     FieldDescriptor, MessageDescriptor, ReflectValueBox, RuntimeFieldType, RuntimeType,
 };
@@ -265,6 +266,36 @@ fn update(response: &api::UpdateContainerResponse) {
     drop(merged.finish());
 }
 
+/// An UpdateContainers request, as `daemon/resources/updates.rs` takes it apart.
+fn unasked(request: &api::UpdateContainersRequest) {
+    if let Err(why) = check(request) {
+        assert!(quoted(&why.to_string()).len() < 64 << 10);
+        return;
+    }
+    let unknown = unknown_fields(request, "UpdateContainersRequest");
+    assert!(unknown.len() <= 1000);
+    let rights = Rights::default();
+    for update in &request.update {
+        let mut single = Updates::for_stop();
+        let taken = single.answer("10-a", &rights, std::slice::from_ref(update), &[]);
+        if let Err(why) = taken {
+            assert!(quoted(&why.to_string()).len() < 64 << 10);
+        }
+        let updated = single.finish();
+        for update in &updated.updates {
+            drop(updated.owners.to_flat(&update.container_id));
+            if let Some(resources) = update.linux.resources.as_ref() {
+                drop(overlay_of(resources, &Resolved::default()));
+            }
+        }
+    }
+    let mut gone = Updates::for_stop();
+    if let Err(why) = gone.answer("10-a", &rights, &[], &request.evict) {
+        assert!(quoted(&why.to_string()).len() < 64 << 10);
+    }
+    drop(gone.finish());
+}
+
 /// Measures each place of a message, in one shape of a sample and in every shape of the whole.
 fn measure<M: MessageFull + Clone>(
     findings: &mut Findings,
@@ -296,6 +327,13 @@ fn each_field_of_an_adjustment_costs_what_it_is_long() {
 fn each_field_of_an_update_costs_what_it_is_long() {
     let mut findings = Findings::default();
     measure(&mut findings, Sample::of_today(), 1, update);
+    findings.are_none(5);
+}
+
+#[test]
+fn each_field_of_an_unasked_update_costs_what_it_is_long() {
+    let mut findings = Findings::default();
+    measure(&mut findings, Sample::of_today(), 1, unasked);
     findings.are_none(5);
 }
 

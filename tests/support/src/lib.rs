@@ -21,6 +21,7 @@ pub mod real_runtime;
 pub mod recorder;
 pub mod replay;
 pub mod responding_plugin;
+pub mod schema;
 pub mod scripted_plugin;
 pub mod skip;
 mod test_host;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The documentation held against the program: links, commands, configuration and error messages.
+//! The documentation held against the program: links, pictures, commands, configuration and error messages.
 //! It reads pages and sources, and runs nothing; `make docs-test` runs the quick starts.
 
 mod commands;
 mod errors;
 mod limits;
 mod links;
+mod pictures;
 mod vocabulary;
 
 use super::root;

@@ -11,7 +11,6 @@ mod verbs;
 
 use std::path::{Path, PathBuf};
 
-use clap::builder::Resettable;
 use clap_complete::Shell;
 use roff::Roff;
 
@@ -94,18 +93,9 @@ fn date() -> String {
     release_time().split('T').next().unwrap().to_owned()
 }
 
-/// The command line as a user types it: `nri-runc nri VERB`.
-fn command_line() -> clap::Command {
-    let verbs =
-        nri_runc::testing::admin::command().name("nri").bin_name(Resettable::<String>::Reset);
-    // `help` and `--help` are the runtime's.
-    let runtime = clap::Command::new("nri-runc").disable_help_flag(true);
-    runtime.disable_help_subcommand(true).subcommand(verbs)
-}
-
-/// The same, with the names and usages that clap adds when it is used.
+/// The command line, with the names and usages that clap adds when it is used.
 fn built() -> clap::Command {
-    let mut command = command_line();
+    let mut command = nri_runc::testing::admin::command_of_program();
     command.build();
     command.find_subcommand("nri").unwrap().clone()
 }
@@ -113,14 +103,6 @@ fn built() -> clap::Command {
 /// Shells, and what a package calls their file.
 const SHELLS: [(Shell, &str); 3] =
     [(Shell::Bash, "nri-runc.bash"), (Shell::Zsh, "_nri-runc"), (Shell::Fish, "nri-runc.fish")];
-
-fn completion(shell: Shell) -> String {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command_line(), "nri-runc", &mut script);
-    // clap_complete 4.6.11 writes the hyphen of the program's name in two ways for bash: nothing below the
-    // first word would be completed.
-    String::from_utf8(script).unwrap().replace("nri__subcmd__runc", "nri__runc")
-}
 
 fn write(folder: &Path, name: &str, text: &str) {
     std::fs::create_dir_all(folder).unwrap();
@@ -138,7 +120,7 @@ fn manual_pages_and_completions_are_written_where_they_are_wanted() {
         }
     }
     for (shell, name) in SHELLS {
-        let script = completion(shell);
+        let script = nri_runc::testing::admin::completion(shell);
         if let Some(folder) = &folder {
             write(&folder.join("completions"), name, &script);
         }
@@ -213,7 +195,7 @@ fn manual_pages_contain_no_markdown_and_no_line_that_roff_takes_for_a_request() 
 #[test]
 fn completions_know_every_verb_in_every_shell() {
     for (shell, _) in SHELLS {
-        let script = completion(shell);
+        let script = nri_runc::testing::admin::completion(shell);
         for verb in every_verb(&built()) {
             assert!(script.contains(verb.get_name()), "{shell}: {}", verb.get_name());
             for long in verb.get_arguments().filter(|argument| !argument.is_hide_set()) {
@@ -230,7 +212,7 @@ fn offered(words: &[&str]) -> Vec<String> {
     let script = format!(
         "{}\nCOMP_WORDS=({}); COMP_CWORD={}\n_nri__runc nri-runc \"${{COMP_WORDS[COMP_CWORD]}}\" \
          \"${{COMP_WORDS[COMP_CWORD-1]}}\" || true\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"\n",
-        completion(Shell::Bash),
+        nri_runc::testing::admin::completion(Shell::Bash),
         words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
         words.len() - 1,
     );

@@ -124,17 +124,16 @@ impl Connected {
         timeout: Duration,
     ) -> Result<R::Answer> {
         let answer = self.caller.call(request, timeout, &[]);
-        let answered = tokio::select! {
-            answered = tokio::time::timeout(timeout, answer) => answered,
-            why = self.trunk.closed() => return Err(refused(&self.id, why)),
-        };
-        match answered {
+        match tokio::time::timeout(timeout, answer).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(Unanswered::Status(status))) => Err(refused(&self.id, status.message())),
             Ok(Err(Unanswered::TooLarge(size))) => {
                 Err(refused(&self.id, format!("the request has {size} bytes")))
             }
             Ok(Err(Unanswered::Unreadable(why))) => Err(refused(&self.id, why)),
+            Ok(Err(Unanswered::Closed)) => {
+                Err(refused(&self.id, self.trunk.closed_because().unwrap_or_default()))
+            }
             Err(_) => {
                 let why = format!("{} was not answered within {timeout:?}", R::METHOD);
                 self.close(&why);

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The rows of one metric by their labels, of which some are dropped again: the client's families keep all
+//! for ever. It knows no plugin.
+
+use std::collections::BTreeMap;
+use std::fmt::Result;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::{MetricType, TypedMetric};
+
+use super::Labels;
+
+/// Rows in the order of their labels. A clone has the same rows.
+#[derive(Debug)]
+pub(super) struct Rows<const COUNT: usize, M>(Arc<Mutex<BTreeMap<Labels<COUNT>, M>>>);
+
+impl<const COUNT: usize, M> Default for Rows<COUNT, M> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<const COUNT: usize, M> Clone for Rows<COUNT, M> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<const COUNT: usize, M> Rows<COUNT, M> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Labels<COUNT>, M>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drops the rows whose first label does not have a value to keep.
+    pub(super) fn retain(&self, keeps: impl Fn(&str) -> bool) {
+        self.lock().retain(|labels, _| labels.first().is_none_or(|(_, value)| keeps(value)));
+    }
+}
+
+impl<const COUNT: usize, M: Clone + Default> Rows<COUNT, M> {
+    /// Returns the row with these labels; a new one counts from zero.
+    pub(super) fn get_or_create(&self, labels: &Labels<COUNT>) -> M {
+        self.lock().entry(labels.clone()).or_default().clone()
+    }
+}
+
+impl<const COUNT: usize, M: EncodeMetric + TypedMetric> EncodeMetric for Rows<COUNT, M> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result {
+        for (labels, metric) in self.lock().iter() {
+            metric.encode(encoder.encode_family(labels)?)?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        M::TYPE
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+}

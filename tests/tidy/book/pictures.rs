@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pictures of the pages: each is shown, has words for readers who do not see it, and is what
+//! `scripts/pictures.py` draws from its source.
+
+use std::path::Path;
+use std::process::Command;
+
+use test_support::{program, skip};
+
+use super::super::root;
+use super::pages;
+
+/// A picture's words for readers who do not see it.
+fn words(svg: &str) -> &str {
+    let opening = svg.split('>').next().unwrap();
+    assert!(opening.contains("role=\"img\""), "{opening}");
+    let words = opening.split_once("aria-label=\"").and_then(|(_, rest)| rest.split_once('"'));
+    words.unwrap_or_default().0
+}
+
+#[test]
+fn each_picture_is_shown_and_has_words_for_readers() {
+    let pages = pages();
+    let (mut count, mut drawn) = (0, 0);
+    for folder in ["docs", "docs/pictures"] {
+        for entry in std::fs::read_dir(root().join(folder)).unwrap().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if !name.ends_with(".svg") {
+                continue;
+            }
+            let svg = std::fs::read_to_string(entry.path()).unwrap();
+            let words = words(&svg).replace("&#x27;", "'");
+            assert!(words.len() > 40, "{name}: {words}");
+            let path = if folder == "docs" { name.clone() } else { format!("pictures/{name}") };
+            let end = format!("{path})");
+            let shown: Vec<_> = pages.iter().filter(|page| page.text.contains(&end)).collect();
+            assert!(!shown.is_empty(), "no page shows {name}");
+            for page in shown {
+                let is_same = page.text.contains(&format!("![{words}]("));
+                assert!(folder == "docs" || is_same, "{} has other words for {name}", page.name);
+            }
+            count += 1;
+            drawn += usize::from(folder != "docs");
+        }
+    }
+    assert!(count >= 3 && drawn >= 9, "{count} pictures were found, {drawn} drawn");
+}
+
+/// Runs the script that draws the pictures in a copy of their folder; what it printed.
+#[expect(clippy::disallowed_methods, reason = "a script of the repository")]
+fn pictures(edit: impl FnOnce(&Path), arguments: &[&str]) -> Option<(bool, String)> {
+    let copy = tempfile::tempdir().unwrap();
+    let at = |path: &str| copy.path().join(path);
+    std::fs::create_dir_all(at("docs/pictures")).unwrap();
+    std::fs::create_dir(at("scripts")).unwrap();
+    let script = "scripts/pictures.py";
+    program::copy(&root().join(script), &at(script));
+    for entry in std::fs::read_dir(root().join("docs/pictures")).unwrap().flatten() {
+        program::copy(&entry.path(), &at("docs/pictures").join(entry.file_name()));
+    }
+    edit(&at("docs/pictures"));
+    let mut command = Command::new("python3");
+    let Ok(output) = command.arg(at(script)).args(arguments).output() else {
+        skip::machine_lacks("no python3 to draw the pictures with");
+        return None;
+    };
+    Some((output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned()))
+}
+
+#[test]
+fn each_picture_is_what_its_source_draws() {
+    let Some((is_same, printed)) = pictures(|_| (), &["--check"]) else { return };
+    assert!(is_same, "{printed}");
+}
+
+#[test]
+fn a_picture_that_differs_from_its_source_is_found() {
+    let other = |folder: &Path| {
+        let source = folder.join("rule.txt");
+        let text = std::fs::read_to_string(&source).unwrap();
+        let changed = text.replace("permitted", "granted");
+        assert_ne!(text, changed);
+        program::put(&source, changed);
+        std::fs::remove_file(folder.join("node.txt")).unwrap();
+    };
+    let Some((is_same, printed)) = pictures(other, &["--check"]) else { return };
+    assert!(!is_same && printed.contains("rule.svg is not what rule.txt says"), "{printed}");
+    assert!(printed.contains("node.svg has no source"), "{printed}");
+}
+
+#[test]
+fn a_source_that_cannot_be_drawn_is_named_in_one_line() {
+    for (text, why) in [
+        ("flow\nbox: a\nbox: b", "it has no alt"),
+        ("alt: a\npie\nbox: a", "is no kind of picture"),
+        ("alt: a\nflow\nbox blue: a", "'blue' is no style"),
+        ("alt: a\nflow\nright yes: a", "there is no box before"),
+        ("alt: a\nsequence\nlane a\na > b: c", "'b' is no lane"),
+        ("alt: a\nsequence\nlane a\noff a", "has no bar to end"),
+        ("alt: a\ncolumns\nbox: a", "there is no column before"),
+        ("alt: a\nflow\nbox: `a-word-that-is-longer-than-its-box`", "does not fit"),
+        ("", "is empty"),
+    ] {
+        let write = |folder: &Path| program::put(&folder.join("a.txt"), text);
+        let Some((is_drawn, printed)) = pictures(write, &[]) else { return };
+        assert!(!is_drawn && printed.starts_with("a.txt: "), "{text}: {printed}");
+        assert!(printed.contains(why) && printed.lines().count() == 1, "{text}: {printed}");
+    }
+}

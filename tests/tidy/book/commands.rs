@@ -113,7 +113,8 @@ fn markdown() -> String {
     let without: Vec<String> = verbs
         .filter(|verb| !verb.get_arguments().filter(is_shown).any(|own| own.get_id() == "output"))
         .map(|verb| format!("`{}`", verb.get_name()))
-        .filter(|name| name != "`help`")
+        // The page of metrics becomes a JSON document.
+        .filter(|name| !["`help`", "`metrics`"].contains(&name.as_str()))
         .collect();
     writeln!(page, "\n`--json` changes nothing for {}.", without.join(", ")).unwrap();
     for verb in nri.get_subcommands().filter(|verb| verb.get_name() != "help") {

@@ -155,7 +155,8 @@ enum AdminVerb {
     Forget(forget::Forget),
     /// Print a shell's completions of these commands.
     Completion {
-        /// Shell to complete in.
+        /// Shell to complete in, such as bash.
+        #[arg(hide_possible_values = true)]
         shell: clap_complete::Shell,
     },
 }

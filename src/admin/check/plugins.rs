@@ -109,7 +109,8 @@ pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Value> {
         rows.extend(names.iter().filter_map(|id| launched(id, running)));
         rows.extend(running.plugins.as_array().into_iter().flatten().filter_map(|row| {
             let is_launched = names.contains(&id_of(row));
-            connected(row).or_else(|| if is_launched { None } else { departed(row) })
+            let gone = || departed(row, config).filter(|_| !is_launched);
+            connected(row).or_else(gone)
         }));
         rows.extend(absent(running));
     }
@@ -213,7 +214,7 @@ fn connected(row: &Value) -> Option<Value> {
 }
 
 /// Reports a plugin that disconnected.
-fn departed(row: &Value) -> Option<Value> {
+fn departed(row: &Value, config: &Config) -> Option<Value> {
     let id = id_of(row);
     // `access` reports refused connections.
     if row["state"] != "gone" || !row["gone_at"].is_number() || row["refused"] == true {
@@ -221,7 +222,13 @@ fn departed(row: &Value) -> Option<Value> {
     }
     let ago = age(row["gone_at"].as_i64().unwrap_or_default(), SystemTime::now());
     let detail = format!("{id} disconnected {ago} ago: {}", text(&row["reason"]));
-    let hint = format!("restart {id}, unless it was stopped on purpose");
+    let hint = match row["launched"] == true {
+        true => {
+            let folder = config.plugin_path.display();
+            format!("put {id} back into {folder}, unless it was removed on purpose")
+        }
+        false => format!("restart {id}, unless it was stopped on purpose"),
+    };
     Some(match row["struck"] == true {
         true => finding("plugins", false, detail, &hint),
         false => warning("plugins", detail, &hint),

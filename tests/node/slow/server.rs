@@ -208,6 +208,8 @@ fn start(strace: &Path, is_wiped: bool) -> Option<Place> {
     let said = File::options().append(true).create(true).open(host.path("daemon.err")).unwrap();
     let daemon = Command::new("sh")
         .args(["-c", STOPPED, &test_support::program::nri_runc().display().to_string()])
+        // From cargo: the linker would look there for libraries.
+        .env_remove("LD_LIBRARY_PATH")
         .env("NRI_RUNC_CONFIG", host.path("config.toml"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -354,6 +354,25 @@ const INSTALLED: &[Fault] = &[
         }),
         ..FAULT
     },
+    Fault {
+        name: "its file was removed",
+        seed: |world| {
+            std::fs::create_dir_all(world.path("plugins")).unwrap();
+            test_support::program::copy(&example("demo_plugin"), &world.path("plugins/10-a"));
+            world.host.start_daemon();
+            let is_there = || is_synchronized(&world.host.admin(&["plugins"]), "10-a");
+            wait_until("it is synchronized", is_there);
+            std::fs::remove_file(world.path("plugins/10-a")).unwrap();
+            wait_until("it is stopped", || !is_there());
+        },
+        row: "plugins",
+        says: "10-a disconnected",
+        next: "put 10-a back into",
+        mend: Mend::By(|world| {
+            test_support::program::copy(&example("demo_plugin"), &world.path("plugins/10-a"));
+        }),
+        ..FAULT
+    },
 ];
 
 const CONNECTED: &[Fault] = &[

@@ -128,7 +128,8 @@ pub(crate) const FAILURES: usize = 20;
 pub(crate) const MISSING: usize = 64;
 /// Contradictions that `status` shows, of all containers.
 pub(crate) const CONTRADICTED: usize = 100;
-/// A pod's ID, in bytes; a longer one is not an engine's.
+/// A pod's ID, or a name that a key of ours gives a pod or container, in bytes; a longer one is not an
+/// engine's, nor Kubernetes'.
 pub(crate) const POD_ID: usize = 253;
 /// A value that a line about a contradiction shows, in characters.
 pub(crate) const CLAIM: usize = 80;
@@ -200,8 +201,10 @@ pub(crate) const HTTP_CONNECTIONS: usize = 16;
 pub(crate) const HTTP_HEAD: usize = 16 << 10;
 /// A frame between a wrapper and the daemon, in bytes: Linux allows 6 MiB of arguments and environment.
 pub(crate) const FRAME: u32 = 8 << 20;
-/// Calls off the loop that have not returned, each with a thread; more of them are not begun.
+/// Calls off the loop that have not returned, each with a thread; others wait until one returns.
 pub(crate) const OFF_LOOP: usize = 64;
+/// Those of one folder: one that hangs leaves threads for the others.
+pub(crate) const OFF_LOOP_IN_FOLDER: usize = 8;
 
 // Files and answers that are read
 /// A `config.json`, or the document of an `exec`, in bytes. Engines write 4 to 300 KB.

@@ -126,17 +126,27 @@ pub(super) fn apply(facts: &mut Facts, document: &Document<'_>, said: &BTreeMap<
         Some(id) => facts.contradictions.push(format!("{POD_ID}: {:?} is no id", shown(id))),
         None => {}
     }
+    let names = [POD_NAME, POD_UID, CONTAINER_NAME, POD_NAMESPACE].map(|key| {
+        let value = said.get(key)?;
+        let is_short = value.len() <= limits::POD_ID;
+        if !is_short {
+            let (length, most) = (value.len(), limits::POD_ID);
+            facts.contradictions.push(format!("{key} has {length} bytes, more than {most}"));
+        }
+        is_short.then_some(value)
+    });
+    let [pod, uid, container, namespace] = names;
     let pairs = [
-        (POD_NAME, &mut facts.pod.name),
-        (POD_UID, &mut facts.pod.uid),
-        (CONTAINER_NAME, &mut facts.container.name),
+        (pod, &mut facts.pod.name),
+        (uid, &mut facts.pod.uid),
+        (container, &mut facts.container.name),
     ];
-    for (key, field) in pairs {
-        if let Some(value) = said.get(key) {
+    for (value, field) in pairs {
+        if let Some(value) = value {
             field.clone_from(value);
         }
     }
-    if let Some(namespace) = said.get(POD_NAMESPACE) {
+    if let Some(namespace) = namespace {
         facts.pod.namespace.clone_from(namespace);
         facts.namespace_by = Some(Writer::Operator);
     }

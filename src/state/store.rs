@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use serde::Serialize;
 use serde_json::Map;
 
 use crate::error::{Context, Result};
@@ -30,10 +31,8 @@ pub struct Store {
     containers: BTreeMap<Rc<ContainerKey>, Rc<Container>>,
     index: Index,
     pods: BTreeMap<String, Pod>,
-    gone: VecDeque<Container>,
-    /// The bytes of each of them, in a record.
-    gone_sizes: VecDeque<usize>,
-    gone_pods: VecDeque<Pod>,
+    gone: Remembered<Container>,
+    gone_pods: Remembered<Pod>,
     /// The keys of `gone` whose record is still on disk, oldest first, with its bytes.
     kept: VecDeque<(ContainerKey, usize)>,
     incarnations: u64,
@@ -66,9 +65,8 @@ impl Store {
             containers: BTreeMap::new(),
             pods: pods.into_iter().map(|pod| (pod.id.clone(), pod)).collect(),
             kept: gone.iter().map(|one| (one.key.clone(), size(one))).collect(),
-            gone_sizes: gone.iter().map(size).collect(),
-            gone: gone.into(),
-            gone_pods: VecDeque::new(),
+            gone: Remembered(gone.into_iter().map(Remembered::measured).collect()),
+            gone_pods: Remembered::default(),
             incarnations,
             is_stamped,
         };
@@ -334,21 +332,7 @@ impl Store {
         if !self.is_kept(&container.key) {
             drop_unexplained(&mut container);
         }
-        let size = size(&container);
-        self.make_room_for_gone(size, (limits::REMEMBERED, limits::REMEMBERED_BYTES));
-        self.gone.push_back(container);
-        self.gone_sizes.push_back(size);
-    }
-
-    /// Forgets the oldest removed containers until there is room for one of this size: at most so many, and
-    /// so many bytes.
-    fn make_room_for_gone(&mut self, size: usize, (most, bytes): (usize, usize)) {
-        let mut total = self.gone_sizes.iter().sum::<usize>().saturating_add(size);
-        while self.gone.len() >= most || total > bytes {
-            let Some(freed) = self.gone_sizes.pop_front() else { return };
-            self.gone.pop_front();
-            total = total.saturating_sub(freed);
-        }
+        self.gone.push(container);
     }
 
     fn is_kept(&self, key: &ContainerKey) -> bool {
@@ -419,10 +403,7 @@ impl Store {
         (pod.message, pod.limits) = (Wire::default(), BTreeMap::new());
         self.unwritten_pods.remove(id);
         self.folders.remove_pod(id);
-        if self.gone_pods.len() >= limits::REMEMBERED {
-            self.gone_pods.pop_front();
-        }
-        self.gone_pods.push_back(pod);
+        self.gone_pods.push(pod);
     }
 
     /// Pods that are gone, newest last.
@@ -452,9 +433,46 @@ impl Store {
     }
 }
 
-/// The bytes of a container's record.
-fn size(container: &Container) -> usize {
-    serde_json::to_string(container).map_or(0, |text| text.len())
+/// What was removed and `explain` still shows, oldest first, each with the bytes of its record.
+#[derive(Debug)]
+struct Remembered<T>(VecDeque<(T, usize)>);
+
+impl<T> Default for Remembered<T> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<T: Serialize> Remembered<T> {
+    fn measured(one: T) -> (T, usize) {
+        let size = size(&one);
+        (one, size)
+    }
+
+    fn push(&mut self, one: T) {
+        let (one, size) = Self::measured(one);
+        self.make_room(size, (limits::REMEMBERED, limits::REMEMBERED_BYTES));
+        self.0.push_back((one, size));
+    }
+
+    /// Forgets the oldest ones until there is room for one of this size: at most so many, and so many
+    /// bytes.
+    fn make_room(&mut self, size: usize, (most, bytes): (usize, usize)) {
+        let mut total = self.0.iter().map(|(_, size)| size).sum::<usize>().saturating_add(size);
+        while self.0.len() >= most || total > bytes {
+            let Some((_, freed)) = self.0.pop_front() else { return };
+            total = total.saturating_sub(freed);
+        }
+    }
+
+    fn iter(&self) -> impl DoubleEndedIterator<Item = &T> {
+        self.0.iter().map(|(one, _)| one)
+    }
+}
+
+/// The bytes of a record.
+fn size(record: &impl Serialize) -> usize {
+    serde_json::to_string(record).map_or(0, |text| text.len())
 }
 
 /// Drops what only a container needs that lives, or may return under its ID: most of a record.
@@ -492,16 +510,45 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         ["a", "b", "c"].into_iter().for_each(|id| store.remember(container(id)));
-        let one = store.gone_sizes[0];
-        assert_eq!(store.gone_sizes, [one; 3]);
-        store.make_room_for_gone(one, (9, 4 * one));
+        let one = store.gone.0[0].1;
+        assert!(store.gone.0.iter().all(|(_, size)| *size == one));
+        store.gone.make_room(one, (9, 4 * one));
         assert_eq!(ids(&store), ["a", "b", "c"], "the next one just fits");
-        store.make_room_for_gone(one + 1, (9, 4 * one));
+        store.gone.make_room(one + 1, (9, 4 * one));
         assert_eq!(ids(&store), ["b", "c"]);
-        store.make_room_for_gone(one, (2, 4 * one));
-        assert_eq!((ids(&store), store.gone_sizes.len()), (vec!["c"], 1));
-        store.make_room_for_gone(9 * one, (2, 4 * one));
+        store.gone.make_room(one, (2, 4 * one));
+        assert_eq!(ids(&store), ["c"]);
+        store.gone.make_room(9 * one, (2, 4 * one));
         assert_eq!(ids(&store), [""; 0], "a long one has all the room");
+    }
+
+    fn pod(id: &str) -> Pod {
+        let json = serde_json::json!({
+            "schema": 1, "boot_id": "boot", "id": id, "name": id, "namespace": "", "uid": "",
+            "engine": "plain", "state": "ready", "sandbox": null, "message": ""
+        });
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn removed_pods_have_a_bound_in_bytes() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
+        let megabyte = 1 << 20;
+        for number in 0..70 {
+            let id = format!("p{number:02}");
+            let name = "x".repeat(megabyte);
+            store.put_pod(Pod { name, ..pod(&id) }).unwrap();
+            store.forget_pod(&id);
+        }
+        let left: Vec<&str> = store.gone_pods().map(|pod| pod.id.as_str()).collect();
+        assert_eq!(
+            (left.len(), left.last()),
+            (limits::REMEMBERED_BYTES / megabyte - 1, Some(&"p69"))
+        );
+        store.put_pod(pod("short")).unwrap();
+        store.forget_pod("short");
+        assert!(store.gone_pods().any(|pod| pod.id == "short"));
     }
 
     #[test]
@@ -517,6 +564,6 @@ mod tests {
         }
         assert!(store.is_kept(&container("c").key) && !store.is_kept(&container("a").key));
         let (store, _) = Store::open(temp.path(), "boot").unwrap();
-        assert_eq!((store.kept.len(), store.gone_sizes.len()), (1, 1));
+        assert_eq!((store.kept.len(), store.gone.0.len()), (1, 1));
     }
 }

@@ -169,6 +169,29 @@ fn a_key_of_ours_joins_no_pod_of_kubernetes_or_another_engine() {
 }
 
 #[test]
+fn names_that_our_keys_give_have_a_bound() {
+    let mut host = TestHost::new("");
+    host.start_daemon();
+    for (id, length) in [("c1", 253), ("c2", 254)] {
+        let name = "n".repeat(length);
+        let keys = ["pod-name", "pod-uid", "pod-namespace", "container-name"];
+        let ours: Value =
+            keys.iter().map(|key| (format!("nri-runc.dev/{key}"), json!(name))).collect();
+        succeeds(&host.create_from(&bundle(&host, "bundle", &ours, &format!("/{id}")), id));
+        let pods = host.admin(&["pods"]);
+        let pod = pods.as_array().unwrap().iter().find(|pod| pod["id"] == id).unwrap();
+        let is_taken = length == 253;
+        assert_eq!((pod["name"] == name, pod["namespace"] == name), (is_taken, is_taken), "{pod}");
+        let skipped = host.admin(&["explain", id])["skipped"].to_string();
+        assert_eq!(
+            skipped.contains("pod-name has 254 bytes, more than 253"),
+            !is_taken,
+            "{skipped}"
+        );
+    }
+}
+
+#[test]
 fn a_key_of_ours_names_an_exempt_namespace_only_where_that_is_allowed() {
     let ours = json!({"nri-runc.dev/pod-namespace": "kube-system"});
     for (more, passes) in [("", false), ("exempt_by_annotation = true\n", true)] {

@@ -131,6 +131,29 @@ fn values_that_no_runtime_would_take_are_refused_with_the_plugins_name() {
 }
 
 #[test]
+fn resources_in_a_file_have_a_bound() {
+    let host = started("");
+    let _told = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
+    succeeds(&host.create("c1"));
+    settled(&host);
+    let from_file = |length: usize| {
+        let request = json!({"pids": {"limit": 5}}).to_string();
+        host.write("resources.json", &format!("{request}{}", " ".repeat(length - request.len())));
+        let file = host.path("resources.json").display().to_string();
+        host.verb(&["update", "--resources", &file, "c1"])
+    };
+    let refused = from_file((16 << 20) + 1);
+    let line = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(line.contains("reading the requested resources: they have more than"), "{line}");
+    assert!(!host.path("fake/update.json").exists(), "the runtime was not called");
+    succeeds(&from_file(16 << 20));
+    assert_eq!(
+        (&runtime_got(&host)["cpu"]["shares"], &runtime_got(&host)["pids"]["limit"]),
+        (&json!(77), &json!(5))
+    );
+}
+
+#[test]
 fn what_the_runtime_did_not_take_does_not_hold() {
     let host = started("");
     let told = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));

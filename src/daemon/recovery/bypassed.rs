@@ -303,8 +303,16 @@ async fn adopt_call(daemon: &Rc<Daemon>, note: &BypassNote) -> Result<()> {
 fn updated(daemon: &Rc<Daemon>, call: &VerbRequest, bytes: Option<Vec<u8>>) {
     let (key, pid) = (call.key.clone(), call.question().pid);
     let runtime = call.question().runtime.to_string_lossy().into_owned();
-    let request = requested(call, bytes, &runtime).unwrap_or_default();
+    let request = requested(call, bytes, &runtime);
+    // A note that would be too long goes without them.
+    let reason = "values that the engine set by an update without the daemon are not known";
+    let unknown = Skipped { plugin: String::new(), reason: reason.to_owned() };
+    let unknown = request.is_none().then_some(unknown);
+    let request = request.unwrap_or_default();
     daemon.change(&key, |record| {
+        if let Some(unknown) = unknown {
+            limits::keep_ends(&mut record.skipped, unknown);
+        }
         record.updating = record.updating.take().filter(|updating| updating.pid != pid);
         let (engine, none) = (&record.engine_resources, Map::new());
         // What the request leaves unset stays as the engine said it before.

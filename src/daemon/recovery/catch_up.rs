@@ -322,12 +322,22 @@ mod tests {
 
     /// The answer about this process, whose command line would be this one.
     fn names_c1(command_line: &str, has_program: bool) -> Result<bool> {
+        names_c1_in(command_line, has_program, "pid:[1]")
+    }
+
+    /// The same for a process of this PID namespace; the daemon's is `pid:[1]`.
+    fn names_c1_in(command_line: &str, has_program: bool, namespace: &str) -> Result<bool> {
         let (temp, pid) = (tempfile::tempdir().unwrap(), std::process::id());
         let dir = temp.path().join(format!("proc/{pid}"));
         std::fs::create_dir_all(&dir).unwrap();
         files::replace(&dir.join("cmdline"), command_line.as_bytes()).unwrap();
         if has_program {
             std::os::unix::fs::symlink("/usr/bin/runc", dir.join("exe")).unwrap();
+        }
+        for (process, namespace) in [("self", "pid:[1]"), (&pid.to_string(), namespace)] {
+            let dir = temp.path().join(format!("proc/{process}/ns"));
+            std::fs::create_dir_all(&dir).unwrap();
+            std::os::unix::fs::symlink(namespace, dir.join("pid")).unwrap();
         }
         let host = Host::new(&temp.path().display().to_string(), "");
         names(&host, &pidfd::open(pid).unwrap().unwrap(), pid, "c1")
@@ -337,6 +347,11 @@ mod tests {
     fn a_process_works_for_the_container_that_it_names() {
         assert!(names_c1("runc\0start\0c1\0", true).unwrap());
         assert!(!names_c1("runc\0start\0c11\0", true).unwrap());
+    }
+
+    #[test]
+    fn a_containers_process_that_has_the_number_is_not_read() {
+        assert!(!names_c1_in("runc\0start\0c1\0", true, "pid:[2]").unwrap());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use oci_document::odd_document;
 use serde_json::{Map, Value};
 
 use crate::daemon::request::VerbRequest;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files;
 use crate::limits;
 use crate::runtime::RuntimeKind;
@@ -50,12 +50,16 @@ pub(crate) fn requested(
 /// Reads the request that the wrapper passed on.
 ///
 /// # Errors
-/// Fails when the descriptor cannot be read.
+/// Fails when the descriptor cannot be read, or has more than an update may have.
 pub(crate) fn read(fd: OwnedFd) -> Result<Vec<u8>> {
     // The engine opened it, or named it to the wrapper.
     let mut file = files::regular(fd)?;
     file.seek(SeekFrom::Start(0))?;
     let mut bytes = Vec::new();
-    file.take(limits::RESOURCES).read_to_end(&mut bytes)?;
+    file.take(limits::RESOURCES + 1).read_to_end(&mut bytes)?;
+    // Cut off, they would not parse: the runtime would get them as if no plugin were there.
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > limits::RESOURCES {
+        return Err(Error::new(format!("they have more than {} bytes", limits::RESOURCES)));
+    }
     Ok(bytes)
 }

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! System calls on files that an engine has put wherever its operator keeps them: the file system may be a
 //! file server's, which may never answer. These calls run outside of the daemon's loop and are waited
-//! for a bounded time; one that does not return holds up one thread for each folder.
+//! for a bounded time. One that does not return holds a thread, of which a folder has a few.
 
-use std::cell::RefCell;
-use std::collections::HashSet;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 
 use super::Daemon;
 use crate::daemon::runtime::exit_status::ExitFile;
@@ -26,9 +29,23 @@ const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// How long it may take to answer for a container's exit code: plugins wait for StopContainer.
 const EXIT_FILE_WAIT: Duration = Duration::from_secs(1);
 
-/// The folders whose file system has not answered a call yet, by path.
+/// The calls that have not returned, by folder.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Unanswered(Rc<RefCell<HashSet<String>>>);
+pub(crate) struct Unanswered(Rc<Calls>);
+
+#[derive(Debug, Default)]
+struct Calls {
+    folders: RefCell<HashMap<String, CallsOfFolder>>,
+    returned: Notify,
+}
+
+#[derive(Debug, Default)]
+struct CallsOfFolder {
+    /// Calls that hold a thread.
+    running: usize,
+    /// Those of them that were given up.
+    hanging: usize,
+}
 
 impl Daemon {
     /// Runs `work` on files below `folder` outside of the loop.
@@ -130,26 +147,81 @@ impl Unanswered {
     ) -> Result<T> {
         let no_answer =
             || Error::new(format!("the file system of {} does not answer", quoted(folder)));
-        let is_full = |hanging: &HashSet<String>| {
-            hanging.len() >= limits::OFF_LOOP || hanging.contains(folder)
-        };
-        if is_full(&self.0.borrow()) {
-            return Err(no_answer());
-        }
         // A daemon that starts asks one after the other: together they hold it up for less than a minute.
-        let others = u32::try_from(self.0.borrow().len()).unwrap_or(u32::MAX);
-        let wait = wait / others.saturating_add(1);
-        let mut working = tokio::task::spawn_blocking(work);
-        if let Ok(done) = tokio::time::timeout(wait, &mut working).await {
-            return done.map_err(|_panicked| Error::new("a system call could not be made"))?;
-        }
-        let (unanswered, folder) = (Rc::clone(&self.0), folder.to_owned());
-        unanswered.borrow_mut().insert(folder.clone());
+        let others = u32::try_from(self.0.hanging_folders()).unwrap_or(u32::MAX);
+        let until = Instant::now() + wait / others.saturating_add(1);
+        self.0.begin(folder, until).await.ok_or_else(no_answer)?;
+        let (answer, answered) = oneshot::channel();
+        let is_given_up = Rc::new(Cell::new(false));
+        let (calls, name, gives_up) =
+            (Rc::clone(&self.0), folder.to_owned(), Rc::clone(&is_given_up));
+        // A task of its own: a call holds its thread although its caller may be gone.
         tokio::task::spawn_local(async move {
-            let _at_last = working.await;
-            unanswered.borrow_mut().remove(&folder);
+            let done = tokio::task::spawn_blocking(work).await;
+            calls.end(&name, gives_up.get());
+            let _caller_is_gone = answer.send(done);
         });
-        Err(no_answer())
+        match tokio::time::timeout_at(until, answered).await {
+            Ok(Ok(Ok(done))) => done,
+            Ok(_panicked) => Err(Error::new("a system call could not be made")),
+            Err(_late) => {
+                is_given_up.set(true);
+                self.0.give_up(folder);
+                Err(no_answer())
+            }
+        }
+    }
+}
+
+impl Calls {
+    fn hanging_folders(&self) -> usize {
+        self.folders.borrow().values().filter(|calls| calls.hanging > 0).count()
+    }
+
+    /// Counts a call as soon as there is a thread for it; `None` where none is free in time, or an
+    /// earlier call of this folder hangs.
+    async fn begin(&self, folder: &str, until: Instant) -> Option<()> {
+        loop {
+            let returned = self.returned.notified();
+            if self.try_begin(folder)? {
+                return Some(());
+            }
+            tokio::time::timeout_at(until, returned).await.ok()?;
+        }
+    }
+
+    /// Counts a call if there is a thread for it; `None` where an earlier one of this folder hangs.
+    fn try_begin(&self, folder: &str) -> Option<bool> {
+        let mut folders = self.folders.borrow_mut();
+        let running: usize = folders.values().map(|calls| calls.running).sum();
+        let of_folder = folders.get(folder).map(|calls| (calls.running, calls.hanging));
+        let (own, hanging) = of_folder.unwrap_or_default();
+        if hanging > 0 {
+            return None;
+        }
+        let is_free = running < limits::OFF_LOOP && own < limits::OFF_LOOP_IN_FOLDER;
+        if is_free {
+            folders.entry(folder.to_owned()).or_default().running += 1;
+        }
+        Some(is_free)
+    }
+
+    fn give_up(&self, folder: &str) {
+        if let Some(calls) = self.folders.borrow_mut().get_mut(folder) {
+            calls.hanging += 1;
+        }
+    }
+
+    fn end(&self, folder: &str, is_given_up: bool) {
+        let mut folders = self.folders.borrow_mut();
+        if let Some(calls) = folders.get_mut(folder) {
+            calls.running = calls.running.saturating_sub(1);
+            calls.hanging = calls.hanging.saturating_sub(usize::from(is_given_up));
+            if calls.running == 0 {
+                folders.remove(folder);
+            }
+        }
+        self.returned.notify_waiters();
     }
 }
 
@@ -157,35 +229,107 @@ impl Unanswered {
 mod tests {
     use std::sync::mpsc;
 
+    use tokio::task::JoinHandle;
+
     use super::*;
+
+    const SHORT: Duration = Duration::from_millis(50);
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn in_a_loop(test: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, test);
+    }
+
+    /// A call of this folder that returns once the sender is gone.
+    fn hung(calls: &Unanswered, folder: &str) -> (mpsc::Sender<()>, JoinHandle<Result<bool>>) {
+        let (answer, answers) = mpsc::channel::<()>();
+        let (calls, folder) = (calls.clone(), folder.to_owned());
+        let call =
+            async move { calls.run(SHORT, &folder, move || Ok(answers.recv().is_ok())).await };
+        (answer, tokio::task::spawn_local(call))
+    }
 
     #[test]
     fn a_call_that_does_not_return_holds_up_its_own_folder_alone() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        tokio::task::LocalSet::new().block_on(&runtime, async {
-            let (unanswered, wait) = (Unanswered::default(), Duration::from_millis(50));
-            let (answer, answers) = mpsc::channel::<()>();
-            let hung = unanswered.run(wait, "/a", move || Ok(answers.recv().is_ok())).await;
-            assert!(hung.unwrap_err().to_string().contains("file system of /a does not answer"));
-            // It is not asked again, and another one is.
-            let again =
-                unanswered.run(wait, "/a", || -> Result<()> { panic!("it was asked") }).await;
-            assert!(again.is_err());
-            let minute = Duration::from_secs(60);
-            assert_eq!(unanswered.run(minute, "/b", || Ok(7)).await.unwrap(), 7);
-            unanswered
-                .0
-                .borrow_mut()
-                .extend((1..limits::OFF_LOOP).map(|number| number.to_string()));
-            assert!(unanswered.run(minute, "/b", || Ok(7)).await.is_err(), "no thread is left");
-            unanswered.0.borrow_mut().retain(|folder| folder == "/a");
-            answer.send(()).unwrap();
-            while !unanswered.0.borrow().is_empty() {
+        in_a_loop(async {
+            let calls = Unanswered::default();
+            let (answer, call) = hung(&calls, "/a");
+            let error = call.await.unwrap().unwrap_err().to_string();
+            assert!(error.contains("file system of /a does not answer"), "{error}");
+            let again = calls.run(LONG, "/a", || -> Result<()> { panic!("it was asked") }).await;
+            assert!(again.is_err(), "it is not asked again");
+            assert_eq!(calls.run(LONG, "/b", || Ok(7)).await.unwrap(), 7);
+            drop(answer);
+            while calls.0.hanging_folders() > 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             let why = Error::new("it is missing");
-            let failed = unanswered.run(minute, "/a", move || -> Result<()> { Err(why) }).await;
+            let failed = calls.run(LONG, "/a", move || -> Result<()> { Err(why) }).await;
             assert_eq!(failed.unwrap_err().to_string(), "it is missing");
+            assert!(calls.0.folders.borrow().is_empty());
+        });
+    }
+
+    #[test]
+    fn a_folder_hangs_until_each_of_its_calls_has_returned() {
+        in_a_loop(async {
+            let calls = Unanswered::default();
+            let [(first, one), (second, other)] = [hung(&calls, "/a"), hung(&calls, "/a")];
+            assert!(one.await.unwrap().is_err() && other.await.unwrap().is_err());
+            drop(first);
+            while calls.0.folders.borrow()["/a"].running > 1 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            assert!(calls.run(LONG, "/a", || Ok(7)).await.is_err(), "the second still hangs");
+            drop(second);
+            while calls.0.hanging_folders() > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            assert_eq!(calls.run(LONG, "/a", || Ok(7)).await.unwrap(), 7);
+        });
+    }
+
+    #[test]
+    fn calls_that_begin_together_hold_a_bounded_number_of_threads() {
+        in_a_loop(async {
+            let calls = Unanswered::default();
+            let folders = (0..limits::OFF_LOOP).map(|number| format!("/{number}"));
+            let twice = folders.flat_map(|folder| [folder.clone(), folder]);
+            let hanging: Vec<_> = twice.map(|folder| hung(&calls, &folder)).collect();
+            for _turn in 0..3 {
+                tokio::task::yield_now().await;
+            }
+            let running: usize = calls.0.folders.borrow().values().map(|one| one.running).sum();
+            assert_eq!(running, limits::OFF_LOOP);
+            let (answers, hanging): (Vec<_>, Vec<_>) = hanging.into_iter().unzip();
+            for call in hanging {
+                assert!(call.await.unwrap().is_err());
+            }
+            assert!(calls.run(SHORT, "/other", || Ok(7)).await.is_err(), "no thread is left");
+            drop(answers);
+            while !calls.0.folders.borrow().is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            assert_eq!(calls.run(LONG, "/other", || Ok(7)).await.unwrap(), 7, "threads are free");
+        });
+    }
+
+    #[test]
+    fn a_folder_takes_no_more_threads_than_its_share() {
+        in_a_loop(async {
+            let calls = Unanswered::default();
+            let many = (0..limits::OFF_LOOP).map(|_| hung(&calls, "/a")).collect::<Vec<_>>();
+            for _turn in 0..3 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(calls.0.folders.borrow()["/a"].running, limits::OFF_LOOP_IN_FOLDER);
+            assert_eq!(calls.run(LONG, "/b", || Ok(7)).await.unwrap(), 7);
+            let (answers, many): (Vec<_>, Vec<_>) = many.into_iter().unzip();
+            for call in many {
+                assert!(call.await.unwrap().is_err());
+            }
+            drop(answers);
         });
     }
 }

@@ -207,6 +207,9 @@ fn too_slow(query: &StoreQuery) -> String {
 /// Files of a run directory are in memory; others may lie on a disk that hangs, and users mount what they
 /// want in theirs.
 fn is_quick(path: &str) -> bool {
+    if path.split('/').any(|part| part == "..") {
+        return false;
+    }
     let is_users = ["/run/user/", "/var/run/user/"].iter().any(|dir| path.starts_with(dir));
     !is_users && ["/run/", "/var/run/", "/sys/fs/cgroup/"].iter().any(|dir| path.starts_with(dir))
 }
@@ -232,6 +235,14 @@ mod tests {
         let began = Instant::now();
         let found = runtime.block_on(Sources::default().fetch(host, "plain", wanted));
         (found, began.elapsed())
+    }
+
+    #[test]
+    fn files_of_run_directories_are_quick_and_others_not() {
+        assert!(is_quick("/run/containers/x") && is_quick("/sys/fs/cgroup/pods/x"));
+        assert!(
+            !is_quick("/var/lib/x") && !is_quick("/run/user/7/x") && !is_quick("/run/../srv/x")
+        );
     }
 
     #[test]

@@ -9,6 +9,8 @@
 
 pub(crate) use nri_api::text::{cut, split};
 
+use crate::text::counted;
+
 /// The plugins that take part at once: each event waits for all of them. The reference's own benchmark
 /// has ten; one that is pre-installed or configured is never refused for the number of others.
 pub(crate) const PLUGINS: usize = 128;
@@ -74,7 +76,8 @@ pub(crate) const NAMES: usize = 8;
 // Plugins
 /// Connections to the plugin socket that may be registering at once (D11).
 pub(crate) const REGISTERING: usize = 64;
-/// Plugins that are gone and still shown, and the share of them that may be refused connections.
+/// Plugins that are gone and still shown, and the share of them that may be refused connections: a peer
+/// chooses a new name each time, and must not displace the plugins that took part.
 pub(crate) const DEPARTED: usize = 64;
 pub(crate) const DEPARTED_REFUSED: usize = 16;
 /// Plugins' places whose takeovers are remembered, and pods that are kept for one place.
@@ -84,15 +87,15 @@ pub(crate) const TAKEOVER_PODS: usize = 16;
 pub(crate) const METRIC_NAMES: usize = 128;
 /// Unknown fields of one plugin that are logged, each once: random numbers must not flood the log.
 pub(crate) const UNKNOWN_FIELDS: usize = 1000;
-/// Plugins of the list in the run directory that are read.
+/// Plugins of the list in the run directory that are read, one a line: far more than take part at once.
 pub(crate) const LISTED_PLUGINS: usize = 1000;
-/// Requests of one plugin that may wait for their turn; the plugin is held back beyond that.
+/// Requests of one plugin that may wait for their turn, each in memory; the plugin is held back beyond that.
 pub(crate) const PLUGIN_REQUESTS: usize = 32;
 /// Requests with snapshots that are on their way to plugins at once, in bytes: each is in memory twice.
 pub(crate) const SNAPSHOTS: usize = 64 << 20;
 /// A line that a launched plugin prints, in bytes; a longer one is cut.
 pub(crate) const PLUGIN_LINE: usize = 1000;
-/// Lines of a launched plugin that are logged in a period; the others are counted.
+/// Lines of a launched plugin that are logged within 10 s; the others are counted.
 pub(crate) const PLUGIN_LINES: u32 = 200;
 /// Last lines of a launched plugin that are kept for error messages.
 pub(crate) const PLUGIN_LAST_LINES: usize = 5;
@@ -118,15 +121,17 @@ pub(crate) const UNTIL_REMOVED: usize = 1000;
 /// Folders of CRI-O's pods that are awaited at once; further pods are announced with their first
 /// container.
 pub(crate) const AWAITED_FOLDERS: usize = 1000;
-/// Unadjusted containers that `status` names.
+/// Unadjusted containers that `status` names: after a time without the daemon all of a node may be.
 pub(crate) const UNADJUSTED: usize = 100;
-/// Containers with access to the plugin socket that are named; the others are counted.
+/// Containers with access to the plugin socket that are named; the others are counted: one mount in a template
+/// gives it to all of a node.
 pub(crate) const EXPOSED: usize = 20;
-/// Failures that `status` shows.
+/// Failures that `status` shows, each in a line: they fit a screen, and the log has the others.
 pub(crate) const FAILURES: usize = 20;
-/// Different unreadable items that `status` shows.
+/// Different unreadable items that `status` shows, each in a line: their texts name files and errors of an
+/// engine, which may differ each time.
 pub(crate) const MISSING: usize = 64;
-/// Contradictions that `status` shows, of all containers.
+/// Contradictions that `status` shows, of all containers: tenants cause them, and each record has its own.
 pub(crate) const CONTRADICTED: usize = 100;
 /// A pod's ID, or a name that a key of ours gives a pod or container, in bytes; a longer one is not an
 /// engine's, nor Kubernetes'.
@@ -158,11 +163,12 @@ pub(crate) const LOG_LINES_OF_PLUGIN: usize = 60;
 /// Kinds of lines that are counted at once. Beyond it plugins share the lines of a place: a peer chooses
 /// a name each time.
 pub(crate) const LOG_KINDS: usize = 1000;
-/// Lines about refused connections for one reason within a minute, and about plugins that connect, or
-/// disconnect.
+/// Lines about refused connections for one reason within a minute, as a peer can make thousands a second,
+/// and about plugins that connect, or disconnect.
 pub(crate) const REFUSED_LINES: usize = 10;
 pub(crate) const CONNECTION_LINES: usize = 100;
-/// A text and a value of an audit line, in bytes; a longer one is cut.
+/// A text and a value of an audit line, in bytes; a longer one is cut, so that eleven texts and two values
+/// fit into a line.
 pub(crate) const AUDIT_TEXT: usize = 1024;
 pub(crate) const AUDIT_VALUE: usize = 4096;
 /// An audit line, in bytes: each byte of a text or value may need six.
@@ -182,9 +188,9 @@ pub(crate) const SPELLED_WORD: usize = 200;
 /// The first rules with which each later one is compared, and entries of their lists: every rule with
 /// every other takes a minute where there are thousands.
 pub(crate) const COMPARED_RULES: usize = 100;
-/// A column of a table, in characters.
+/// A column of a table, in characters; a longer cell overflows it, as one cell must not widen all rows.
 pub(crate) const COLUMN: usize = 256;
-/// Rows of plugins, and of failures, that `top` shows.
+/// Rows of plugins, and of failures, that `top` shows, so that the pods have room on the same screen.
 pub(crate) const TOP_PLUGINS: usize = 20;
 pub(crate) const TOP_FAILURES: usize = 5;
 
@@ -250,12 +256,17 @@ pub(crate) fn list_first(lines: &mut Vec<String>, most: usize) {
     }
 }
 
-/// The first [`LISTED`] of these lines, and one that counts the others, which are `what`.
-pub(crate) fn listed(mut lines: impl Iterator<Item = String>, what: &str) -> Vec<String> {
+/// The first [`LISTED`] of these lines, and one that counts the others: `noun` in the singular, then `what`,
+/// which fits any number.
+pub(crate) fn listed(
+    mut lines: impl Iterator<Item = String>,
+    noun: &str,
+    what: &str,
+) -> Vec<String> {
     let mut first: Vec<String> = lines.by_ref().take(LISTED).collect();
     let more = lines.count();
     if more > 0 {
-        first.push(format!("{more} more {what}"));
+        first.push(format!("{} {what}", counted(more, &format!("more {noun}"))));
     }
     first
 }
@@ -300,9 +311,10 @@ mod tests {
 
     #[test]
     fn listed_lines_end_with_the_number_of_the_others() {
-        let of = |count: usize| listed((0..count).map(|number| number.to_string()), "rules");
+        let of =
+            |count: usize| listed((0..count).map(|number| number.to_string()), "error", "in it");
         assert_eq!((of(0).len(), of(LISTED).len()), (0, LISTED));
-        assert_eq!(of(LISTED + 1)[LISTED], "1 more rules");
-        assert_eq!((of(7000).len(), &*of(7000)[LISTED]), (LISTED + 1, "6980 more rules"));
+        assert_eq!(of(LISTED + 1)[LISTED], "1 more error in it");
+        assert_eq!((of(7000).len(), &*of(7000)[LISTED]), (LISTED + 1, "6980 more errors in it"));
     }
 }

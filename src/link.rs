@@ -34,7 +34,7 @@ pub(crate) fn is_understood(own: u32, theirs: u32) -> bool {
 /// Folder of the run directory in which a wrapper records a command that bypassed the daemon.
 pub(crate) const BYPASSED_DIR: &str = "bypassed";
 
-/// File of that folder with the number of notes that wrappers removed, because there were too many.
+/// File of that folder with the number of notes that wrappers did not keep, beyond the limits of notes.
 pub(crate) const DROPPED_NOTES: &str = "dropped";
 
 /// Folder of the run directory in which a wrapper records its refusals without the daemon.

@@ -403,6 +403,18 @@ mod tests {
     }
 
     #[test]
+    fn a_cell_of_any_length_keeps_its_row_and_widens_no_other() {
+        let long = "x".repeat(70_000);
+        let rows = [(&*long, "a"), ("short", "b")];
+        let rows = rows.map(|(name, state)| vec![name.to_owned(), state.to_owned()]);
+        let page = table(&["name", "state"], &rows);
+        let lines: Vec<&str> = page.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert_eq!(lines[1], format!("{long}  a"));
+        assert_eq!(lines[2].len(), limits::COLUMN + 3, "{}", lines[2]);
+    }
+
+    #[test]
     fn an_unexpected_document_is_an_empty_table() {
         assert_eq!(plugins(&json!({"no": "list"}), false).lines().count(), 1);
     }

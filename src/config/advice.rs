@@ -22,11 +22,11 @@ pub(super) fn unreached(rules: &[RuleSection]) -> Vec<String> {
             rule.name, before.name
         ))
     });
-    limits::listed(lines, "rules never decide")
+    limits::listed(lines, "rule", "that can never decide")
 }
 
-/// The exec rules that refuse what nobody has in mind, one line each: kubelet starts probes and
-/// lifecycle hooks as a person's command is started.
+/// The exec rules that refuse probes and lifecycle hooks too, which their authors seldom want, one line each:
+/// kubelet starts them as a person's command is started.
 pub(super) fn bare_denials(rules: &[ExecRuleSection]) -> Vec<String> {
     let is_for_any_command = |rule: &ExecRuleSection| {
         let is_bare = rule.commands.is_empty() && rule.terminal != Some(true);
@@ -40,7 +40,7 @@ pub(super) fn bare_denials(rules: &[ExecRuleSection]) -> Vec<String> {
             rule.name
         )
     });
-    limits::listed(lines, "exec rules refuse probes and lifecycle hooks too")
+    limits::listed(lines, "exec rule", "that would refuse probes and lifecycle hooks too")
 }
 
 /// Whether `rule` matches all pods and plugins that `other` matches.
@@ -110,7 +110,7 @@ impl Config {
         let lines = unseen.map(|(place, name)| {
             format!("{place} names the plugin {name}, which is neither connected nor pre-installed")
         });
-        limits::listed(lines, "names are of plugins that are neither connected nor pre-installed")
+        limits::listed(lines, "name", "of plugins neither connected nor pre-installed")
     }
 }
 

@@ -149,7 +149,7 @@ impl Loaded {
     /// The errors that no reload is refused for, and the advice, one line each.
     pub fn warnings(&self) -> Vec<String> {
         let problems = self.problems.iter().map(|problem| problem.text.clone());
-        let mut warnings = limits::listed(problems, "errors in the configuration");
+        let mut warnings = limits::listed(problems, "error", "in the configuration");
         warnings.extend(self.advice());
         warnings
     }
@@ -160,7 +160,7 @@ impl Loaded {
             .unread
             .iter()
             .map(|path| format!("{} is not read: its name does not end in .toml", path.display()));
-        let mut advice = limits::listed(unread, "files are not read for their names");
+        let mut advice = limits::listed(unread, "file", "without .toml at the end of the name");
         advice.extend(advice::unreached(&self.config.rules));
         advice.extend(advice::bare_denials(&self.config.exec_rules));
         advice

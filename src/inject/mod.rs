@@ -240,7 +240,7 @@ pub(crate) fn unfit(config: &Config) -> Vec<String> {
         };
         Some(format!("the injection \"{name}\" cannot be done, {effect}: {}", why.why()))
     });
-    limits::listed(lines, "injections cannot be done")
+    limits::listed(lines, "injection", "cannot be done")
 }
 
 /// Turns the part of a document into an adjustment.

@@ -18,6 +18,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
 use crate::limits;
+use crate::text::counted;
 
 /// The time in which lines are counted.
 pub(crate) const WINDOW: Duration = Duration::from_secs(60);
@@ -176,7 +177,8 @@ fn log_counts() {
         counts.collect::<Vec<_>>()
     };
     for (count, first) in counts {
-        warn!("{} more lines within a minute as this one: {first}", count.unwrap_or_default());
+        let count = usize::try_from(count.unwrap_or_default()).unwrap_or(usize::MAX);
+        warn!("{} within a minute as this one: {first}", counted(count, "more line"));
     }
 }
 

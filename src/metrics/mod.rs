@@ -292,9 +292,19 @@ mod tests {
             for number in 0..1000 {
                 let id = format!("10-made-up-{hour}-{number}");
                 called(&metrics, &id, None);
+                plugins.record_wishes(&id, "CreateContainer", 1, 1);
+                plugins.record_skip(&id, "CreateContainer", "timeout");
+                plugins.count_refusal(&id, "create");
+                plugins.count_update(&id, "failed");
+                plugins.count_eviction(&id, "failed");
+                plugins.count_takeover(&id, "failed");
                 plugins.count_connection(&id, "disconnected");
             }
             let full = page();
+            for (name, ..) in plugins.of_plugins() {
+                let is_its = |line: &str| line.starts_with(name) && line.contains("made-up");
+                assert!(full.lines().any(is_its), "{name}");
+            }
             let rows = full.lines().filter(|line| line.contains("result=\"disconnected\""));
             assert_eq!(rows.count(), crate::limits::METRIC_NAMES, "one of them is for all others");
             // A plugin that restarts goes on with its counters.

@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 use crate::limits;
 use crate::plugin::{CallMeter, CallSample};
 
-use super::rows::Rows;
+use super::rows::{AnyRows, Rows};
 use super::{Labels, Seconds, counted_verb};
 
 /// The label of all further names.
@@ -45,31 +45,70 @@ pub(crate) struct PluginMetrics {
 }
 
 impl PluginMetrics {
+    /// The metrics that have a plugin as their first label: name, help and rows.
+    pub(super) fn of_plugins(&self) -> [(&'static str, &'static str, &dyn AnyRows); 10] {
+        [
+            (
+                "containerd_nri_plugin_invocations",
+                "Requests to plugins by result",
+                &self.invocations,
+            ),
+            (
+                "containerd_nri_plugin_latency_seconds",
+                "Time that plugins took to answer",
+                &self.latency,
+            ),
+            (
+                "containerd_nri_plugin_adjustments",
+                "Updates and evictions of other containers in plugins' answers",
+                &self.wishes,
+            ),
+            (
+                "nri_runc_plugin_queue_seconds",
+                "Time that requests waited until the plugin had answered those before",
+                &self.waits,
+            ),
+            (
+                "nri_runc_plugin_skips",
+                "Requests that went on without the plugin's answer",
+                &self.skips,
+            ),
+            (
+                "nri_runc_plugin_refusals",
+                "Commands that a plugin or its absence refused",
+                &self.refusals,
+            ),
+            (
+                "nri_runc_plugin_updates",
+                "Updates of other containers that plugins asked for, by result",
+                &self.updates,
+            ),
+            (
+                "nri_runc_plugin_evictions",
+                "Evictions that plugins asked for, by result",
+                &self.evictions,
+            ),
+            (
+                "nri_runc_plugin_connections",
+                "Plugins that were synchronized, and that disconnected",
+                &self.connections,
+            ),
+            (
+                "nri_runc_plugin_takeovers",
+                "Connections with the identity of a connected plugin, by what became of them",
+                &self.takeovers,
+            ),
+        ]
+    }
+
     pub(super) fn register(&self, registry: &mut Registry) {
-        let help = "Requests to plugins by result";
-        registry.register("containerd_nri_plugin_invocations", help, self.invocations.clone());
-        let help = "Time that plugins took to answer";
-        registry.register("containerd_nri_plugin_latency_seconds", help, self.latency.clone());
-        let help = "Updates and evictions of other containers in plugins' answers";
-        registry.register("containerd_nri_plugin_adjustments", help, self.wishes.clone());
-        let help = "Time that requests waited until the plugin had answered those before";
-        registry.register("nri_runc_plugin_queue_seconds", help, self.waits.clone());
-        let help = "Requests that went on without the plugin's answer";
-        registry.register("nri_runc_plugin_skips", help, self.skips.clone());
-        let help = "Commands that a plugin or its absence refused";
-        registry.register("nri_runc_plugin_refusals", help, self.refusals.clone());
-        let help = "Updates of other containers that plugins asked for, by result";
-        registry.register("nri_runc_plugin_updates", help, self.updates.clone());
-        let help = "Evictions that plugins asked for, by result";
-        registry.register("nri_runc_plugin_evictions", help, self.evictions.clone());
-        let help = "Plugins that were synchronized, and that disconnected";
-        registry.register("nri_runc_plugin_connections", help, self.connections.clone());
+        for (name, help, rows) in self.of_plugins() {
+            rows.register(registry, name, help);
+        }
         let help = "What was asked for against the operator's rules, by result";
-        registry.register("nri_runc_rule_hits", help, self.rules.clone());
+        self.rules.register(registry, "nri_runc_rule_hits", help);
         let help = "Containers that injections were about, by result";
-        registry.register("nri_runc_injections", help, self.injections.clone());
-        let help = "Connections with the identity of a connected plugin, by what became of them";
-        registry.register("nri_runc_plugin_takeovers", help, self.takeovers.clone());
+        self.injections.register(registry, "nri_runc_injections", help);
     }
 
     fn names(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
@@ -112,16 +151,9 @@ impl PluginMetrics {
             return;
         }
         let keeps = |name: &str| name == OTHER || names.contains_key(name);
-        self.invocations.retain(keeps);
-        self.latency.retain(keeps);
-        self.wishes.retain(keeps);
-        self.waits.retain(keeps);
-        self.skips.retain(keeps);
-        self.refusals.retain(keeps);
-        self.updates.retain(keeps);
-        self.evictions.retain(keeps);
-        self.connections.retain(keeps);
-        self.takeovers.retain(keeps);
+        for (_, _, rows) in self.of_plugins() {
+            rows.retain(&keeps);
+        }
     }
 
     fn result(&self, plugin: &str, result: &'static str) -> Labels<2> {

@@ -3,13 +3,23 @@
 //! for ever. It knows no plugin.
 
 use std::collections::BTreeMap;
-use std::fmt::Result;
+use std::fmt::{Debug, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::{MetricType, TypedMetric};
+use prometheus_client::registry::Registry;
 
 use super::Labels;
+
+/// The rows of one metric, however many labels they have.
+pub(super) trait AnyRows {
+    /// Registers the metric; the registry has the same rows.
+    fn register(&self, registry: &mut Registry, name: &str, help: &str);
+
+    /// Drops the rows whose first label does not have a value to keep.
+    fn retain(&self, keeps: &dyn Fn(&str) -> bool);
+}
 
 /// Rows in the order of their labels. A clone has the same rows.
 #[derive(Debug)]
@@ -31,9 +41,17 @@ impl<const COUNT: usize, M> Rows<COUNT, M> {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Labels<COUNT>, M>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// Drops the rows whose first label does not have a value to keep.
-    pub(super) fn retain(&self, keeps: impl Fn(&str) -> bool) {
+impl<const COUNT: usize, M> AnyRows for Rows<COUNT, M>
+where
+    M: EncodeMetric + TypedMetric + Debug + Send + Sync + 'static,
+{
+    fn register(&self, registry: &mut Registry, name: &str, help: &str) {
+        registry.register(name, help, self.clone());
+    }
+
+    fn retain(&self, keeps: &dyn Fn(&str) -> bool) {
         self.lock().retain(|labels, _| labels.first().is_none_or(|(_, value)| keeps(value)));
     }
 }

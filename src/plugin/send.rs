@@ -54,8 +54,8 @@ impl Plugin {
         let timeout = self.timeout();
         let trace = trace::current().map_or_else(Vec::new, TraceContext::into_metadata);
         let answer = self.caller.call(request, timeout, &trace);
-        // It ends with the connection, but not before an answer that has arrived is read: a refusal refuses
-        // even if the plugin exits right after it.
+        // The call ends with the connection, but not before an answer that has arrived is read: a refusal
+        // refuses even if the plugin exits right after it.
         let answered = tokio::time::timeout(timeout, answer).await;
         let error = match &answered {
             Ok(Ok(_)) => None,

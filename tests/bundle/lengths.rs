@@ -185,7 +185,7 @@ fn a_plugin_file_with_a_long_name_is_skipped_with_one_line() {
     }
     host.start_daemon();
     host.logs(&["was skipped: invalid plugin name", "longer than 64 bytes"], 20);
-    let rest = "30 more files among the plugins were skipped";
+    let rest = "30 more files among the plugins cannot be used";
     host.logs(&[rest], 1);
     let rows = host.admin(&["check"]);
     let rows = rows.as_array().unwrap().iter();
@@ -370,7 +370,7 @@ fn a_container_whose_note_is_gone_is_found_by_the_next_daemon() {
     let state = || host.admin(&["explain", "lives"])["state"].clone();
     wait_until("it is on record", || state() == "running");
     let explained = host.admin(&["explain", "lives"]);
-    assert!(explained["skipped"].to_string().contains("its note was removed"), "{explained}");
+    assert!(explained["skipped"].to_string().contains("its note was not kept"), "{explained}");
     assert_eq!(host.admin(&["explain", "c1"])["state"], "created");
     let status = host.admin(&["status"]);
     let unadjusted = status["unadjusted"].as_array().unwrap();

@@ -396,7 +396,7 @@ impl Answers {
         self.bytes = if taken > 0 { bytes.split_off(taken) } else { bytes };
     }
 
-    /// No frame comes any longer: a call whose response is not here gets none.
+    /// Ends the calls without a response: the connection has sent its last frame.
     pub(crate) fn end(&self) {
         self.waiting.lock().clear();
     }

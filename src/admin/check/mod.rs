@@ -174,7 +174,7 @@ fn errors(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
         };
         format!("{}{effect}", problem.text)
     };
-    let lines = limits::listed(told.map(shown), "errors in the configuration");
+    let lines = limits::listed(told.map(shown), "error", "in the configuration");
     let row = |line| finding("configuration", false, line, "correct the error in this file");
     lines.into_iter().map(row).collect()
 }

@@ -16,7 +16,7 @@ use crate::files;
 use crate::limits;
 use crate::plugin::socket::{name_for_install, obstacle};
 use crate::plugin::{PluginFile, Unusable, UnusableKind, discover};
-use crate::text::age;
+use crate::text::{age, counted};
 
 /// Seconds after the daemon's start before a plugin that is not yet synchronized is reported.
 const SETTLED: u64 = 10;
@@ -142,8 +142,8 @@ fn skipped(problem: &Unusable) -> Value {
 fn others_skipped(others: &[Unusable]) -> Option<Value> {
     let first = others.iter().find(|problem| !matches!(problem.kind, UnusableKind::NoPlugin));
     let row = skipped(first.or_else(|| others.first())?);
-    let more = others.len();
-    let detail = format!("{more} more files among the plugins were skipped");
+    let more = counted(others.len(), "more file");
+    let detail = format!("{more} among the plugins cannot be used");
     let hint = text(&row["hint"]);
     Some(match first {
         Some(_) => finding("pre-installed plugins", false, detail, hint),

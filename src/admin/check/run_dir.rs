@@ -180,7 +180,7 @@ fn notes(config: &Config, folder: &str, check: &str, what: &str) -> Option<Value
         text("why")
     );
     let lost = dropped.map(|count| {
-        format!("; the oldest {count} left no note: their updates of resources stay unknown")
+        format!("; {count} of them left no note: their updates of resources stay unknown")
     });
     // The next daemon reads them and recovers the containers.
     Some(finding(check, false, detail + &lost.unwrap_or_default(), "nri-runc nri restart"))

@@ -95,8 +95,8 @@ async fn until_there_is_a_folder(daemon: &Daemon) {
 /// Logs one line for each file that cannot be used, once as long as nothing changes: the first of
 /// them, and how many more there are.
 fn log_unusable(unusable: &[Unusable], logged: &mut HashSet<String>) {
-    let what = "files among the plugins were skipped";
-    let lines = limits::listed(unusable.iter().map(ToString::to_string), what);
+    let what = "among the plugins cannot be used";
+    let lines = limits::listed(unusable.iter().map(ToString::to_string), "file", what);
     for line in lines.iter().filter(|line| !logged.contains(*line)) {
         warn!("{line}");
     }

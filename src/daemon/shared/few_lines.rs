@@ -9,6 +9,7 @@ use tracing::warn;
 
 use crate::limits;
 use crate::log::{LineLimit, Room, WINDOW};
+use crate::text::counted;
 
 /// What a line is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,15 +25,16 @@ pub(crate) enum FewOf {
 }
 
 impl FewOf {
-    /// What happened to the others, in one line about `whose`.
-    fn more(self, whose: &str, count: u64) -> String {
-        let what = match self {
-            Self::Unaccepted => "connections could not be accepted",
-            Self::Update => "updates failed",
-            Self::Eviction => "evictions failed",
-            Self::WouldRefuse => "requests would be refused by rules in audit mode",
+    /// The line that counts the others, which begins with the name of the plugin or listener.
+    fn more(self, name: &str, count: u64) -> String {
+        let (noun, what) = match self {
+            Self::Unaccepted => ("more connection", "could not be accepted"),
+            Self::Update => ("more update", "failed"),
+            Self::Eviction => ("more eviction", "failed"),
+            Self::WouldRefuse => ("more request", "would be refused by rules in audit mode"),
         };
-        format!("{whose}: {count} more {what} within a minute")
+        let count = counted(usize::try_from(count).unwrap_or(usize::MAX), noun);
+        format!("{name}: {count} {what} within a minute")
     }
 }
 
@@ -41,9 +43,10 @@ impl FewOf {
 pub(crate) struct FewLines(Rc<LineLimit<(FewOf, String)>>);
 
 impl FewLines {
-    /// Whether this one has a line. The first one that has none has the rest counted in a line later.
-    pub(crate) fn has_room(&self, of: FewOf, whose: &str) -> bool {
-        let kind = (of, whose.to_owned());
+    /// Whether this one, about a plugin or listener, has a line. The first one that has none has the rest
+    /// counted in a line later.
+    pub(crate) fn has_room(&self, of: FewOf, name: &str) -> bool {
+        let kind = (of, name.to_owned());
         let room = self.0.room(kind.clone(), limits::LISTED, Instant::now());
         if room == (Room::HeldBack { is_first: true }) {
             let lines = Rc::clone(&self.0);
@@ -73,6 +76,8 @@ mod tests {
             let kind = (FewOf::Update, "10-a".to_owned());
             let line = few.0.take_held_back(&kind).map(|count| kind.0.more(&kind.1, count));
             assert_eq!(line.as_deref(), Some("10-a: 80 more updates failed within a minute"));
+            let one = FewOf::Update.more("10-a", 1);
+            assert_eq!(one, "10-a: 1 more update failed within a minute");
         });
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections that became no plugin, by the reason. Whoever holds the socket can make thousands a
+//! Connections that became no plugin, by the reason. A process with the socket can make thousands a
 //! second, so each is counted and few have a line: the rest of a minute is one more line.
 
 use std::cell::RefCell;
@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use crate::clock::now;
 use crate::limits;
 use crate::log::{LineLimit, Room};
+use crate::text::counted;
 
 /// What the lines are about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,18 +62,19 @@ impl ConnectionLine {
     pub(crate) fn more(self, count: u64) -> String {
         let what = match self {
             Self::Unaccepted => "could not be accepted",
-            Self::User => "were refused (nri.allowed_uids)",
-            Self::Origin => "were refused (plugin.NAME.from)",
-            Self::File => "were refused, since their names are those of pre-installed plugins",
-            Self::Contested => "were refused, since another process has the name",
-            Self::Full => "were refused, since as many plugins take part as can",
-            Self::Unfinished => "ended before they were registered",
-            Self::Crowded => "were closed before they were registered, to make room for others",
+            Self::User => "refused (nri.allowed_uids)",
+            Self::Origin => "refused (plugin.NAME.from)",
+            Self::File => "refused for the name of a pre-installed plugin",
+            Self::Contested => "refused, since another process has the name",
+            Self::Full => "refused, since as many plugins take part as can",
+            Self::Unfinished => "ended before registration",
+            Self::Crowded => "closed before registration, to make room for others",
             Self::Unsynchronized => "could not be synchronized",
-            Self::Connected => "were synchronized",
+            Self::Connected => "synchronized",
             Self::Disconnected => "of plugins ended",
         };
-        format!("{count} more connections {what} within a minute; see: nri-runc nri check")
+        let count = counted(usize::try_from(count).unwrap_or(usize::MAX), "more connection");
+        format!("{count} {what} within a minute; see: nri-runc nri check")
     }
 
     fn is_refusal(self) -> bool {
@@ -144,10 +146,7 @@ mod tests {
         let rooms = (0..100_000).map(|_| lines.room(kind, "10-a was refused", begun));
         assert_eq!(rooms.filter(|room| *room == Room::Line).count(), 10);
         let told = lines.take_held_back(kind).unwrap();
-        assert!(
-            told.starts_with("99990 more connections were refused (plugin.NAME.from)"),
-            "{told}"
-        );
+        assert!(told.starts_with("99990 more connections refused (plugin.NAME.from)"), "{told}");
         assert_eq!(lines.room(kind, "last", begun), Room::Line);
         assert_eq!(lines.rows()[0]["count"], 100_001);
         assert_eq!(lines.rows()[0]["last"], "last");

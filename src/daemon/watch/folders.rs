@@ -68,7 +68,7 @@ struct Shared {
 pub(crate) struct NewWatch(Rc<Shared>);
 
 /// Adds a watch, from any thread; `None` if the folder does not exist. The folder's file server may not
-/// answer. A watch that nobody takes stays until the folder is watched again.
+/// answer. A watch that is not taken stays until the folder is watched again.
 ///
 /// # Errors
 /// Fails if the kernel refuses the watch.

@@ -98,7 +98,7 @@ impl Play {
             }
         });
         let variables = serde_json::from_value(made["variables"].clone()).unwrap();
-        // What SIGKILL ends with.
+        // The exit code of a process that SIGKILL ended.
         let exits = [(id.to_owned(), 137)].into();
         Self::of(folder, Capture { variables, exits, removes: Vec::new(), calls: calls.into() })
     }

@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tracing::warn;
 
+use crate::daemon::shared::bundle_turns::BundleTurn;
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::error::{Context, Error, Result};
 use crate::files::{self, Original};
 use crate::host::Point;
-use crate::presence::{self, Backoff};
+use crate::presence::{self, Backoff, IfThere};
 use crate::spec::patch::{self, PatchError};
 use crate::state::{Container, ContainerKey, Lifecycle, Patched};
 
@@ -203,6 +204,14 @@ pub(crate) async fn restore(daemon: &Daemon, record: &Container) {
     if record.patched.is_none() && record.state != Lifecycle::Creating {
         return;
     }
+    // Another container may be created in this bundle, with the very same document.
+    let _turn = match turn_to_restore(daemon, record).await {
+        Ok(turn) => turn,
+        Err(error) => {
+            let (folder, why) = (record.folder(), error.why());
+            return warn!("{folder}: the engine's document could not be restored: {why}");
+        }
+    };
     let mut backoff = Backoff::default();
     for attempt in 1..=ATTEMPTS {
         let pristine = record.patched.as_ref();
@@ -216,6 +225,14 @@ pub(crate) async fn restore(daemon: &Daemon, record: &Container) {
         }
         tokio::time::sleep(backoff.next()).await;
     }
+}
+
+/// The right to use the bundle; `None` where a verb of this container has it, or the bundle is gone.
+async fn turn_to_restore(daemon: &Daemon, record: &Container) -> Result<Option<BundleTurn>> {
+    let folder = PathBuf::from(record.folder());
+    let open = move || files::open_dir(&folder).if_there();
+    let Ok(Some(dir)) = daemon.off_loop(record.folder(), open).await else { return Ok(None) };
+    daemon.lanes.bundles.turn_unless_its_own(dir, &record.key.id).await
 }
 
 /// `pristine` is the engine's document, where another one is in its place.

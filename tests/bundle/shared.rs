@@ -2,7 +2,7 @@
 //! Containers that share something: a bundle at the same time, or an id below two runtime roots;
 //! and ids that no runtime takes.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use nri_runc::plugin::api;
@@ -206,4 +206,27 @@ fn others_are_served_while_a_huge_response_is_applied() {
     // one small container is created meanwhile.
     let bypassed = waits.iter().filter(|(_, is_asked)| !is_asked).count();
     assert!(bypassed <= 1, "{bypassed} of {} were created without the plugin", waits.len());
+}
+
+#[test]
+fn the_end_of_a_container_undoes_no_other_in_its_bundle() {
+    let host = started("");
+    // The first is still being settled while the next one is created, with the very same document.
+    let slow = |event: &str, _: &dyn protobuf::MessageDyn| {
+        if event == "RemoveContainer" {
+            std::thread::sleep(Duration::from_millis(60));
+        }
+    };
+    let _slow =
+        host.plugin("10", "slow", Script { hears: Some(Arc::new(slow)), ..sets("A1", "1") });
+    for number in 0..30 {
+        let (first, next) = (format!("a{number}"), format!("b{number}"));
+        succeeds(&host.create(&first));
+        succeeds(&host.verb(&["delete", "--force", &first]));
+        succeeds(&host.create(&next));
+        assert!(host.read(&format!("fake/seen-{next}.json")).contains("A1=1"), "{next}");
+        succeeds(&host.verb(&["delete", "--force", &next]));
+    }
+    wait_until("they are gone", || host.admin(&["pods"]) == serde_json::json!([]));
+    assert_eq!(host.read("bundle/config.json"), BUNDLE);
 }

@@ -92,7 +92,8 @@ fn start_to_call(
     let reading = Reading { unread: Unread::new(unread.0), requests: OpenRequests::default() };
     runtime.requests = Some(reading.requests.clone());
     if !beginning.0.is_empty() {
-        reading.requests.came(&beginning.0);
+        // The program before has read it, and kept none that is too long.
+        let _short = reading.requests.came(&beginning.0);
         to_runtime.put_back(beginning.0);
     }
     let (answers, caller) = PluginCaller::new(Arc::clone(&outgoing), reading.clone(), answers);
@@ -155,16 +156,17 @@ enum Inbox {
 impl Inbox {
     /// Waits until a frame of this length can be buffered, then takes it from the bytes read. Until
     /// then it stays there, where a handover to another program can save it.
-    async fn take(&self, unread: &Unread, length: usize) {
+    async fn take(&self, unread: &Unread, length: usize) -> Result<(), usize> {
         match self {
             Self::Stream(incoming, requests) => {
                 let room = incoming.reserve(length).await;
                 let payload = unread.take_frame(length);
-                requests.came(&payload);
+                requests.came(&payload)?;
                 incoming.put(payload, room);
             }
             Self::Answers(answers) => lock(answers).take(unread.take_frame(length)),
         }
+        Ok(())
     }
 
     /// Takes what has come of a frame that is longer than the protocol permits, and returns whether anything has;
@@ -229,6 +231,12 @@ async fn read(
     }
 }
 
+/// The end of a connection whose peer begins a request that is too long: ttRPC would skip it, but another
+/// program of this process could not continue in the middle of it.
+fn too_long(length: usize) -> String {
+    format!("it sent a request of {length} bytes, at most {FRAME_LIMIT} are read")
+}
+
 /// Reads frames until the end; returns why it ended. A message comes as two frames, each with a
 /// header: mostly one read for all four.
 async fn read_frames(
@@ -262,12 +270,16 @@ async fn read_frames(
                 _ if length == 0 => drop(unread.take_frame(length)),
                 PLUGIN_CONNECTION => {
                     trunk.count_answer();
-                    plugin.take(unread, length).await;
+                    if let Err(length) = plugin.take(unread, length).await {
+                        return too_long(length);
+                    }
                 }
                 RUNTIME_CONNECTION => {
                     let room = runtime.reserve(length).await;
                     let payload = unread.take_frame(length);
-                    requests.came(&payload);
+                    if let Err(length) = requests.came(&payload) {
+                        return too_long(length);
+                    }
                     runtime.put(payload, room);
                 }
                 _ => {
@@ -400,7 +412,7 @@ impl AsyncWrite for Connection {
 mod tests {
     use super::*;
     use crate::caller::Unanswered;
-    use crate::frame::{TTRPC_HEADER, TTRPC_LIMIT, frame_header};
+    use crate::frame::{REQUEST, TTRPC_HEADER, TTRPC_LIMIT, frame_header};
     use protobuf::Message as _;
     use std::time::Duration;
     use tokio::io::AsyncWriteExt;
@@ -537,7 +549,7 @@ mod tests {
     #[tokio::test]
     async fn what_comes_before_a_registration_is_bounded() {
         let long = [&[0, 0, 0, 2, 0, 0x3b, 0, 0][..], &[7; 2 * UNREGISTERED]].concat();
-        let small = [0, 0, 0, 2, 0, 0, 0, 1, 7].repeat(UNREGISTERED / 4);
+        let small = [0, 0, 0, 2, 0, 0, 0, 1, 0].repeat(UNREGISTERED / 4);
         for bytes in [long, small] {
             let (ours, mut theirs) = UnixStream::pair().unwrap();
             let (trunk, _caller, _runtime) = split_to_call(ours).unwrap();
@@ -549,12 +561,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_request_that_is_too_long_ends_the_connection_at_its_head() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (trunk, caller, _runtime) = split_to_call(ours).unwrap();
+        trunk.note_registered();
+        theirs.write_all(&[0, 0, 0, 2, 0, 0, 0, 10]).await.unwrap();
+        theirs.write_all(&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 1, REQUEST, 0]).await.unwrap();
+        let why = trunk.closed().await;
+        assert!(why.contains("a request of 4294967305 bytes, at most 4194314"), "{why}");
+        assert!(caller.is_idle());
+    }
+
+    #[tokio::test]
     async fn a_registered_plugin_may_send_a_whole_frame() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (trunk, _caller, mut runtime) = split_to_call(ours).unwrap();
         trunk.note_registered();
         let mut bytes = message(1 << 20);
-        bytes[8] = crate::frame::REQUEST;
+        bytes[8] = REQUEST;
         let sent = bytes.clone();
         tokio::spawn(async move {
             let length = u32::try_from(sent.len()).unwrap();

@@ -8,7 +8,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::frame::{FRAME_HEADER, REQUEST, RESPONSE, TYPE, frame_header, message_length};
+use crate::frame::{
+    FRAME_HEADER, FRAME_LIMIT, REQUEST, RESPONSE, TYPE, frame_header, message_length,
+};
 
 /// Memory in bytes that a connection keeps for the next message once a longer one was read.
 const KEPT: usize = 256 << 10;
@@ -147,11 +149,18 @@ impl OpenRequests {
     }
 
     /// These bytes came on the connection.
-    pub(crate) fn came(&self, bytes: &[u8]) {
+    ///
+    /// # Errors
+    /// The length of a message that is longer than the protocol permits: nothing of it is kept.
+    pub(crate) fn came(&self, bytes: &[u8]) -> Result<(), usize> {
         let mut open = self.lock();
         open.beginning.extend_from_slice(bytes);
         let mut done = 0;
         while let Some(length) = message_length(&open.beginning[done..]) {
+            if length > FRAME_LIMIT {
+                open.beginning = Vec::new();
+                return Err(length);
+            }
             if open.beginning.len() - done < length {
                 break;
             }
@@ -161,6 +170,7 @@ impl OpenRequests {
         }
         open.beginning.drain(..done);
         open.beginning.shrink_to(KEPT);
+        Ok(())
     }
 
     /// This message was written: where it is an answer, one request less is open.
@@ -237,13 +247,29 @@ mod tests {
     fn a_request_is_open_until_it_is_answered_and_its_beginning_is_kept() {
         let requests = OpenRequests::default();
         let stream = [message(REQUEST, 5), message(REQUEST, 9)].concat();
-        requests.came(&stream[..20]);
+        requests.came(&stream[..20]).unwrap();
         assert_eq!((requests.count(), requests.save().0), (1, stream[15..20].to_vec()));
-        requests.came(&stream[20..]);
+        requests.came(&stream[20..]).unwrap();
         assert_eq!((requests.count(), requests.save()), (2, Blob::default()));
         requests.answered(&message(REQUEST, 0));
         requests.answered(&message(RESPONSE, 0));
         assert_eq!(requests.count(), 1);
+    }
+
+    #[test]
+    fn nothing_of_a_message_that_is_too_long_is_kept() {
+        let requests = OpenRequests::default();
+        let header = |length: usize| {
+            [&u32::try_from(length).unwrap().to_be_bytes()[..], &[0, 0, 0, 1, REQUEST, 0]].concat()
+        };
+        let most = FRAME_LIMIT - TTRPC_HEADER;
+        requests.came(&header(most)).unwrap();
+        assert_eq!(requests.save().0.len(), TTRPC_HEADER);
+        requests.came(&vec![7; most]).unwrap();
+        assert_eq!((requests.count(), requests.save()), (1, Blob::default()));
+        assert_eq!(requests.came(&header(most + 1)[..3]), Ok(()));
+        assert_eq!(requests.came(&header(most + 1)[3..]), Err(FRAME_LIMIT + 1));
+        assert_eq!((requests.count(), requests.lock().beginning.capacity()), (1, 0));
     }
 
     #[test]
@@ -253,7 +279,7 @@ mod tests {
         unread.put(&frame(1, &long));
         drop(unread.take_frame(long.len()));
         let header = [&u32::try_from(long.len()).unwrap().to_be_bytes()[..], &[0; 6]].concat();
-        requests.came(&[header, long].concat());
+        requests.came(&[header, long].concat()).unwrap();
         assert!(unread.lock().bytes.capacity() <= KEPT);
         assert!(requests.lock().beginning.capacity() <= KEPT);
     }

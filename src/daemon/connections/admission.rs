@@ -31,6 +31,7 @@ use crate::error::{in_our_words, quoted};
 use crate::files;
 use crate::host::Point;
 use crate::limits;
+use crate::plugin::session::SessionError;
 use crate::plugin::{self, Encoded, EncodedSnapshot, Outcome, Plugin, Settings, api};
 use crate::presence::{self, IfThere};
 use crate::state::{Container, HiddenFrom};
@@ -103,6 +104,10 @@ async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
     let handshake = tokio::select! {
         handshake = plugin::handshake(stream, None, &settings, upcalls) => Some(handshake),
         () = slot.lost() => None,
+        () = daemon.registry.roster.cut() => {
+            let why = "the daemon becomes another program, and it had not registered in time";
+            Some(Err(SessionError::Gone(why.to_owned())))
+        }
     };
     let registered = unregistered.registered.get().map(ToString::to_string);
     drop((unregistered, slot));

@@ -32,9 +32,14 @@ const HEAD: usize = MAGIC.len() + 4 + 8 + 16;
 /// Writes a state of this version into a memory file.
 ///
 /// # Errors
-/// Fails when the kernel has no memory for it.
+/// Fails when the kernel has no memory for it, or the next program would not read it.
 pub(crate) fn write_state(version: u32, document: &[u8]) -> Result<OwnedFd> {
     let doing = || "keeping the state for the next program";
+    if u64::try_from(document.len()).unwrap_or(u64::MAX) > limits::HANDOVER {
+        let (length, most) = (document.len(), limits::HANDOVER);
+        return Err(Error::new(format!("the state has {length} bytes, more than {most}"))
+            .hint("nri-runc nri restart"));
+    }
     let fd = memfd_create(c"nri-runc-state", MFdFlags::MFD_CLOEXEC).doing(doing)?;
     let mut file = std::fs::File::from(fd);
     let mut head = Vec::with_capacity(HEAD);

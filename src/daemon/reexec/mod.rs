@@ -20,7 +20,7 @@ use std::cell::RefCell;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::signal::unix::Signal;
 use tracing::{info, warn};
@@ -47,6 +47,10 @@ const PLUGINS_WAIT: Duration = Duration::from_secs(10);
 
 /// The time that requests in flight have; new ones are held meanwhile.
 const REQUESTS_WAIT: Duration = Duration::from_secs(30);
+
+/// The time that plugins in their handshake have meanwhile; then their connections end, since such connections,
+/// made anew again and again, would hold every request.
+const HANDSHAKE_WAIT: Duration = Duration::from_secs(1);
 
 /// The time that the last lines of the audit log have.
 const AUDIT_WAIT: Duration = Duration::from_millis(200);
@@ -168,7 +172,11 @@ impl Reexec<'_> {
 
     /// Waits for a moment when the daemon is idle and no caller is connected.
     async fn until_quiet(&self) {
+        let begun = Instant::now();
         loop {
+            if begun.elapsed() >= HANDSHAKE_WAIT {
+                self.daemon.registry.roster.cut_unregistered();
+            }
             if quiet::is_quiet(self.daemon, self.drain) {
                 // The callers come back, and wait in the socket's queue.
                 self.drain.send_back().await;

@@ -9,6 +9,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use crate::limits;
 use crate::plugin::{ALL_EVENTS, Plugin, PluginFile, PluginIdentity, ProcessLog};
@@ -24,6 +26,8 @@ const SHOWN: Duration = Duration::from_secs(3600);
 #[derive(Default)]
 pub(crate) struct Roster {
     unregistered: RefCell<Vec<Weak<UnregisteredPlugin>>>,
+    /// Notified where connections in their handshake are to end.
+    cut: Notify,
     departed: RefCell<VecDeque<(Instant, Value)>>,
     launches: RefCell<Vec<Weak<LaunchRecord>>>,
     launched_before: RefCell<Vec<LaunchedBefore>>,
@@ -295,6 +299,16 @@ impl Roster {
     /// All plugins of the previous program that are left.
     pub(crate) fn take_all_launched_before(&self) -> Vec<LaunchedBefore> {
         self.launched_before.take()
+    }
+
+    /// Ends the connections that are still in their handshake, but for launched plugins.
+    pub(crate) fn cut_unregistered(&self) {
+        self.cut.notify_waiters();
+    }
+
+    /// Completes when connections in their handshake are to end, counted from this call.
+    pub(crate) fn cut(&self) -> Notified<'_> {
+        self.cut.notified()
     }
 
     /// Whether a connection is still in its handshake.

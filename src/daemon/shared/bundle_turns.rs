@@ -53,6 +53,22 @@ impl Bundles {
         Ok(turn)
     }
 
+    /// Waits for its turn in the bundle `dir` likewise; `None` where a verb of this very container has
+    /// it.
+    pub(crate) async fn turn_unless_its_own(
+        &self,
+        dir: impl AsFd,
+        id: &str,
+    ) -> Result<Option<BundleTurn>> {
+        let directory = directory(&dir)?;
+        let is_taken = self.lock(directory).try_lock().is_err();
+        let is_its = |used: &BundleInUse| used.holder == id;
+        if is_taken && self.0.borrow().get(&directory).is_some_and(is_its) {
+            return Ok(None);
+        }
+        self.turn(dir, id).await.map(Some)
+    }
+
     /// Takes the turn if it is free.
     pub(crate) fn turn_now(&self, dir: impl AsFd, id: &str) -> Option<BundleTurn> {
         let directory = directory(dir).ok()?;
@@ -105,5 +121,20 @@ mod tests {
         drop(first);
         drop(bundles.turn_within(soon, &dirs[1], "c2").await.unwrap());
         assert!(bundles.turn_now(&dirs[0], "c1").is_some());
+    }
+
+    #[tokio::test]
+    async fn a_container_does_not_wait_for_its_own_turn() {
+        let temp = tempfile::tempdir().unwrap();
+        let (dir, bundles) = (open_dir(temp.path()).unwrap(), Bundles::default());
+        let first = bundles.turn(&dir, "c1").await.unwrap();
+        assert!(bundles.turn_unless_its_own(&dir, "c1").await.unwrap().is_none());
+        let other = bundles.turn_unless_its_own(&dir, "c2");
+        let mut other = std::pin::pin!(other);
+        let waits = tokio::time::timeout(Duration::from_millis(20), &mut other).await;
+        assert!(waits.is_err(), "another one waits");
+        drop(first);
+        assert!(other.await.unwrap().is_some());
+        assert!(bundles.turn_unless_its_own(&dir, "c1").await.unwrap().is_some(), "it is free");
     }
 }

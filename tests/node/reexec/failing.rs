@@ -2,8 +2,14 @@
 //! Programs that cannot take the daemon's place, states that cannot be used, and daemons that are
 //! killed at each point of the change: at worst it is an ordinary restart.
 
+use std::collections::VecDeque;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::panic::AssertUnwindSafe;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use nri_runc::testing::files::replace;
 use nri_runc::testing::host::POINTS;
@@ -216,10 +222,36 @@ fn a_request_that_hangs_is_not_waited_for_for_ever_and_others_go_on() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             // It goes on for a while beside the other program.
-            std::thread::sleep(std::time::Duration::from_secs(2));
+            std::thread::sleep(Duration::from_secs(2));
             std::fs::remove_file(host.path("fake/slow-delete")).unwrap();
         });
         succeeds(&host.call(&["nri", "reexec"]));
     });
     assert!(delete.wait().unwrap().success());
+}
+
+#[test]
+fn connections_that_do_not_register_hold_up_no_request() {
+    let installed = Installed::new("");
+    let told = installed.host.plugin("10", "a", Script::default());
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut kept = VecDeque::new();
+            while !is_over.load(Ordering::Relaxed) {
+                if let Ok(mut stream) = UnixStream::connect(installed.host.path("nri.sock")) {
+                    let _refused = stream.write_all(&[0, 0, 0]);
+                    kept.push_back(stream);
+                }
+                if kept.len() > 8 {
+                    kept.pop_front();
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let over = std::panic::catch_unwind(AssertUnwindSafe(|| installed.reexecuted()));
+        is_over.store(true, Ordering::Relaxed);
+        over.unwrap();
+    });
+    nothing_has_changed(&installed, "c1", &told);
 }

@@ -231,10 +231,10 @@ async fn read(
     }
 }
 
-/// The end of a connection whose peer begins a request that is too long: ttRPC would skip it, but another
-/// program of this process could not continue in the middle of it.
-fn too_long(length: usize) -> String {
-    format!("it sent a request of {length} bytes, at most {FRAME_LIMIT} are read")
+/// The end of a connection whose peer begins a frame or a request that is too long: ttRPC would skip such a
+/// request, but another program of this process could not continue in the middle of it.
+fn too_long(what: &str, length: usize) -> String {
+    format!("it sent a {what} of {length} bytes, at most {FRAME_LIMIT} are read")
 }
 
 /// Reads frames until the end; returns why it ended. A message comes as two frames, each with a
@@ -254,32 +254,24 @@ async fn read_frames(
                 match plugin.take_long(unread, id, trunk) {
                     Some(true) => continue,
                     Some(false) => break,
-                    None => {
-                        let most = FRAME_LIMIT;
-                        return format!(
-                            "it sent a frame of {length} bytes, at most {most} are read"
-                        );
-                    }
+                    None => return too_long("frame", length),
                 }
             }
             if !unread.has_frame(length) {
                 break;
             }
+            let mut taken = Ok(());
             match id {
                 // Legal, and no end of anything.
                 _ if length == 0 => drop(unread.take_frame(length)),
                 PLUGIN_CONNECTION => {
                     trunk.count_answer();
-                    if let Err(length) = plugin.take(unread, length).await {
-                        return too_long(length);
-                    }
+                    taken = plugin.take(unread, length).await;
                 }
                 RUNTIME_CONNECTION => {
                     let room = runtime.reserve(length).await;
                     let payload = unread.take_frame(length);
-                    if let Err(length) = requests.came(&payload) {
-                        return too_long(length);
-                    }
+                    taken = requests.came(&payload);
                     runtime.put(payload, room);
                 }
                 _ => {
@@ -291,6 +283,9 @@ async fn read_frames(
                     }
                     has_warned = true;
                 }
+            }
+            if let Err(length) = taken {
+                return too_long("request", length);
             }
         }
         // A trunk that is not registered gets no larger buffer for the beginning of a frame.

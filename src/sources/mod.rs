@@ -30,6 +30,7 @@ use crate::presence::IfThere;
 
 pub(crate) use addresses::addresses;
 pub(crate) use docker_api::docker_runtimes;
+pub use docker_api::runtimes_of_docker;
 pub(crate) use handlers::{LoadedHandlers, handlers};
 pub(crate) use processes::{Process, callers, dockers, processes};
 

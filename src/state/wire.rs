@@ -43,22 +43,28 @@ impl Wire {
     }
 }
 
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
 impl Serialize for Wire {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let mut text = String::with_capacity(self.0.len() * 2);
-        for byte in &*self.0 {
-            text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-            text.push(char::from(DIGITS[usize::from(byte & 15)]));
+        // Pairs in place: a message may have megabytes, and is written several times in a container's life.
+        let mut text = vec![0; self.0.len() * 2];
+        for (pair, byte) in text.chunks_exact_mut(2).zip(&*self.0) {
+            let digits = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
+            pair.copy_from_slice(&digits);
         }
-        serializer.serialize_str(&text)
+        serializer.serialize_str(std::str::from_utf8(&text).unwrap_or_default())
     }
 }
 
 impl<'de> Deserialize<'de> for Wire {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|d| u8::try_from(d).ok());
+        let digit = |byte: u8| match byte {
+            b'0'..=b'9' => Some(byte - b'0'),
+            b'a'..=b'f' => Some(byte - b'a' + 10),
+            _ => None,
+        };
         let pairs = text.as_bytes().chunks_exact(2);
         let bytes: Option<Vec<u8>> =
             pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect();

@@ -215,6 +215,8 @@ pub(crate) const OFF_LOOP_IN_FOLDER: usize = 8;
 // Files and answers that are read
 /// A `config.json`, or the document of an `exec`, in bytes. Engines write 4 to 300 KB.
 pub(crate) const DOCUMENT: u64 = 16 << 20;
+/// A document above this size, in bytes, is parsed and edited on another thread.
+pub(crate) const LARGE_DOCUMENT: usize = 256 << 10;
 /// The resources of an `update`, in bytes, from standard input or a file. They have some KB.
 pub(crate) const RESOURCES: u64 = 16 << 20;
 /// The state on the standard input of a hook, in bytes: it repeats the annotations.

@@ -35,9 +35,16 @@ pub(crate) struct Description {
     pub(crate) contradictions: Vec<String>,
 }
 
-/// Parses a document, which may have as many annotations as the daemon can handle in one turn.
-fn parse(document: &[u8]) -> Result<describe::Spec> {
-    let spec = describe::Spec::parse(document)?;
+/// Parses a document, on another thread if it is large. It may have as many annotations as the daemon
+/// can handle in one turn.
+async fn parse(document: &[u8]) -> Result<describe::Spec> {
+    let spec = if document.len() > limits::LARGE_DOCUMENT {
+        let document = document.to_vec();
+        let parse = tokio::task::spawn_blocking(move || describe::Spec::parse(&document));
+        parse.await.unwrap_or_else(|panicked| Err(Error::new(panicked.to_string())))
+    } else {
+        describe::Spec::parse(document)
+    }?;
     let (count, most) = (spec.for_engine().annotations.len(), limits::ANNOTATIONS);
     if count > most {
         let why = format!("config.json has {count} annotations, and at most {most} are allowed");
@@ -53,7 +60,7 @@ pub(crate) async fn describe(
     call: &VerbRequest,
     document: &[u8],
 ) -> Result<Description> {
-    let spec = parse(document)?;
+    let spec = parse(document).await?;
     let bundle = call.bundle.to_string_lossy();
     let [parent, grandparent] = call.callers(&daemon.host)?;
     let engine_call = engine::CallerInfo {
@@ -93,7 +100,7 @@ pub(crate) async fn describe_folder(
     id: &str,
     document: &[u8],
 ) -> Result<Option<Description>> {
-    let spec = parse(document)?;
+    let spec = parse(document).await?;
     let bundle = folder.to_string_lossy();
     let no_caller =
         engine::CallerInfo { id, bundle: &bundle, parent: &[], grandparent: &[], variables: &[] };

@@ -15,6 +15,7 @@ use crate::chain::SMALL;
 use crate::config::Config;
 use crate::describe::{Spec, in_document};
 use crate::error::Result;
+use crate::limits;
 use crate::plugin::api;
 use crate::resolve::{self, ResourceWriter};
 use crate::runtime::features::Features;
@@ -23,9 +24,6 @@ use crate::spec::patch::{
 };
 
 use crate::daemon::shared::Daemon;
-
-/// Bytes of a document above which it is edited on another thread.
-const LARGE: usize = 256 << 10;
 
 /// CDI devices above which the document is edited on another thread.
 const FEW: usize = 16;
@@ -93,7 +91,7 @@ pub(crate) async fn patch(
     facts: &HostFacts,
 ) -> std::result::Result<Written, PatchError> {
     let Merged { adjust, container, .. } = merged;
-    let is_small = adjust.compute_size() <= SMALL && document.len() <= LARGE;
+    let is_small = adjust.compute_size() <= SMALL && document.len() <= limits::LARGE_DOCUMENT;
     if is_small && facts.names.cdi.len() <= FEW {
         return write(document, adjust, container, facts);
     }

@@ -87,6 +87,11 @@ impl Plugin {
         self.turns.is_idle() && self.caller.is_idle()
     }
 
+    /// The number of its own requests that are read and not answered.
+    pub(crate) fn open_requests(&self) -> usize {
+        self.caller.open_requests()
+    }
+
     /// Leaves its further requests unread, or reads them again.
     pub(crate) fn pause_requests(&self, is_paused: bool) {
         self.caller.pause_requests(is_paused);

@@ -207,7 +207,7 @@ fn too_slow(query: &StoreQuery) -> String {
 
 /// Files of a run directory are in memory; others may lie on a disk that hangs, and users mount what they
 /// want in theirs.
-fn is_quick(path: &str) -> bool {
+pub(crate) fn is_quick(path: &str) -> bool {
     if path.split('/').any(|part| part == "..") {
         return false;
     }

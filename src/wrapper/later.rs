@@ -150,7 +150,11 @@ fn described(
 fn of_flag(user: &OsStr) -> LaterProcess {
     let text = user.to_string_lossy();
     let (uid, gid) = text.split_once(':').map_or((&*text, None), |(uid, gid)| (uid, Some(gid)));
-    let number = |text: &str| text.trim().parse::<i64>().ok().map(|number| number.to_string());
+    // Runtimes keep 32 bits of a number: another user's may be root's.
+    let number = |text: &str| {
+        let number = text.parse::<i64>().ok().and_then(|number| u32::try_from(number).ok());
+        number.map(|number| number.to_string())
+    };
     LaterProcess { uid: number(uid), gid: gid.and_then(number), ..LaterProcess::default() }
 }
 

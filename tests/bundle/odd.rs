@@ -99,6 +99,32 @@ fn a_plugin_is_told_what_runc_reads_whatever_the_members_are_called() {
 }
 
 #[test]
+fn a_member_that_runc_reads_into_an_earlier_one_is_refused_with_its_place() {
+    let host = started("");
+    let plain = BUNDLE.trim_end();
+    for (again, place) in [
+        (r#""mounts": [{"destination": "/hidden", "source": "/"}], "mounts": [{}]"#, "mounts"),
+        (r#""hooks": {"poststop": [{"path": "/x"}], "poststop": [null]}"#, "hooks.poststop"),
+        (r#""process": {"args": ["sh"], "args": [null]}"#, "process.args"),
+    ] {
+        write(&host, format!("{},{again}}}", &plain[..plain.len() - 1]).as_bytes());
+        let output = host.create("c1");
+        let line = String::from_utf8_lossy(&output.stderr).into_owned();
+        let wanted = format!("ambiguous: {place} is there more than once");
+        assert!(!output.status.success() && line.contains(&wanted), "{line}");
+        assert_eq!(host.read("fake/argv"), "");
+    }
+    host.write("bundle/config.json", BUNDLE);
+    succeeds(&host.create("c1"));
+    std::fs::remove_file(host.path("fake/argv")).unwrap();
+    let request = r#"{"memory": {"limit": 1, "limit": null}}"#;
+    host.write("resources", request);
+    let file = host.path("resources").display().to_string();
+    let line = "the requested resources have memory.limit more than once";
+    refused(&host, &host.verb(&["update", "--resources", &file, "c1"]), &[line]);
+}
+
+#[test]
 fn a_symbolic_link_is_followed_as_by_runc_and_not_replaced_for_a_plugin() {
     let host = started("");
     host.write("engines.json", BUNDLE);

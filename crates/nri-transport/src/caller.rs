@@ -231,7 +231,12 @@ impl PluginCaller {
 
     /// Whether no call waits for its answer, and the plugin waits for none.
     pub fn is_idle(&self) -> bool {
-        self.waiting.lock().is_empty() && self.reading.requests.count() == 0
+        self.waiting.lock().is_empty() && self.open_requests() == 0
+    }
+
+    /// The number of the plugin's own requests that are read and not answered.
+    pub fn open_requests(&self) -> usize {
+        self.reading.requests.count()
     }
 
     /// Leaves further requests of the plugin unread, or reads them again. They are read nevertheless while a

@@ -50,7 +50,8 @@ const DEEPEST: usize = 64;
 /// Decodes a document as Go does; `None` where a strict reader reads the same.
 ///
 /// # Errors
-/// Fails where Go's decoder does: the document does not begin with a JSON object.
+/// Fails where Go's decoder does: the document does not begin with a JSON object. Fails with
+/// [`DocumentError::Repeated`] where a repeated member may leave parts of the earlier one in force.
 pub fn odd_document(text: &[u8]) -> Result<Option<Value>, DocumentError> {
     let malformed =
         |error: serde_json::Error| DocumentError::Malformed { detail: error.to_string() };
@@ -62,7 +63,9 @@ pub fn odd_document(text: &[u8]) -> Result<Option<Value>, DocumentError> {
     if is_whole && std::str::from_utf8(text).is_ok() && is_plain(text, &span, "", 0) {
         return Ok(None);
     }
-    Ok(Some(read(text, &span, "", 0)))
+    let mut document = read(text, &span, "", 0).map_err(|path| DocumentError::Repeated { path })?;
+    fill(&mut document, "");
+    Ok(Some(document))
 }
 
 /// Whether Go reads a value as a strict reader does; `name` is its member.
@@ -107,33 +110,44 @@ fn plain_text(text: &[u8], span: &Range<usize>) -> Option<String> {
     }
 }
 
-fn read(text: &[u8], span: &Range<usize>, name: &str, depth: usize) -> Value {
+/// Reads a value; the error is the path of a member that is there in two ways.
+fn read(text: &[u8], span: &Range<usize>, name: &str, depth: usize) -> Result<Value, String> {
     let raw = text.get(span.clone()).unwrap_or_default();
-    match raw.first() {
+    Ok(match raw.first() {
         Some(b'{' | b'[') if depth > DEEPEST => Value::Null,
         Some(b'{') => {
             let mut object = Map::new();
             for member in scan::members(text, span.start).unwrap_or_default() {
                 let key = text.get(member.key.clone()).and_then(scan::decode).unwrap_or_default();
                 let key = if MAPS.contains(&name) { key } else { known(key) };
-                let mut value = read(text, &member.value, &key, depth + 1);
+                let value = read(text, &member.value, &key, depth + 1);
+                let mut value = value.map_err(|path| format!("{key}.{path}"))?;
                 if value.is_null() && STRING_MAPS.contains(&name) {
                     value = Value::from("");
                 }
-                put(&mut object, key, value);
+                put(&mut object, name, key, value)?;
             }
             Value::Object(object)
         }
         Some(b'[') => {
             let elements = scan::elements(text, span.start).unwrap_or_default();
-            let element = |at: &Range<usize>| {
-                let value = read(text, at, name, depth + 1);
-                if value.is_null() { zero(name) } else { value }
-            };
-            elements.iter().map(element).collect()
+            let element = |at: &Range<usize>| read(text, at, name, depth + 1);
+            elements.iter().map(element).collect::<Result<_, String>>()?
         }
         Some(b'"') => Value::from(scan::decode(raw).unwrap_or_default()),
         _ => serde_json::from_slice(raw).unwrap_or_default(),
+    })
+}
+
+/// Replaces each `null` in the lists of a value, the member `name`.
+fn fill(value: &mut Value, name: &str) {
+    match value {
+        Value::Object(members) => members.iter_mut().for_each(|(key, value)| fill(value, key)),
+        Value::Array(list) => list.iter_mut().for_each(|element| match element {
+            Value::Null => *element = zero(name),
+            element => fill(element, name),
+        }),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
@@ -151,17 +165,31 @@ fn known(name: String) -> String {
     KNOWN.get(&fold(&name)).map_or(name, |known| (*known).to_owned())
 }
 
-/// Puts a repeated member: objects are read into the earlier one, `null` removes a value that may
-/// be absent and leaves the rest, anything else replaces.
-fn put(object: &mut Map<String, Value>, key: String, value: Value) {
+/// Puts a member into the object `of`. A repeated one: objects are read into the earlier one, the values of
+/// a map are replaced, and so are lists of texts or numbers. Go reads the elements of other lists into the
+/// earlier elements, and `null` removes some numbers and leaves others: neither is guessed, and the path is
+/// the error.
+fn put(object: &mut Map<String, Value>, of: &str, key: String, value: Value) -> Result<(), String> {
+    let is_whole =
+        |element: &Value| !(element.is_null() || element.is_object() || element.is_array());
+    let is_read = KNOWN.contains_key(&fold(&key));
     match (object.get_mut(&key), value) {
-        (Some(Value::Object(before)), Value::Object(again)) => {
-            again.into_iter().for_each(|(key, value)| put(before, key, value));
+        (Some(Value::Object(before)), Value::Object(again)) if !MAPS.contains(&of) => {
+            for (inner, value) in again {
+                put(before, &key, inner, value).map_err(|path| format!("{key}.{path}"))?;
+            }
         }
         (Some(Value::Object(_)), Value::Null) if key == "user" => {}
-        (Some(Value::String(_) | Value::Number(_) | Value::Bool(_)), Value::Null) => {}
+        (Some(Value::String(_)), Value::Null) => {}
+        (Some(Value::Number(_) | Value::Bool(_)), Value::Null) if is_read => return Err(key),
+        (Some(Value::Array(before)), Value::Array(again))
+            if is_read && !before.is_empty() && !again.iter().all(is_whole) =>
+        {
+            return Err(key);
+        }
         (_, value) => drop(object.insert(key, value)),
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -200,6 +228,55 @@ mod tests {
         assert_eq!(says(br#"{"linux":{"x":1},"linux":null}"#), json!({"linux": null}));
         let user = br#"{"process":{"user":{"uid":5},"user":null,"cwd":"/","cwd":null}}"#;
         assert_eq!(says(user), json!({"process": {"user": {"uid": 5}, "cwd": "/"}}));
+    }
+
+    #[test]
+    fn a_member_that_go_reads_into_the_earlier_one_is_refused_with_its_path() {
+        for (text, place) in [
+            (&br#"{"mounts":[{"source":"/x"}],"mounts":[{}]}"#[..], "mounts"),
+            (br#"{"process":{"args":["sh","-c","x"],"args":[null,null,null]}}"#, "process.args"),
+            (br#"{"process":{"args":["sh"]},"Process":{"ARGS":[null]}}"#, "process.args"),
+            (br#"{"process":{"env":["A=1"],"env":["B=1"],"env":[null]}}"#, "process.env"),
+            (br#"{"hooks":{"poststop":[{"path":"/x"}],"poststop":[null]}}"#, "hooks.poststop"),
+            (br#"{"linux":{"namespaces":[{"type":"ipc"}],"namespaces":[{}]}}"#, "linux.namespaces"),
+            (
+                br#"{"linux":{"resources":{"memory":{"limit":1,"limit":null}}}}"#,
+                "linux.resources.memory.limit",
+            ),
+            (
+                br#"{"linux":{"resources":{"cpu":{"shares":1}},"resources":{"cpu":{"shares":null}}}}"#,
+                "linux.resources.cpu.shares",
+            ),
+            (br#"{"process":{"oomScoreAdj":1,"oomScoreAdj":null}}"#, "process.oomScoreAdj"),
+            (br#"{"process":{"terminal":true,"terminal":null}}"#, "process.terminal"),
+        ] {
+            let error = DocumentError::Repeated { path: place.to_owned() };
+            assert_eq!(odd_document(text), Err(error), "{}", String::from_utf8_lossy(text));
+        }
+    }
+
+    #[test]
+    fn members_again_that_replace_all_of_the_earlier_one_are_read() {
+        for (text, read) in [
+            (&br#"{"args":["a","b"],"args":["c"]}"#[..], json!({"args": ["c"]})),
+            (br#"{"args":["a"],"args":[],"args":[null]}"#, json!({"args": [""]})),
+            (
+                br#"{"x":[{"a":1}],"x":[{"b":2}],"y":1,"y":null}"#,
+                json!({"x": [{"b": 2}], "y": null}),
+            ),
+            (br#"{"mounts":[{"source":"/x"}],"mounts":null}"#, json!({"mounts": null})),
+            (br#"{"mounts":[{"source":"/x"}],"mounts":[],"mounts":[{}]}"#, json!({"mounts": [{}]})),
+            (
+                br#"{"rdma":{"a":{"hcaHandles":1},"b":{}},"rdma":{"a":{"hcaObjects":2}}}"#,
+                json!({"rdma": {"a": {"hcaObjects": 2}, "b": {}}}),
+            ),
+            (
+                br#"{"annotations":{"a":"1"},"annotations":{"a":null}}"#,
+                json!({"annotations": {"a": ""}}),
+            ),
+        ] {
+            assert_eq!(says(text), read, "{}", String::from_utf8_lossy(text));
+        }
     }
 
     #[test]

@@ -52,6 +52,12 @@ pub enum DocumentError {
         /// Each spelling of its key.
         spellings: String,
     },
+    /// A member is there again in a way that Go reads into the earlier one, or that runtimes read differently.
+    #[error("config.json is ambiguous: {} is there more than once", shown(path))]
+    Repeated {
+        /// The member, as a dotted path.
+        path: String,
+    },
 }
 
 /// A name of the document's author in a message of one line: at most a hundred characters, escaped.

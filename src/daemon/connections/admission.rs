@@ -51,7 +51,11 @@ pub(crate) async fn serve_all(daemon: Rc<Daemon>, listener: UnixListener) {
             let line = format!("the plugin socket: {}", in_our_words(error));
             refusals::report(&daemon, ConnectionLine::Unaccepted, "", (&line, &line));
         };
-        let (first, _) = accept::next(async || listener.accept().await, failed).await;
+        daemon.registry.roster.until_held(false).await;
+        let (first, _) = tokio::select! {
+            accepted = accept::next(async || listener.accept().await, failed) => accepted,
+            () = daemon.registry.roster.until_held(true) => continue,
+        };
         // While the kernel's queue is full, other plugins cannot connect at all: it is emptied
         // before any of these connections is handled.
         let mut cgroups = BTreeMap::new();

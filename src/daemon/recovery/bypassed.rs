@@ -303,7 +303,7 @@ async fn adopt_call(daemon: &Rc<Daemon>, note: &BypassNote) -> Result<()> {
 fn updated(daemon: &Rc<Daemon>, call: &VerbRequest, bytes: Option<Vec<u8>>) {
     let (key, pid) = (call.key.clone(), call.question().pid);
     let runtime = call.question().runtime.to_string_lossy().into_owned();
-    let request = requested(call, bytes, &runtime);
+    let request = requested(call, bytes, &runtime).unwrap_or_default();
     // A note that would be too long goes without them.
     let reason = "values that the engine set by an update without the daemon are not known";
     let unknown = Skipped { plugin: String::new(), reason: reason.to_owned() };

@@ -3,12 +3,15 @@
 //! plugin connections, launched plugins and watched processes stay, and the next program continues
 //! with the state that this one leaves in a memory file.
 //!
-//! The daemon first asks the other program whether it can continue. Then it holds new requests,
-//! finishes those in flight, and once it is idle it writes the state and executes the program, in
-//! one step: no other task runs in between. Until that step nothing has changed, and a failure
-//! leaves the daemon as it was.
+//! The daemon first asks the other program whether it can continue, leaves the further requests of
+//! plugins unread, and finishes those that it has read. Then it holds new requests of wrappers and
+//! new connections of plugins, finishes the requests in flight, and once it is idle it writes the
+//! state and executes the program, in one step: no other task runs in between. Until that step
+//! nothing has changed, and a failure leaves the daemon as it was.
 //!
-//! It never ends a plugin's connection, and never waits without a bound. It imports `shared`,
+//! It ends no connection of a plugin that takes part; one that registers or is synchronized for too
+//! long has to connect again. No wrapper waits for what plugins ask for on their own, and nothing
+//! is waited for without a bound. It imports `shared`,
 //! `connections`, `process`, `recovery`, `registry`, `run_dir` and `server`.
 
 mod program;
@@ -45,12 +48,17 @@ pub(crate) use program::abilities;
 /// The time that connecting plugins have to become synchronized; new requests are served meanwhile.
 const PLUGINS_WAIT: Duration = Duration::from_secs(10);
 
-/// The time that requests in flight have; new ones are held meanwhile.
+/// The time that requests in flight have, those of plugins and those of wrappers.
 const REQUESTS_WAIT: Duration = Duration::from_secs(30);
 
-/// The time that plugins in their handshake have meanwhile; then their connections end, since such connections,
-/// made anew again and again, would hold every request.
+/// The time, while new requests are held, that plugins have to register and to be synchronized; then their
+/// connections end.
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(1);
+
+/// The time that new requests are held where only plugins' own requests are unfinished, and the time between
+/// two attempts: a plugin, which chooses their length, must not hold the node's containers.
+const HOLD: Duration = Duration::from_secs(2);
+const BREATH: Duration = Duration::from_secs(1);
 
 /// The time that the last lines of the audit log have.
 const AUDIT_WAIT: Duration = Duration::from_millis(200);
@@ -75,6 +83,10 @@ impl Drop for UnderWay {
     fn drop(&mut self) {
         let _is_gone = std::fs::remove_file(&self.0);
     }
+}
+
+fn late() -> Error {
+    Error::new(format!("requests in flight took longer than {} s", REQUESTS_WAIT.as_secs()))
 }
 
 /// The parts of the daemon to hand over.
@@ -117,24 +129,60 @@ impl Reexec<'_> {
             Ok(program) => program,
             Err(error) => return error,
         };
-        let held_at = clock::monotonic();
-        self.drain.hold_new();
-        let ready = tokio::time::timeout(REQUESTS_WAIT, self.until_quiet()).await;
-        // From here on no other task runs.
-        let error = match ready {
-            Err(_late) => Error::new(format!(
-                "requests in flight took longer than {} s",
-                REQUESTS_WAIT.as_secs()
-            )),
-            Ok(()) => self
-                .execute(&program, all_callers(), held_at)
-                .err()
-                .unwrap_or_else(|| Error::new("it could not be executed")),
+        let until = Instant::now() + REQUESTS_WAIT;
+        let error = loop {
+            if let Err(error) = self.until_plugins_have_answers(until).await {
+                break error;
+            }
+            let held_at = clock::monotonic();
+            self.hold(true);
+            let ready = tokio::time::timeout(REQUESTS_WAIT, self.until_quiet()).await;
+            // From here on no other task runs.
+            match ready {
+                Ok(true) => {
+                    let executed = self.execute(&program, all_callers(), held_at);
+                    break executed.err().unwrap_or_else(|| Error::new("it could not be executed"));
+                }
+                Ok(false) if Instant::now() >= until => break late(),
+                Ok(false) => {
+                    self.hold(false);
+                    tokio::time::sleep(BREATH).await;
+                }
+                Err(_late) => break late(),
+            }
         };
+        self.hold(false);
         self.pause_plugins(false);
-        self.drain.go_on();
         service_manager::report_ready();
         error
+    }
+
+    /// Holds new requests of wrappers and connections of plugins, or serves them again.
+    fn hold(&self, is_held: bool) {
+        self.daemon.registry.roster.hold_connections(is_held);
+        if is_held {
+            self.drain.hold_new();
+        } else {
+            self.drain.go_on();
+        }
+    }
+
+    /// Leaves further requests of plugins unread, and waits until those that were read are answered. Nothing
+    /// else waits meanwhile.
+    async fn until_plugins_have_answers(&self, until: Instant) -> Result<()> {
+        loop {
+            self.pause_plugins(true);
+            let connected = self.daemon.registry.connected();
+            let asks = connected.iter().find(|plugin| plugin.chained.plugin.open_requests() > 0);
+            let Some(asks) = asks else { return Ok(()) };
+            if Instant::now() >= until {
+                let (id, most) = (asks.chained.id(), REQUESTS_WAIT.as_secs());
+                return Err(Error::new(format!(
+                    "updates that {id} asked for took longer than {most} s"
+                )));
+            }
+            tokio::time::sleep(QUIET_CHECK).await;
+        }
     }
 
     /// Checks that the other program, and its configuration, can be used; waits for plugins that
@@ -179,27 +227,42 @@ impl Reexec<'_> {
         }
     }
 
-    /// Waits for a moment when the daemon is idle and no caller is connected.
-    async fn until_quiet(&self) {
+    /// Waits for a moment when the daemon is idle and no caller is connected; false if only requests of
+    /// plugins have kept it from that for too long.
+    async fn until_quiet(&self) -> bool {
         let begun = Instant::now();
         loop {
-            if begun.elapsed() >= HANDSHAKE_WAIT {
-                self.daemon.registry.roster.cut_unregistered();
-            }
             // Any of them may have connected just now.
             self.pause_plugins(true);
+            if begun.elapsed() >= HANDSHAKE_WAIT {
+                self.cut_unsettled();
+            }
             if quiet::is_quiet(self.daemon, self.drain) {
                 // The callers come back, and wait in the socket's queue.
                 self.drain.send_back().await;
                 // Its thread ends with this program.
                 self.daemon.report.audit.flush(AUDIT_WAIT).await;
                 if quiet::is_quiet(self.daemon, self.drain) {
-                    return;
+                    return true;
                 }
                 // They would wait without a heartbeat as long as the daemon is busy.
                 self.drain.accept_again();
             }
+            if begun.elapsed() >= HOLD && self.drain.is_idle() {
+                return false;
+            }
             tokio::time::sleep(QUIET_CHECK).await;
+        }
+    }
+
+    /// Ends the connections of plugins that have not registered or are not synchronized yet: made anew again
+    /// and again, they would hold every request.
+    fn cut_unsettled(&self) {
+        self.daemon.registry.roster.cut_unregistered();
+        let connected = self.daemon.registry.connected();
+        for plugin in connected.iter().filter(|plugin| plugin.is_synchronizing()) {
+            let why = "the daemon becomes another program, and it was not synchronized in time";
+            plugin.chained.plugin.disconnect(why);
         }
     }
 

@@ -9,8 +9,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, watch};
 
 use crate::limits;
 use crate::plugin::{ALL_EVENTS, Plugin, PluginFile, PluginIdentity, ProcessLog};
@@ -28,6 +28,8 @@ pub(crate) struct Roster {
     unregistered: RefCell<Vec<Weak<UnregisteredPlugin>>>,
     /// Notified where connections in their handshake are to end.
     cut: Notify,
+    /// Whether new connections are left in the socket's queue.
+    holds_connections: watch::Sender<bool>,
     departed: RefCell<VecDeque<(Instant, Value)>>,
     launches: RefCell<Vec<Weak<LaunchRecord>>>,
     launched_before: RefCell<Vec<LaunchedBefore>>,
@@ -299,6 +301,18 @@ impl Roster {
     /// All plugins of the previous program that are left.
     pub(crate) fn take_all_launched_before(&self) -> Vec<LaunchedBefore> {
         self.launched_before.take()
+    }
+
+    /// Leaves new connections in the socket's queue, or accepts them again.
+    pub(crate) fn hold_connections(&self, is_held: bool) {
+        self.holds_connections.send_if_modified(|was| std::mem::replace(was, is_held) != is_held);
+    }
+
+    /// Waits until connections are held, or are accepted.
+    pub(crate) async fn until_held(&self, is_held: bool) {
+        let mut holds = self.holds_connections.subscribe();
+        // The sender lives as long as this roster.
+        let _changed = holds.wait_for(|now| *now == is_held).await;
     }
 
     /// Ends the connections that are still in their handshake, but for launched plugins.

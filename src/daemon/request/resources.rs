@@ -4,11 +4,11 @@
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 
-use oci_document::odd_document;
+use oci_document::{DocumentError, odd_document};
 use serde_json::{Map, Value};
 
 use crate::daemon::request::VerbRequest;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, quoted};
 use crate::files;
 use crate::limits;
 use crate::runtime::RuntimeKind;
@@ -16,11 +16,14 @@ use crate::spec::flags;
 
 /// The requested resources as `runtime` reads them, from standard input, a file, or flags; `None`
 /// if they cannot be parsed: then the runtime reports the mistake.
+///
+/// # Errors
+/// Fails where the runtime may read a repeated member otherwise: plugins would not see its values.
 pub(crate) fn requested(
     call: &VerbRequest,
     bytes: Option<Vec<u8>>,
     runtime: &str,
-) -> Option<Map<String, Value>> {
+) -> Result<Option<Map<String, Value>>> {
     let words: Vec<(&str, String)> = call
         .command_line
         .resource_flags
@@ -29,22 +32,29 @@ pub(crate) fn requested(
         .collect();
     let pairs: Vec<(&str, &str)> =
         words.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let Ok(request) = flags::resources_from_flags(&pairs) else { return None };
+    let Ok(request) = flags::resources_from_flags(&pairs) else { return Ok(None) };
     let Some(bytes) = bytes else {
-        return call.command_line.resources.is_none().then_some(request);
+        return Ok(call.command_line.resources.is_none().then_some(request));
     };
     // runc: a file or standard input replaces all flags except RDT's.
     let block = match RuntimeKind::of_program(runtime) {
         // Neither is written in Go: names count as they are.
         RuntimeKind::Crun | RuntimeKind::Youki => None,
-        RuntimeKind::Runc | RuntimeKind::Other => odd_document(&bytes).ok()?,
+        RuntimeKind::Runc | RuntimeKind::Other => match odd_document(&bytes) {
+            Ok(block) => block,
+            Err(DocumentError::Repeated { path }) => {
+                let why = format!("the requested resources have {} more than once", quoted(&path));
+                return Err(Error::new(why).hint("nothing was changed"));
+            }
+            Err(_not_a_document) => return Ok(None),
+        },
     };
     // The runtime takes the first JSON value and ignores the rest.
     let mut values = serde_json::Deserializer::from_slice(&bytes).into_iter::<Value>();
-    match block.or_else(|| values.next()?.ok()) {
+    Ok(match block.or_else(|| values.next()?.ok()) {
         Some(Value::Object(block)) => Some(block),
         _ => None,
-    }
+    })
 }
 
 /// Reads the request that the wrapper passed on.

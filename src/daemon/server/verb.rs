@@ -28,6 +28,7 @@ use crate::error::{Error, Result};
 use crate::host::Point;
 use crate::link::{Attached, DaemonResponse, Notice, Proceed};
 use crate::plugin;
+use crate::sources;
 use crate::state::ContainerKey;
 use crate::trace::{self, TraceContext};
 
@@ -63,6 +64,16 @@ pub(super) async fn serve(
     let until = daemon.caller_waits_until();
     let verb = call.command_line.verb;
     let is_delete = verb == Verb::Delete;
+    if let Err(error) =
+        frames::with_heartbeat(stream, async { Ok(root_answers(daemon, &key).await) }).await?
+    {
+        if verb.creates() {
+            return refuse(daemon, stream, call.verb(), &key, &error).await;
+        }
+        // The runtime meets the same disk.
+        let _outcome_is_not_known = hand_over(daemon, stream, &key, Proceed::default()).await;
+        return Ok(());
+    }
     if frames::is_closed(stream) && !is_delete {
         // The daemon did not answer in time and was bypassed: asking plugins would have no effect.
         return Err(Error::new("the wrapper is gone"));
@@ -113,6 +124,17 @@ pub(super) async fn serve(
         settle_verdict(daemon, &key, &lane, confirmed, pending).await;
     }
     Ok(())
+}
+
+/// Looks whether the root of the runtime answers, if a disk may hang there. Its files are read on the loop
+/// otherwise.
+async fn root_answers(daemon: &Daemon, key: &ContainerKey) -> Result<()> {
+    if sources::is_quick(&key.root) {
+        return Ok(());
+    }
+    let (host, of) = (daemon.host.clone(), key.clone());
+    let look = move || Ok(drop(state_dir::exists(&host, &of)));
+    daemon.off_loop(&key.root, look).await
 }
 
 /// Watches how the runtime carries out a verdict, or takes the verdict back: its wrapper is gone.

@@ -65,7 +65,7 @@ pub(crate) async fn update(
     }
     let bytes = call.received.take(Attached::Resources).map(requests::read).transpose();
     let bytes = bytes.doing(|| "reading the requested resources")?;
-    let Some(request) = requests::requested(call, bytes, &record.runtime) else {
+    let Some(request) = requests::requested(call, bytes, &record.runtime)? else {
         return Ok((Proceed::default(), None));
     };
     let refuse = |error: &Error| note_refusal(daemon, &call.key, error);

@@ -3,9 +3,11 @@
 //! that takes its time over what it is told, one that asks for more than can be done.
 //! What it costs is measured by `make bench`; here is told who waits for whom.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use nri_plugin::{Context, Handler, Result, RuntimeHandle, Stub, async_trait};
 use nri_runc::plugin::{Event, api};
@@ -208,4 +210,83 @@ fn a_flood_of_updates_keeps_no_program_from_taking_over() {
     flood.is_over.store(true, Ordering::SeqCst);
     thread.join().unwrap();
     lives(host, "after");
+}
+
+/// Registers, answers Configure, and never answers Synchronize.
+struct Staller;
+
+#[async_trait]
+impl Handler for Staller {
+    fn events(&self) -> &[Event] {
+        &HEARS
+    }
+
+    async fn synchronize(
+        &self,
+        _: &Context,
+        _: Vec<api::PodSandbox>,
+        _: Vec<api::Container>,
+    ) -> Result<Vec<api::ContainerUpdate>> {
+        std::future::pending().await
+    }
+}
+
+/// Connects again and again as a plugin that is not synchronized when it leaves.
+fn stalls(socket: PathBuf, id: String, is_over: Arc<AtomicBool>) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            while !is_over.load(Ordering::SeqCst) {
+                let Ok(stream) = tokio::net::UnixStream::connect(&socket).await else { continue };
+                if let Ok(stub) = Stub::serve(stream, &id, "", Arc::new(Staller)).await {
+                    let _left =
+                        tokio::time::timeout(Duration::from_millis(1200), stub.closed()).await;
+                }
+            }
+        });
+    })
+}
+
+#[test]
+fn plugins_that_are_never_synchronized_keep_no_program_away() {
+    let installed = Installed::new("");
+    let host = &installed.host;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let connect =
+        |number| stalls(host.path("nri.sock"), format!("{number}-staller"), Arc::clone(&is_over));
+    let threads: Vec<_> = (10..18).map(connect).collect();
+    wait_until("they connect", || state(host, "staller") == "synchronizing");
+    let over = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        installed.reexecuted();
+        installed.reexecuted();
+    }));
+    is_over.store(true, Ordering::SeqCst);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    over.unwrap();
+    lives(host, "after");
+}
+
+#[test]
+fn a_long_request_of_a_plugin_holds_no_create_while_programs_change() {
+    let installed = Installed::new(&format!("---{BUSY}"));
+    let host = &installed.host;
+    let asks = plays(host, "10-flooder", Arc::new(Flooder));
+    wait_until("it is synchronized", || state(host, "flooder") == "synchronized");
+    assert!(host.create("c1").status.success());
+    let update = api::ContainerUpdate { container_id: "c1".into(), ..Default::default() };
+    let request = api::UpdateContainersRequest { update: vec![update; 3000], ..Default::default() };
+    let is_answered = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = { runtime }.enable_all().build().unwrap();
+            runtime.block_on(asks.update_containers(&request)).unwrap();
+            is_answered.store(true, Ordering::SeqCst);
+        });
+        let mut reexec = host.spawn(&["nri", "reexec"]);
+        lives(host, "beside");
+        assert!(!is_answered.load(Ordering::SeqCst), "the request is longer than a life");
+        assert!(reexec.wait().unwrap().success());
+        wait_until("it is answered", || is_answered.load(Ordering::SeqCst));
+    });
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A bundle, the PID file and the log of a call, or a plugin's program, on a file server that stops
-//! answering: a FUSE file system that is mounted and never replies.
+//! A bundle, the PID file and the log of a call, the runtime's root, or a plugin's program, on a file server
+//! that stops answering: a FUSE file system that is mounted and never replies.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -28,6 +28,7 @@ pub(super) const CASES: &[Row] = &[
     ("a start without records beside bundles on a file server that never answers", |strace| {
         start(&strace, true)
     }),
+    ("a runtime's root on a file server that never answers", |strace| root(&strace)),
     ("a plugin whose program's path leads to a file server that never answers", |strace| {
         program(&strace)
     }),
@@ -67,6 +68,32 @@ fn silent(folder: &Path) -> Option<File> {
         skip::machine_lacks(&format!("no FUSE file system can be mounted here: {error}"));
     };
     mount_silent(folder).map_err(no_fuse).ok()
+}
+
+/// Two engines may have two roots: calls with the one that hangs hold up nothing of the other.
+fn root(strace: &Path) -> Option<Place> {
+    if !has_mounts_of_its_own() {
+        return None;
+    }
+    let mut host = TestHost::new("");
+    host.start_daemon();
+    let mut place = Place::new(host, strace);
+    let _told = place.host.plugin("10", "a", sets("HELLO", "there"));
+    let folder = place.host.path("served");
+    std::fs::create_dir(&folder).unwrap();
+    let server = silent(&folder)?;
+    let (root, bundle) = (folder.display().to_string(), place.host.path("bundle"));
+    let bundle = bundle.display().to_string();
+    let words = ["--root", &root, "create", "--bundle", &bundle, "c9"];
+    let refused = place.during(|host| host.call(&words));
+    let line = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && line.contains("does not answer"), "{line}");
+    let other_verbs = [["start", "zz"], ["delete", "zz"], ["kill", "zz"]]
+        .map(|[verb, id]| Ended(place.host.spawn(&["--root", &root, verb, id])));
+    creates_from_another_bundle(&place);
+    drop(other_verbs);
+    drop(server);
+    Some(place)
 }
 
 /// The process sees a file of its own where the daemon sees the file server, and connects.

@@ -11,7 +11,7 @@ use super::fields::check_field;
 use super::lists::LISTS;
 use super::settings::{
     ANY_PLUGIN, AuditTarget, Config, DaemonPolicy, Displace, Evict, ExecArgs, MetricsListener,
-    OnFailure, PluginOrigin, PluginSection,
+    OnFailure, PluginOrigin, PluginSection, RootlessPolicy,
 };
 use super::size;
 use super::spelling::nearest;
@@ -205,6 +205,11 @@ fn read_on_failure(value: &Value) -> Result<Option<OnFailure>, Mistake> {
     Ok(Some(if is_refuse { OnFailure::Refuse } else { OnFailure::Skip }))
 }
 
+fn read_on_rootless(value: &Value) -> Result<RootlessPolicy, Mistake> {
+    let is_refuse = read_one_of(value, &["pass", "refuse"])? == "refuse";
+    Ok(if is_refuse { RootlessPolicy::Refuse } else { RootlessPolicy::Pass })
+}
+
 fn read_evict(value: &Value) -> Result<Option<Evict>, Mistake> {
     Ok(Some(match read_one_of(value, &["allow", "deny", "own-namespace"])?.as_str() {
         "deny" => Evict::Deny,
@@ -265,6 +270,7 @@ macro_rules! keys {
 keys! {
     "runtime" = "[\"runc\", \"crun\", \"youki\"]", Call, "Real runtimes by name or absolute path, as a list or a single string. The first one that exists and is not nri-runc itself is used. A name is looked for in PATH, in the usual directories and in `/usr/libexec/crio`.", |c, _, v| c.runtime = read_runtimes(v)?;
     "on_daemon_failure" = "\"continue\"", Call, "What create, run, restore, start and update do if the daemon cannot be reached, does not respond or takes too long: `continue` without plugins, or `fail`. delete never fails for this reason. If anything protects containers (`required`, `on_failure = \"refuse\"`, an enabled validator), create, run and restore are refused under `continue` too, except for pods in `exempt_namespaces`.", |c, _, v| c.on_daemon_failure = if read_one_of(v, &["continue", "fail"])? == "fail" { DaemonPolicy::Fail } else { DaemonPolicy::Continue };
+    "on_rootless" = "", Reload, "What create, run and restore do for users without privileges and in user namespaces, where plugins cannot be asked: `pass` or `refuse`. Without it: `refuse` if the configuration protects containers, else `pass` ([Rootless containers](rootless.md)).", |c, _, v| c.on_rootless = Some(read_on_rootless(v)?);
     "autostart" = "true", Call, "Start the daemon on demand, with the first container. Set to false if a service manager runs it.", |c, _, v| c.autostart = read_bool(v)?;
     "exempt_namespaces" = "[\"kube-system\"]", Reload, "Pods in these namespaces are created even if a required plugin is missing or the daemon is unavailable.", |c, _, v| c.exempt_namespaces = read_strings(v)?;
     "exempt_by_annotation" = "false", Reload, "Let annotations and labels place a pod in one of `exempt_namespaces`: `nri-runc.dev/pod-namespace` on engines without pods, Kubernetes annotations on unknown engines. Anyone who can set them can then exempt a pod.", |c, _, v| c.exempt_by_annotation = read_bool(v)?;

@@ -210,6 +210,15 @@ fn read_on_rootless(value: &Value) -> Result<RootlessPolicy, Mistake> {
     Ok(if is_refuse { RootlessPolicy::Refuse } else { RootlessPolicy::Pass })
 }
 
+/// Names of programs, or their whole paths.
+fn read_programs(value: &Value) -> Result<Vec<String>, Mistake> {
+    read_list(value, "strings", |value| {
+        let program = read_string(value)?;
+        let is_one = !program.is_empty() && (program.starts_with('/') || !program.contains('/'));
+        is_one.then_some(program).ok_or_else(|| "expected a name or an absolute path".into())
+    })
+}
+
 fn read_evict(value: &Value) -> Result<Option<Evict>, Mistake> {
     Ok(Some(match read_one_of(value, &["allow", "deny", "own-namespace"])?.as_str() {
         "deny" => Evict::Deny,
@@ -315,6 +324,7 @@ keys! {
     "plugin.*.from" = "[]", Reload, "Which processes may connect under this name: `pod:NAMESPACE/NAME` (in that pod, created by nri-runc) or `exe:/PATH` (a process of the host that executes that file). `*`, `?` and `[a-z]` match part of a name; of a path, part of one element. Empty = any. Plugins that the daemon launches are not concerned. A reload disconnects a plugin that no longer fits ([Who may connect under a name](rules.md#who-may-connect-under-a-name)).", |c, n, v| section(c, n).from = Some(read_origins(v)?);
     "plugin.*.displace" = "\"never\"", Reload, "Which processes may be this plugin while a file `NN-NAME` lies in `nri.plugin_path`: `never` = only the one that the daemon starts from it, `any` = others as well ([Names of pre-installed plugins](rules.md#names-of-pre-installed-plugins)).", |c, n, v| section(c, n).displace = read_displace(v)?;
     "plugin.*.runtime_annotations" = "[]", Reload, "Annotations that the runtime acts on and that this plugin may set, as patterns: `org.systemd.property.*`, `run.oci.*`, `org.criu.config`, `module.wasm.image/variant`, `io.kubernetes.cri.container-type`. Without it they are refused, since they reach further than the plugin's adjustment says. `bundle`, runc's own key, stays refused.", |c, n, v| section(c, n).runtime_annotations = Some(read_patterns(v)?);
+    "kubernetes.kubelet" = "[]", Reload, "Programs that are kubelet, by name or whole path, beside kubelet itself, k3s, RKE2, MicroK8s and k0s. Only what kubelet writes to a pod's cgroup is a resize of the pod.", |c, _, v| c.kubelet = read_programs(v)?;
     "eviction.signal" = "\"SIGTERM\"", Reload, "First signal sent to a container that a plugin evicts.", |c, _, v| c.eviction_signal = read_string(v)?;
     "eviction.grace" = "\"10s\"", Reload, "Time between that signal and SIGKILL.", |c, _, v| c.eviction_grace = read_duration(v)?;
     "eviction.per_minute" = "10", Reload, "Maximum number of evictions per minute, for all plugins together; further ones are refused. 0 = none.", |c, _, v| c.eviction_per_minute = read_number(v)?;

@@ -42,6 +42,7 @@ fn record(daemon: &Daemon, description: &Description, container: Option<&Contain
         message: messages::pod_to_wire(&description.pod),
         refused: Vec::new(),
         skipped: Vec::new(),
+        foreign_limits: Default::default(),
         hidden_from: Vec::new(),
         unknown: Default::default(),
     }
@@ -196,12 +197,14 @@ async fn deliver_run(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     if daemon.records.read().pod(id).is_none_or(|pod| pod.refused.is_empty()) {
         daemon.tell_crio_watch(PodNews::Announced(id.to_owned()));
     }
+    // Before plugins are asked: they may write the limits themselves.
+    let limit_watch = resized::watch(daemon, id);
     resized::refresh(daemon, id);
     let Some(notification) = daemon.pod_notification(Event::RunPodSandbox, id) else {
         return Ok(());
     };
     let Err(error) = ask(daemon, id, &notification).await else {
-        resized::follow(daemon, id);
+        resized::follow_with(daemon, id, limit_watch);
         return Ok(());
     };
     daemon.note_pod(id, |pod| {

@@ -433,13 +433,21 @@ fn read_whole(file: &File, limit: usize) -> io::Result<Vec<u8>> {
 /// # Errors
 /// Fails when the directory is missing, full or read-only; the old file is intact then.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    replace_with_mode(path, bytes, 0o600)
+}
+
+/// The same with another mode.
+///
+/// # Errors
+/// As [`replace`].
+pub(crate) fn replace_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     let doing = || format!("writing {}", path.display());
     let parent = path.parent().unwrap_or(Path::new("."));
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
         return Err(Error::new("the path has no usable file name")).doing(doing);
     };
     let dir = open_dir(parent)?;
-    let like = Original::new_with_mode(0o600);
+    let like = Original::new_with_mode(mode);
     let temporary = format!(".{name}.{}", std::process::id());
     remove_at(&dir, &temporary);
     create_at(&dir, &temporary, bytes, &like).doing(doing)?;

@@ -66,6 +66,8 @@ pub(crate) const SETTINGS_FILE: usize = 4 << 20;
 pub(crate) const KERNEL_FILE: usize = 64 << 20;
 /// A file of a runtime or an engine about one container: its state, its exit code, its PID.
 pub(crate) const CONTAINER_FILE: usize = 16 << 20;
+/// The policy for users without privileges: one word.
+pub(crate) const ROOTLESS_MARKER: usize = 64;
 /// A file of the run directory: a record has what plugins and engines said of one container.
 pub(crate) const OWN_FILE: usize = 64 << 20;
 /// A program that is compared with this one.

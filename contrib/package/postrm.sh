@@ -13,7 +13,7 @@ if command -v selinuxenabled >/dev/null 2>&1 && selinuxenabled; then
     semodule -r nri-runc 2>/dev/null || true
 fi
 # State of this boot, and nothing that an operator wrote.
-rm -rf /run/nri-runc
+rm -rf /run/nri-runc /run/nri-runc.rootless
 rmdir /var/lib/nri-runc/engines /var/lib/nri-runc 2>/dev/null || true
 if [ "$1" = purge ]; then
     rm -rf /var/log/nri-runc

@@ -11,7 +11,7 @@ use super::fields::check_field;
 use super::lists::LISTS;
 use super::settings::{
     ANY_PLUGIN, AuditTarget, Config, DaemonPolicy, Displace, Evict, ExecArgs, MetricsListener,
-    OnFailure, PluginOrigin, PluginSection,
+    OnFailure, PluginOrigin, PluginSection, RootlessPolicy,
 };
 use super::size;
 use super::spelling::nearest;
@@ -205,6 +205,20 @@ fn read_on_failure(value: &Value) -> Result<Option<OnFailure>, Mistake> {
     Ok(Some(if is_refuse { OnFailure::Refuse } else { OnFailure::Skip }))
 }
 
+fn read_on_rootless(value: &Value) -> Result<RootlessPolicy, Mistake> {
+    let is_refuse = read_one_of(value, &["pass", "refuse"])? == "refuse";
+    Ok(if is_refuse { RootlessPolicy::Refuse } else { RootlessPolicy::Pass })
+}
+
+/// Names of programs, or their whole paths.
+fn read_programs(value: &Value) -> Result<Vec<String>, Mistake> {
+    read_list(value, "strings", |value| {
+        let program = read_string(value)?;
+        let is_one = !program.is_empty() && (program.starts_with('/') || !program.contains('/'));
+        is_one.then_some(program).ok_or_else(|| "expected a name or an absolute path".into())
+    })
+}
+
 fn read_evict(value: &Value) -> Result<Option<Evict>, Mistake> {
     Ok(Some(match read_one_of(value, &["allow", "deny", "own-namespace"])?.as_str() {
         "deny" => Evict::Deny,
@@ -265,6 +279,7 @@ macro_rules! keys {
 keys! {
     "runtime" = "[\"runc\", \"crun\", \"youki\"]", Call, "Real runtimes by name or absolute path, as a list or a single string. The first one that exists and is not nri-runc itself is used. A name is looked for in PATH, in the usual directories and in `/usr/libexec/crio`.", |c, _, v| c.runtime = read_runtimes(v)?;
     "on_daemon_failure" = "\"continue\"", Call, "What create, run, restore, start and update do if the daemon cannot be reached, does not respond or takes too long: `continue` without plugins, or `fail`. delete never fails for this reason. If anything protects containers (`required`, `on_failure = \"refuse\"`, an enabled validator), create, run and restore are refused under `continue` too, except for pods in `exempt_namespaces`.", |c, _, v| c.on_daemon_failure = if read_one_of(v, &["continue", "fail"])? == "fail" { DaemonPolicy::Fail } else { DaemonPolicy::Continue };
+    "on_rootless" = "", Reload, "What create, run and restore do for users without privileges and in user namespaces, where plugins cannot be asked: `pass` or `refuse`. Without it: `refuse` if the configuration protects containers, else `pass` ([Rootless containers](rootless.md)).", |c, _, v| c.on_rootless = Some(read_on_rootless(v)?);
     "autostart" = "true", Call, "Start the daemon on demand, with the first container. Set to false if a service manager runs it.", |c, _, v| c.autostart = read_bool(v)?;
     "exempt_namespaces" = "[\"kube-system\"]", Reload, "Pods in these namespaces are created even if a required plugin is missing or the daemon is unavailable.", |c, _, v| c.exempt_namespaces = read_strings(v)?;
     "exempt_by_annotation" = "false", Reload, "Let annotations and labels place a pod in one of `exempt_namespaces`: `nri-runc.dev/pod-namespace` on engines without pods, Kubernetes annotations on unknown engines. Anyone who can set them can then exempt a pod.", |c, _, v| c.exempt_by_annotation = read_bool(v)?;
@@ -309,6 +324,7 @@ keys! {
     "plugin.*.from" = "[]", Reload, "Which processes may connect under this name: `pod:NAMESPACE/NAME` (in that pod, created by nri-runc) or `exe:/PATH` (a process of the host that executes that file). `*`, `?` and `[a-z]` match part of a name; of a path, part of one element. Empty = any. Plugins that the daemon launches are not concerned. A reload disconnects a plugin that no longer fits ([Who may connect under a name](rules.md#who-may-connect-under-a-name)).", |c, n, v| section(c, n).from = Some(read_origins(v)?);
     "plugin.*.displace" = "\"never\"", Reload, "Which processes may be this plugin while a file `NN-NAME` lies in `nri.plugin_path`: `never` = only the one that the daemon starts from it, `any` = others as well ([Names of pre-installed plugins](rules.md#names-of-pre-installed-plugins)).", |c, n, v| section(c, n).displace = read_displace(v)?;
     "plugin.*.runtime_annotations" = "[]", Reload, "Annotations that the runtime acts on and that this plugin may set, as patterns: `org.systemd.property.*`, `run.oci.*`, `org.criu.config`, `module.wasm.image/variant`, `io.kubernetes.cri.container-type`. Without it they are refused, since they reach further than the plugin's adjustment says. `bundle`, runc's own key, stays refused.", |c, n, v| section(c, n).runtime_annotations = Some(read_patterns(v)?);
+    "kubernetes.kubelet" = "[]", Reload, "Programs that are kubelet, by name or whole path, beside kubelet itself, k3s, RKE2, MicroK8s and k0s. Only what kubelet writes to a pod's cgroup is a resize of the pod.", |c, _, v| c.kubelet = read_programs(v)?;
     "eviction.signal" = "\"SIGTERM\"", Reload, "First signal sent to a container that a plugin evicts.", |c, _, v| c.eviction_signal = read_string(v)?;
     "eviction.grace" = "\"10s\"", Reload, "Time between that signal and SIGKILL.", |c, _, v| c.eviction_grace = read_duration(v)?;
     "eviction.per_minute" = "10", Reload, "Maximum number of evictions per minute, for all plugins together; further ones are refused. 0 = none.", |c, _, v| c.eviction_per_minute = read_number(v)?;

@@ -11,7 +11,7 @@ use super::spelling::nearest_within;
 
 /// Sections and keys that protect.
 const SECTIONS: [&str; 2] = ["plugin", "nri.default_validator"];
-const KEYS: [&str; 2] = ["exempt_namespaces", "on_daemon_failure"];
+const KEYS: [&str; 3] = ["exempt_namespaces", "on_daemon_failure", "on_rootless"];
 /// Keys that say which runtime is used.
 const RUNTIMES: [&str; 2] = ["runtime", "instance.*.path"];
 /// Keys that protect nowhere but in those sections.
@@ -88,6 +88,7 @@ mod tests {
             "rule.deny",
             "exempt_namespace",
             "on_daemon_fialure",
+            "on_rootles",
         ] {
             assert!(is_protecting(key), "{key}");
         }

@@ -23,6 +23,7 @@ mod plain;
 mod plugins;
 mod protection;
 mod reader;
+pub(crate) mod rootless;
 mod rules;
 mod selectors;
 mod settings;
@@ -52,7 +53,7 @@ pub(crate) use selectors::{PodSelectors, excluded};
 pub use settings::OnFailure;
 pub(crate) use settings::{
     AuditTarget, Config, Consequence, DaemonPolicy, Displace, Evict, ExecArgs, MetricsListener,
-    PluginOrigin, Problem, SILENCE,
+    PluginOrigin, Problem, RootlessPolicy, SILENCE,
 };
 pub(crate) use snapshot::text as snapshot_text;
 

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use crate::limits;
 use crate::presence::{self, IfThere};
 
-use super::settings::{Config, OnFailure};
+use super::settings::{Config, OnFailure, RootlessPolicy};
 
 /// A setting or plugin that protects containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +61,17 @@ impl Config {
     pub fn unreliable(&self) -> Option<String> {
         let mistake = self.protection_error.as_ref()?;
         Some(format!("the configuration has an error: {mistake}"))
+    }
+
+    /// What wrappers without privileges do with a container, as long as this configuration holds.
+    pub fn rootless_policy(&self) -> RootlessPolicy {
+        let protects = || !self.protections().is_empty();
+        match self.on_rootless {
+            _ if self.is_disabled() => RootlessPolicy::Pass,
+            Some(policy) => policy,
+            None if protects() => RootlessPolicy::Refuse,
+            None => RootlessPolicy::Pass,
+        }
     }
 
     /// The protections, with the plugins that were connected to the last daemon.

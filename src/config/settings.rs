@@ -31,6 +31,25 @@ pub enum DaemonPolicy {
     Fail,
 }
 
+/// What happens to a container whose creator is not the host's root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RootlessPolicy {
+    /// It is created without plugins.
+    Pass,
+    /// It is refused.
+    Refuse,
+}
+
+impl RootlessPolicy {
+    /// Its name in the configuration and in the marker.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Refuse => "refuse",
+        }
+    }
+}
+
 /// What happens to a request if a plugin does not respond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFailure {
@@ -105,6 +124,8 @@ pub enum ExecArgs {
 pub struct Config {
     pub runtime: Vec<String>,
     pub on_daemon_failure: DaemonPolicy,
+    /// None: by whether something protects containers.
+    pub on_rootless: Option<RootlessPolicy>,
     pub autostart: bool,
     pub exempt_namespaces: Vec<String>,
     pub exempt_by_annotation: bool,
@@ -121,6 +142,7 @@ pub struct Config {
     pub request_timeout: Duration,
     pub disable_connections: bool,
     pub wait_for: Vec<String>,
+    pub kubelet: Vec<String>,
     pub socket_mode: u32,
     pub socket_gid: Option<u32>,
     pub allowed_uids: Vec<u32>,
@@ -211,6 +233,7 @@ impl Default for Config {
         Self {
             runtime: vec!["runc".to_owned(), "crun".to_owned(), "youki".to_owned()],
             on_daemon_failure: DaemonPolicy::Continue,
+            on_rootless: None,
             autostart: true,
             exempt_namespaces: vec!["kube-system".to_owned()],
             exempt_by_annotation: false,
@@ -227,6 +250,7 @@ impl Default for Config {
             request_timeout: Duration::from_secs(2),
             disable_connections: false,
             wait_for: Vec::new(),
+            kubelet: Vec::new(),
             socket_mode: 0o600,
             socket_gid: None,
             allowed_uids: vec![0],
@@ -324,6 +348,14 @@ impl Config {
     /// the runtime.
     pub fn execs_file(&self) -> PathBuf {
         self.run_dir.join("execs")
+    }
+
+    /// The policy for containers of users without privileges (`config/rootless.rs`), which cannot look into the
+    /// run directory: beside it.
+    pub fn rootless_marker(&self) -> PathBuf {
+        let mut path = self.run_dir.clone().into_os_string();
+        path.push(".rootless");
+        PathBuf::from(path)
     }
 
     /// Where the daemon listens for wrappers.

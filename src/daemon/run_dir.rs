@@ -2,7 +2,7 @@
 //! The run directory while the daemon runs: an administrator or a cleaner may wipe it; wrappers
 //! would then find no socket and start a second daemon, while the plugins stay with the first. So
 //! the daemon restores missing files at once, from its records. A file system that is mounted over
-//! the directory sends no event, so it is looked at every other second too.
+//! the directory sends no event, so it is looked at every other second too. The policy for users without privileges lies beside it.
 //!
 //! It never looks into a record. It imports `shared`, `connections`, `process`, `recovery`, `server` and
 //! `watch`.
@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-use crate::config::{self, Loaded, SNAPSHOT};
+use crate::config::{self, Loaded, SNAPSHOT, rootless};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::link::{BYPASSED_DIR, EXECS_FOR_AUDIT, EXECS_FOR_RULES, REFUSED_DIR};
@@ -51,6 +51,8 @@ pub(crate) struct RunDir {
     snapshot: RefCell<Option<String>>,
     /// The task that takes up notes of calls that bypassed the daemon.
     following: RefCell<Option<JoinHandle<()>>>,
+    /// Whether the policy for users without privileges could not be written.
+    is_marker_unkept: Cell<bool>,
 }
 
 impl RunDir {
@@ -69,11 +71,13 @@ impl RunDir {
             listener: Cell::new(-1),
             snapshot: RefCell::default(),
             following: RefCell::default(),
+            is_marker_unkept: Cell::default(),
         };
         if loaded.refusal().is_none() || loaded.is_last_good() {
             run_dir.note_configuration(loaded);
         } else {
             run_dir.keep_execs_file();
+            run_dir.keep_rootless_marker();
         }
         run_dir
     }
@@ -83,6 +87,17 @@ impl RunDir {
         self.snapshot.replace(Some(config::snapshot_text(loaded.in_force())));
         self.keep_snapshot();
         self.keep_execs_file();
+        self.keep_rootless_marker();
+    }
+
+    /// Keeps the policy for users without privileges, which `disable` and `enable` change too. Reports a
+    /// failure once.
+    fn keep_rootless_marker(&self) {
+        let config = self.daemon.config();
+        let kept = rootless::keep(&config.rootless_marker(), config.rootless_policy());
+        if kept.is_err() != self.is_marker_unkept.replace(kept.is_err()) {
+            log_failure("keeping the policy for users without privileges", kept);
+        }
     }
 
     /// Writes to the run directory whether the daemon has to know of each `exec`; a container's
@@ -156,6 +171,7 @@ impl RunDir {
         loop {
             // Watched before it is checked: a removal in between is not missed.
             let events = self.watch();
+            self.keep_rootless_marker();
             match self.is_whole() {
                 Ok(true) => {
                     (pause, is_reported) = (RETRY_PAUSES[0], false);

@@ -11,7 +11,7 @@ mod notes;
 mod store;
 mod wire;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -340,6 +340,9 @@ pub struct Pod {
     /// the pod's cgroup is not kubelet's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<String, String>,
+    /// The limits that another process than kubelet has written.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub foreign_limits: BTreeSet<String>,
     /// The plugins from which rules hid it when it was announced, or when they connected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hidden_from: Vec<HiddenFrom>,

@@ -68,13 +68,14 @@ struct CallingRuntime {
 pub(crate) fn hook(config: &Config, stage: &str) -> Result<()> {
     let stage = stage_of(stage)?;
     let state = read_state().doing(|| format!("hook {}", stage.name()))?;
-    if pass_through::is_switched_off(config) {
-        return Ok(());
-    }
     let doing = || match stage {
         Stage::Prestart | Stage::CreateRuntime => format!("cannot create {}", state.id),
         Stage::Poststart | Stage::Poststop => format!("{} of {}", stage.name(), state.id),
     };
+    if pass_through::is_switched_off(config) {
+        let refused = stage.may_refuse().then(|| pass_through::refuse_rootless(config));
+        return refused.unwrap_or(Ok(())).doing(doing);
+    }
     notify_daemon(config, stage, &state).doing(doing)
 }
 

@@ -97,7 +97,12 @@ impl<'a> Invocation<'a> {
 
     /// "cannot create 4f1c": the start of every failure message of the wrapper.
     pub(super) fn doing(&self) -> String {
-        let id = self.call.id.as_deref().unwrap_or_default().to_string_lossy();
-        format!("cannot {} {id}", self.call.verb.name())
+        doing(self.call)
     }
+}
+
+/// What fails, at the beginning of the line about it.
+pub(super) fn doing(call: &CommandLine) -> String {
+    let id = call.id.as_deref().unwrap_or_default().to_string_lossy();
+    format!("cannot {} {id}", call.verb.name())
 }

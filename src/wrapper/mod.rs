@@ -82,6 +82,9 @@ fn become_the_runtime(argv: &[OsString], call: &CommandLine, loaded: Loaded) -> 
     }
     if !involves_plugins(call) || is_switched_off(config) || will_refuse_id(&runtime, call) {
         if call.verb.creates() {
+            if involves_plugins(call) {
+                pass_through::refuse_rootless(config).doing(|| invocation::doing(call))?;
+            }
             marked::remove_stale(config, call, &runtime);
         }
         return runtime::replace_process(&runtime, argv);

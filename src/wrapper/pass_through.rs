@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use crate::argv::{self, CommandLine, Verb};
-use crate::config::Config;
+use crate::config::{Config, RootlessPolicy, rootless};
+use crate::error::{Error, Result};
 use crate::files;
 use crate::presence::{self, IfThere};
 use crate::runtime::RuntimeKind;
@@ -43,6 +44,24 @@ pub(super) fn is_switched_off(config: &Config) -> bool {
         || !nix::unistd::geteuid().is_root()
         || presence::exists(&config.disabled_file()).or_absent() == Some(true)
         || is_in_user_namespace()
+}
+
+/// Refuses a container that would pass without plugins because this process is not the host's
+/// root, if the daemon of root wants it so (decision D58).
+///
+/// # Errors
+/// Fails if the marker says so, or exists and cannot be read.
+pub(super) fn refuse_rootless(config: &Config) -> Result<()> {
+    if nix::unistd::geteuid().is_root() && !is_in_user_namespace() {
+        return Ok(());
+    }
+    match rootless::read(&config.rootless_marker())? {
+        RootlessPolicy::Pass => Ok(()),
+        RootlessPolicy::Refuse => Err(Error::new(
+            "on_rootless refuses containers of users without privileges on this node, as plugins do not see them",
+        )
+        .hint("nothing was changed or started; use the engine of root, or ask the administrator")),
+    }
 }
 
 /// Whether this process is in a user namespace. If that cannot be read, plugins are asked.

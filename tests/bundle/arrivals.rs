@@ -3,6 +3,7 @@
 //! garbage, are late, or were made while no daemon ran. The host's files lie in a private folder.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use protobuf::MessageDyn;
@@ -282,25 +283,123 @@ fn the_folder_of_all_pods_may_go_and_come_again() {
     ear.hears("RunPodSandbox second");
 }
 
+/// A plugin that refuses every pod until the flag is set.
+fn strict(host: &TestHost, recovered: &Arc<AtomicBool>) -> Ear {
+    let at = Some("RunPodSandbox".to_owned());
+    let recovered = Arc::clone(recovered);
+    let script = Script { refuses: Some("no room"), at, recovered, ..Script::default() };
+    Ear(host.plugin("10", "strict", script))
+}
+
+/// A container's bundle in a pod, as CRI-O writes it.
+fn put_member(host: &TestHost, id: &str, pod: &str, name: &str) -> String {
+    let bundle = put(host, id, &document(&member(pod, name)));
+    std::fs::create_dir(host.path(&bundle).join("rootfs")).unwrap();
+    bundle
+}
+
+#[track_caller]
+fn is_refused(host: &TestHost, bundle: &str, id: &str) {
+    let before = host.read(&format!("{bundle}/config.json"));
+    let output = host.create_from(bundle, id);
+    let line = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), line.lines().count()), (Some(1), 1), "{line}");
+    for word in ["10-strict", "RunPodSandbox", "no room"] {
+        assert!(line.contains(word), "{word} is not in: {line}");
+    }
+    assert_eq!(host.read(&format!("{bundle}/config.json")), before);
+    let explained = host.admin(&["explain", id])["refused"].to_string();
+    assert!(explained.contains("no room"), "{explained}");
+}
+
 #[test]
-fn a_pod_that_a_plugin_refuses_has_its_end_and_its_first_container_asks_again() {
+fn a_refused_pod_refuses_each_create_until_plugins_accept() {
     let mut host = host();
     host.start_daemon();
-    let at = Some("RunPodSandbox".to_owned());
-    let script = Script { refuses: Some("no room"), at, ..Script::default() };
-    let ear = Ear(host.plugin("10", "strict", script));
+    let recovered = Arc::default();
+    let ear = strict(&host, &recovered);
     put(&host, "5a0d", &document(&pod("5a0d", "web")));
     ear.hears("RemovePodSandbox web");
-    assert_eq!(known_pods(&host), Vec::<String>::new());
+    let is_created = || host.admin(&["pods"])[0]["state"] == "created";
+    wait_until("the pod is on record as not announced", is_created);
     let failures = host.admin(&["status"])["failures"].to_string();
     assert!(failures.contains("no room") && failures.contains("10-strict"), "{failures}");
-    let bundle = format!("{HOME}/c1/userdata");
-    std::fs::create_dir_all(host.path(&bundle)).unwrap();
-    let before = document(&member("5a0d", "web"));
-    host.write(&format!("{bundle}/config.json"), &before);
-    assert!(!host.create_from(&bundle, "c1").status.success());
-    assert_eq!(ear.count("RunPodSandbox web"), 2, "the next create asks again");
-    assert_eq!(host.read(&format!("{bundle}/config.json")), before);
+    let [first, second] = ["c1", "c2"].map(|id| put_member(&host, id, "5a0d", "web"));
+    for (bundle, id, asked) in [(&first, "c1", 2), (&first, "c1", 3), (&second, "c2", 4)] {
+        is_refused(&host, bundle, id);
+        assert_eq!(ear.count("RunPodSandbox web"), asked);
+        assert_eq!(ear.count("RemovePodSandbox web"), asked);
+    }
+    let late = Ear(host.plugin("20", "late", Script::default()));
+    recovered.store(true, Ordering::SeqCst);
+    succeeds(&host.create_from(&first, "c1"));
+    succeeds(&host.create_from(&second, "c2"));
+    assert_eq!(ear.count("RunPodSandbox web"), 5, "an accepted pod is announced once");
+    assert_eq!((late.count("RunPodSandbox web"), ear.count("StopPodSandbox web")), (1, 4));
+    assert_eq!(host.admin(&["pods"])[0]["state"], "ready");
+}
+
+/// A daemon takes pods over that appeared while none ran, but not one that its predecessor refused.
+#[test]
+fn a_refused_pod_stays_refused_after_a_daemon_restart() {
+    let mut host = host();
+    host.start_daemon();
+    put(&host, "5a0d", &document(&pod("5a0d", "web")));
+    wait_until("the first daemon knows it", || known_pods(&host) == ["web"]);
+    let ear = strict(&host, &Arc::default());
+    put(&host, "5a0e", &document(&pod("5a0e", "shop")));
+    ear.hears("RemovePodSandbox shop");
+    wait_until("it is recorded", || {
+        let pods = host.admin(&["pods"]);
+        pods.as_array().unwrap().iter().any(|pod| pod["state"] == "created")
+    });
+    host.kill_daemon();
+    host.start_daemon();
+    let recovered = Arc::default();
+    let again = strict(&host, &recovered);
+    let bundle = put_member(&host, "c1", "5a0e", "shop");
+    is_refused(&host, &bundle, "c1");
+    recovered.store(true, Ordering::SeqCst);
+    succeeds(&host.create_from(&bundle, "c1"));
+    assert_eq!(again.count("RunPodSandbox shop"), 2);
+}
+
+#[test]
+fn a_refused_pod_is_forgotten_with_its_folder() {
+    let mut host = host();
+    host.start_daemon();
+    let ear = strict(&host, &Arc::default());
+    let folder = put(&host, "5a0d", &document(&pod("5a0d", "web")));
+    ear.hears("RemovePodSandbox web");
+    let is_created = || host.admin(&["pods"])[0]["state"] == "created";
+    wait_until("the pod is on record as not announced", is_created);
+    let late = Ear(host.plugin("20", "late", Script::default()));
+    host.write(&format!("{folder}/stopped"), "");
+    remove(&host, "5a0d");
+    wait_until("it is forgotten", || known_pods(&host).is_empty());
+    for event in ["RunPodSandbox web", "StopPodSandbox web", "RemovePodSandbox web"] {
+        assert_eq!((ear.count(event), late.count(event)), (1, 0), "{event}");
+    }
+}
+
+/// A required plugin that comes late: the pod was refused without it, and begins with it.
+#[test]
+fn a_pod_refused_for_an_absent_plugin_begins_once_it_is_there() {
+    let mut host = host();
+    let root = host.path("host").display().to_string();
+    let more = "---[plugin.guard]\nrequired = true\nwait = \"0s\"\n";
+    host.configure(&host.path("fake/runc"), &format!("{more}[debug]\nhost_root = \"{root}\""));
+    host.start_daemon();
+    put(&host, "5a0d", &document(&pod("5a0d", "web")));
+    let failures = || host.admin(&["status"])["failures"].to_string();
+    wait_until("the pod is refused", || failures().contains("guard is not connected"));
+    let bundle = put_member(&host, "c1", "5a0d", "web");
+    let output = host.create_from(&bundle, "c1");
+    let line = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && line.contains("guard is not connected"), "{line}");
+    let guard = Ear(host.plugin("10", "guard", Script::default()));
+    succeeds(&host.create_from(&bundle, "c1"));
+    assert_eq!(guard.count("RunPodSandbox web"), 1);
 }
 
 /// A pod's author may write CRI-O's keys into the pod's document, but a runtime is called all the

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use test_support::cgroup::memory_limit;
+use test_support::cgroup::{memory_limit, test_is_kubelet};
 use test_support::scripted_plugin::WITH_RESIZES;
 use test_support::{BUNDLE, Script, TestHost, wait_until};
 
@@ -23,7 +23,11 @@ fn host() -> TestHost {
     std::fs::create_dir(host.path("host")).unwrap();
     std::os::unix::fs::symlink("/proc", host.path("host/proc")).unwrap();
     let root = host.path("host").display().to_string();
-    host.configure(&host.path("fake/runc"), &format!("---[debug]\nhost_root = \"{root}\""));
+    let kubelet = test_is_kubelet();
+    host.configure(
+        &host.path("fake/runc"),
+        &format!("---{kubelet}[debug]\nhost_root = \"{root}\"\n"),
+    );
     host.start_daemon();
     host
 }
@@ -124,4 +128,63 @@ fn a_cgroup_that_several_pods_share_or_that_goes_is_no_pods_resize() {
     }
     wait_until("the pods are gone", || host.admin(&["pods"]) == json!([]));
     assert_eq!(count(&told, "RemovePodSandbox"), 3);
+}
+
+/// A process that writes the limit and lives on, as an agent of the node does.
+#[expect(clippy::disallowed_methods, reason = "another process than kubelet")]
+fn agent(folder: &Path, value: &str) -> std::process::Child {
+    let file = folder.join(memory_limit().1);
+    let mut agent = std::process::Command::new("sh");
+    agent.args(["-c", "echo \"$1\" >\"$2\"; exec sleep 1000", "sh", value]).arg(file);
+    agent.spawn().unwrap()
+}
+
+fn ends(mut process: std::process::Child) {
+    process.kill().unwrap();
+    process.wait().unwrap();
+}
+
+fn rows(host: &TestHost, word: &str) -> Vec<Value> {
+    let rows = host.admin(&["check"]);
+    let mut rows = rows.as_array().cloned().unwrap_or_default();
+    rows.retain(|row| row["detail"].as_str().is_some_and(|detail| detail.contains(word)));
+    rows
+}
+
+#[test]
+fn only_what_kubelet_writes_is_a_resize() {
+    let host = host();
+    let told = listener(&host);
+    let folder = cgroup(&host, "/kubepods/pod1");
+    limit(&folder, "67108864");
+    pod(&host, "p1", "/kubepods/pod1");
+    let other = agent(&folder, "1000000");
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(count(&told, "UpdatePodSandbox"), 0, "an agent's write is none");
+    limit(&folder, "134217728");
+    wait_until("kubelet's write is told", || count(&told, "PostUpdatePodSandbox p1") == 1);
+    assert_eq!(count(&told, "UpdatePodSandbox"), 1);
+    assert!(rows(&host, "could not be identified").is_empty());
+    ends(other);
+}
+
+#[test]
+fn a_writer_that_cannot_be_named_is_counted_and_no_resize() {
+    let host = host();
+    let told = listener(&host);
+    let folder = cgroup(&host, "/kubepods/pod1");
+    limit(&folder, "67108864");
+    pod(&host, "p1", "/kubepods/pod1");
+    let daemon = nix::unistd::Pid::from_raw(host.daemon_pid());
+    nix::sys::signal::kill(daemon, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    let writer = agent(&folder, "1000000");
+    let file = folder.join(memory_limit().1);
+    let has_written = || std::fs::read_to_string(&file).is_ok_and(|text| text == "1000000\n");
+    wait_until("it has written", has_written);
+    ends(writer);
+    nix::sys::signal::kill(daemon, nix::sys::signal::Signal::SIGCONT).unwrap();
+    wait_until("check names it", || !rows(&host, "could not be identified").is_empty());
+    let row = rows(&host, "could not be identified").remove(0);
+    assert_eq!((&row["ok"], &row["warning"]), (&json!(true), &json!(true)), "{row}");
+    assert_eq!(count(&told, "UpdatePodSandbox"), 0);
 }

@@ -67,6 +67,8 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "src/daemon/shared/messages.rs LINUX",
             "src/daemon/shared/messages.rs RESOURCES",
             "src/daemon/watch/pidfd.rs EXIT",
+            "src/daemon/watch/writers.rs METADATA",
+            "src/daemon/watch/writers.rs PIDFD_RECORD",
             "src/formats/bolt.rs BRANCH",
             "src/formats/bolt.rs ELEMENT",
             "src/formats/bolt.rs HEADER",

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::{install, progress};
 use crate::clock;
-use crate::config::{Config, Consequence, DaemonPolicy, Loaded, Problem};
+use crate::config::{Config, Consequence, DaemonPolicy, Loaded, Problem, RootlessPolicy, rootless};
 use crate::inject;
 use crate::limits;
 use crate::plugin::{PluginFile, discover};
@@ -90,6 +90,7 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     findings.push(daemon::row(loaded, &running, can_serve));
     findings.extend(daemon::programs(&engines.programs));
     findings.push(without_daemon(config));
+    findings.push(rootless_containers(config, &running));
     let outdated = running.status().map(super::resident::outdated).unwrap_or_default();
     findings.extend(outdated.iter().map(|(what, hint)| finding("daemon", false, what, hint)));
     findings.extend(daemon::protocol(config, &running));
@@ -193,6 +194,39 @@ fn without_daemon(config: &Config) -> Value {
         "containers are created without plugins".to_owned()
     };
     finding("daemon away", true, detail, "")
+}
+
+/// Reports what users without privileges get, and whether wrappers know it.
+fn rootless_containers(config: &Config, running: &Daemon) -> Value {
+    let policy = config.rootless_policy();
+    let detail = match (policy, config.on_rootless) {
+        (RootlessPolicy::Pass, _) => "containers are created without plugins".to_owned(),
+        (RootlessPolicy::Refuse, Some(_)) => "refused by on_rootless".to_owned(),
+        (RootlessPolicy::Refuse, None) => {
+            let protections = config.protections().into_iter();
+            format!(
+                "refused, because {}",
+                protections.map(|one| one.what).next().unwrap_or_default()
+            )
+        }
+    };
+    let marker = config.rootless_marker();
+    let known = match rootless::read(&marker) {
+        Ok(known) if known == policy => return finding("rootless", true, detail, ""),
+        Ok(known) => format!("wrappers without privileges go by {}", known.name()),
+        Err(error) => error.to_string(),
+    };
+    let detail = format!("{detail}; but {known} ({})", marker.display());
+    match running.status() {
+        // It writes the file again within seconds, unless it has other settings or cannot.
+        Some(_) => finding(
+            "rootless",
+            false,
+            detail,
+            "nri-runc nri reload; if that does not help, see the log",
+        ),
+        None => warning("rootless", detail, "start the daemon, which writes the file"),
+    }
 }
 
 /// Reports the engine state that a running daemon could not read.

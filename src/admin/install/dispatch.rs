@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Chooses the file of this folder that plans for an engine. Pure.
 
+use super::docker::{DOCKER, ISULAD};
 use super::engine::Engine;
 use super::nri_decision::NriSetting;
 use super::plan::{EngineFile, Plan, Registration, Texts};
@@ -18,7 +19,8 @@ impl Engine {
                 all
             }
             Self::Crio => crio::sources(),
-            Self::Docker => vec![EngineFile::File(main.unwrap_or(docker::MAIN).to_owned())],
+            Self::Docker => vec![EngineFile::File(main.unwrap_or(DOCKER.main).to_owned())],
+            Self::Isulad => vec![EngineFile::File(main.unwrap_or(ISULAD.main).to_owned())],
             Self::Podman => podman::sources(),
             Self::Nerdctl => Vec::new(),
         }
@@ -29,7 +31,8 @@ impl Engine {
         match self {
             Self::Containerd => containerd::plan(registration, texts),
             Self::Crio => crio::plan(registration, texts),
-            Self::Docker => docker::plan(registration, texts),
+            Self::Docker => docker::plan(&DOCKER, registration, texts),
+            Self::Isulad => docker::plan(&ISULAD, registration, texts),
             Self::Podman => podman::plan(registration, texts),
             Self::Nerdctl => nerdctl(registration),
         }
@@ -46,7 +49,12 @@ impl Engine {
                 containerd::nri_setting(main.unwrap_or(containerd::MAIN), texts).map(Some)
             }
             Self::Crio => crio::nri_setting(texts).map(Some),
-            Self::Docker => docker::nri_setting(main.unwrap_or(docker::MAIN), texts).map(Some),
+            Self::Docker => {
+                docker::nri_setting(&DOCKER, main.unwrap_or(DOCKER.main), texts).map(Some)
+            }
+            Self::Isulad => {
+                docker::nri_setting(&ISULAD, main.unwrap_or(ISULAD.main), texts).map(Some)
+            }
             Self::Podman | Self::Nerdctl => Ok(None),
         }
     }
@@ -63,7 +71,8 @@ impl Engine {
                 containerd::plan_nri_off(main.unwrap_or(containerd::MAIN), texts, plan)
             }
             Self::Crio => crio::plan_nri_off(texts, plan),
-            Self::Docker => docker::plan_nri_off(main.unwrap_or(docker::MAIN), texts, plan),
+            Self::Docker => docker::plan_nri_off(&DOCKER, main.unwrap_or(DOCKER.main), texts, plan),
+            Self::Isulad => docker::plan_nri_off(&ISULAD, main.unwrap_or(ISULAD.main), texts, plan),
             Self::Podman | Self::Nerdctl => Ok(()),
         }
     }

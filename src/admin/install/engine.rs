@@ -21,11 +21,19 @@ pub(super) enum Engine {
     Podman,
     /// nerdctl (needs no registration)
     Nerdctl,
+    /// iSulad.
+    Isulad,
 }
 
 /// Every engine.
-pub(super) const ENGINES: [Engine; 5] =
-    [Engine::Containerd, Engine::Crio, Engine::Docker, Engine::Podman, Engine::Nerdctl];
+pub(super) const ENGINES: [Engine; 6] = [
+    Engine::Containerd,
+    Engine::Crio,
+    Engine::Docker,
+    Engine::Podman,
+    Engine::Nerdctl,
+    Engine::Isulad,
+];
 
 impl Engine {
     /// Its name on the command line and in records.
@@ -36,6 +44,7 @@ impl Engine {
             Self::Docker => "docker",
             Self::Podman => "podman",
             Self::Nerdctl => "nerdctl",
+            Self::Isulad => "isulad",
         }
     }
 
@@ -52,6 +61,7 @@ impl Engine {
             Self::Docker => "Docker",
             Self::Podman => "Podman",
             Self::Nerdctl => "nerdctl",
+            Self::Isulad => "iSulad",
         }
     }
 
@@ -60,7 +70,7 @@ impl Engine {
         match self {
             Self::Containerd => "containerd 2.0",
             Self::Crio => "CRI-O 1.30",
-            Self::Docker | Self::Podman | Self::Nerdctl => self.title(),
+            Self::Docker | Self::Podman | Self::Nerdctl | Self::Isulad => self.title(),
         }
     }
 
@@ -72,6 +82,7 @@ impl Engine {
             Self::Docker => &["/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd"],
             Self::Podman => &["/usr/bin/podman", "/usr/local/bin/podman"],
             Self::Nerdctl => &["/usr/bin/nerdctl", "/usr/local/bin/nerdctl"],
+            Self::Isulad => &["/usr/bin/isulad", "/usr/local/bin/isulad"],
         }
     }
 
@@ -85,6 +96,7 @@ impl Engine {
             // has one.
             Self::Docker if removes_entry => "systemctl restart docker",
             Self::Docker => "systemctl reload docker",
+            Self::Isulad => "systemctl restart isulad",
             Self::Podman | Self::Nerdctl => "",
         }
     }
@@ -115,6 +127,12 @@ impl Engine {
             Self::Podman if default => line("podman run IMAGE".to_owned()),
             Self::Podman => line(format!("podman --runtime {name} run IMAGE")),
             Self::Nerdctl => line(format!("nerdctl run --runtime {binary} IMAGE")),
+            Self::Isulad => {
+                let runtime = if default { String::new() } else { format!("--runtime {name} ") };
+                let mut lines = pods("crictl", name, default);
+                lines.push(format!("isula run {runtime}IMAGE"));
+                lines
+            }
         }
     }
 }

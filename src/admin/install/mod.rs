@@ -72,7 +72,7 @@ pub(super) struct Install {
     /// nri-runc path for the engine (default: this executable).
     #[arg(long, value_name = "PATH")]
     binary: Option<String>,
-    /// Engine's main configuration file (containerd and Docker only).
+    /// Engine's main configuration file (containerd, Docker and iSulad only).
     #[arg(long, value_name = "FILE")]
     engine_config: Option<String>,
     /// Switch the engine's own NRI off, so that plugins connect to nri-runc.
@@ -333,8 +333,9 @@ fn build_registration(
         return Err(Error::new(format!("{name:?} is not a valid handler name"))
             .hint("use letters, digits, '.', '_' and '-'"));
     }
-    if install.engine_config.is_some() && !matches!(engine, Engine::Containerd | Engine::Docker) {
-        return Err(Error::new("--engine-config applies to containerd and Docker only")
+    let has_main = matches!(engine, Engine::Containerd | Engine::Docker | Engine::Isulad);
+    if install.engine_config.is_some() && !has_main {
+        return Err(Error::new("--engine-config applies to containerd, Docker and iSulad only")
             .hint("leave it out: this engine has one place for drop-in files"));
     }
     let file = install.engine_config.as_deref();

@@ -56,7 +56,7 @@ impl NriCandidate {
                 && is_same_place(&setting.socket, socket)
         };
         self.is_on_by_default.is_none()
-            && self.engine != Engine::Docker
+            && !matches!(self.engine, Engine::Docker | Engine::Isulad)
             && self.setting(texts).ok().flatten().is_some_and(says_nothing)
     }
 
@@ -146,7 +146,7 @@ fn is_on_by_default(engine: Engine, main: Option<&str>, root: &Root) -> Option<b
             let version = asked.and_then(|path| features::version(&root.path(Path::new(path))));
             Some(version.is_none_or(|version| version >= CRIO_WITH_NRI))
         }
-        Engine::Docker | Engine::Podman | Engine::Nerdctl => None,
+        Engine::Docker | Engine::Podman | Engine::Nerdctl | Engine::Isulad => None,
     }
 }
 

@@ -85,6 +85,8 @@ pub(super) fn query_handler(
             };
             (vec![said.unwrap_or_else(said_by_file)], process.is_some())
         }
+        // It lists its runtimes nowhere.
+        Engine::Isulad => (Vec::new(), isulad_of(host).is_some()),
         Engine::Crio => {
             let process = sources::processes(host, &["crio"]).into_iter().next();
             let said = process.as_ref().and_then(|its| flag(its, &["--listen"]));
@@ -93,7 +95,7 @@ pub(super) fn query_handler(
     };
     let loaded = sockets.iter().find_map(|socket| match engine {
         Engine::Docker => sources::docker_runtimes(&host.path(socket)),
-        Engine::Containerd | Engine::Crio | Engine::Podman | Engine::Nerdctl => {
+        Engine::Containerd | Engine::Crio | Engine::Podman | Engine::Nerdctl | Engine::Isulad => {
             sources::handlers(&host.path(socket))
         }
     });
@@ -126,6 +128,7 @@ pub(super) fn search_path(engine: Engine, main: Option<&str>, host: &Host) -> Op
             all.push(OF_CONMON);
             Some(all)
         }
+        Engine::Isulad => path(&isulad_of(host)?),
         Engine::Podman => Some(OF_CONMON.into()),
     }
 }
@@ -133,9 +136,9 @@ pub(super) fn search_path(engine: Engine, main: Option<&str>, host: &Host) -> Op
 /// Returns the main file of a running engine, unless it is the default one.
 pub(super) fn unusual_file(engine: Engine, host: &Host) -> Option<String> {
     let (file, usual) = match engine {
-        Engine::Docker => (docker_of(host, None)?.1.config_file, super::docker::MAIN),
+        Engine::Docker => (docker_of(host, None)?.1.config_file, super::docker::DOCKER.main),
         Engine::Containerd => (config_of(&containerd_of(host, None)?), containerd::MAIN),
-        Engine::Crio | Engine::Podman | Engine::Nerdctl => return None,
+        Engine::Crio | Engine::Podman | Engine::Nerdctl | Engine::Isulad => return None,
     };
     (file != usual).then_some(file)
 }
@@ -146,8 +149,8 @@ pub(super) fn file_of(engine: Engine, pid: i32, host: &Host) -> Option<String> {
     let process = Process { pid, words: procfs::command_line(host, pid).or_absent()? };
     let (file, usual) = match engine {
         Engine::Containerd => (config_of(&process), containerd::MAIN),
-        Engine::Docker => (Dockerd::of(&process.words)?.config_file, super::docker::MAIN),
-        Engine::Crio | Engine::Podman | Engine::Nerdctl => return None,
+        Engine::Docker => (Dockerd::of(&process.words)?.config_file, super::docker::DOCKER.main),
+        Engine::Crio | Engine::Podman | Engine::Nerdctl | Engine::Isulad => return None,
     };
     (file != usual).then_some(file)
 }
@@ -157,7 +160,7 @@ pub(super) fn program(engine: Engine, main: Option<&str>, host: &Host) -> Option
     let process = match engine {
         Engine::Containerd => containerd_of(host, Some(main.unwrap_or(containerd::MAIN))),
         Engine::Crio => sources::processes(host, &["crio"]).into_iter().next(),
-        Engine::Docker | Engine::Podman | Engine::Nerdctl => None,
+        Engine::Docker | Engine::Podman | Engine::Nerdctl | Engine::Isulad => None,
     }?;
     let link = std::fs::read_link(host.path(format!("/proc/{}/exe", process.pid))).ok()?;
     // The next start uses the file that replaced a deleted one.
@@ -177,6 +180,7 @@ pub(super) fn may_be_from_flags(engine: Engine, name: &str, host: &Host) -> bool
         Engine::Containerd => containerd_of(host, None),
         Engine::Docker => docker_of(host, None).map(|(process, _)| process),
         Engine::Crio => sources::processes(host, &["crio"]).into_iter().next(),
+        Engine::Isulad => isulad_of(host),
         Engine::Podman | Engine::Nerdctl => None,
     };
     process.is_none_or(|process| {
@@ -185,6 +189,11 @@ pub(super) fn may_be_from_flags(engine: Engine, name: &str, host: &Host) -> bool
         words.any(|word| word.contains(name))
             || (engine == Engine::Crio && flag(&process, &other_files).is_some())
     })
+}
+
+/// Finds iSulad's daemon.
+fn isulad_of(host: &Host) -> Option<Process> {
+    sources::processes(host, &["isulad"]).into_iter().next()
 }
 
 /// Finds the Docker daemon that reads this file, or any.

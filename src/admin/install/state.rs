@@ -139,7 +139,8 @@ pub(super) fn wanted_of(ledger: &Ledger) -> WantedHandler<'_> {
 fn main_of(engine: Engine, ledger: &Ledger) -> Option<&str> {
     let usual = match engine {
         Engine::Containerd => super::containerd::MAIN,
-        Engine::Docker => super::docker::MAIN,
+        Engine::Docker => super::docker::DOCKER.main,
+        Engine::Isulad => super::docker::ISULAD.main,
         Engine::Crio | Engine::Podman | Engine::Nerdctl => return None,
     };
     Some(ledger.main.as_deref().unwrap_or(usual))

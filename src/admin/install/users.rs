@@ -24,6 +24,7 @@ pub(super) fn list(engine: Engine, ledger: &Ledger, root: &Root, config: &Config
     match engine {
         Engine::Containerd | Engine::Nerdctl => ids.extend(bundles(root, ledger)),
         Engine::Docker => ids.extend(docker(root, ledger)),
+        Engine::Isulad => ids.extend(isulad(root, ledger)),
         Engine::Crio => ids.extend(monitored(engine, root, &ledger.binary)),
         Engine::Podman => {
             ids.extend(monitored(engine, root, &ledger.binary));
@@ -46,6 +47,7 @@ fn recorded(engine: Engine, root: &Root, config: &Config) -> Vec<Value> {
         Engine::Docker => &["docker"],
         Engine::Podman => &["podman"],
         Engine::Nerdctl => &["nerdctl", "containerd"],
+        Engine::Isulad => &["isulad"],
     };
     let folder = config.run_dir.join("state/containers");
     let records = root.entries(&folder.to_string_lossy());
@@ -105,7 +107,7 @@ fn bundles(root: &Root, ledger: &Ledger) -> Vec<String> {
 
 /// Returns the directory of Docker's containers.
 fn dockers_containers(root: &Root, ledger: &Ledger) -> String {
-    let main = ledger.main.as_deref().unwrap_or(super::docker::MAIN);
+    let main = ledger.main.as_deref().unwrap_or(super::docker::DOCKER.main);
     let running = command_lines(root).into_iter().filter_map(|words| Dockerd::of(&words));
     let mut dockerd = running.into_iter().find(|dockerd| dockerd.config_file == main);
     let dockerd = dockerd.get_or_insert_default();
@@ -120,6 +122,15 @@ fn docker(root: &Root, ledger: &Ledger) -> Vec<String> {
         root.json(&format!("{container}/hostconfig.json"))["Runtime"] == ledger.name.as_str()
     });
     ours.map(|container| last_part(container).to_owned()).collect()
+}
+
+/// Lists iSulad's containers with our handler, running or not: a folder of the runtime's name has them.
+fn isulad(root: &Root, ledger: &Ledger) -> Vec<String> {
+    let main = ledger.main.as_deref().unwrap_or(super::docker::ISULAD.main);
+    let settings = root.json(main);
+    let graph = settings["graph"].as_str().unwrap_or("/var/lib/isulad");
+    let containers = root.entries(&format!("{graph}/engines/{}", ledger.name));
+    containers.iter().map(|container| last_part(container).to_owned()).collect()
 }
 
 /// Returns the command lines of all processes.

@@ -42,6 +42,7 @@ fn record(daemon: &Daemon, description: &Description, container: Option<&Contain
         message: messages::pod_to_wire(&description.pod),
         refused: Vec::new(),
         skipped: Vec::new(),
+        foreign_limits: Default::default(),
         hidden_from: Vec::new(),
         unknown: Default::default(),
     }
@@ -192,20 +193,37 @@ async fn deliver_run(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
         forget_if_orphan(daemon, id);
         return Err(error);
     }
-    daemon.tell_crio_watch(PodNews::Announced(id.to_owned()));
+    // A pod that was refused before is on record, and watched, since then.
+    if daemon.records.read().pod(id).is_none_or(|pod| pod.refused.is_empty()) {
+        daemon.tell_crio_watch(PodNews::Announced(id.to_owned()));
+    }
+    // Before plugins are asked: they may write the limits themselves.
+    let limit_watch = resized::watch(daemon, id);
     resized::refresh(daemon, id);
     let Some(notification) = daemon.pod_notification(Event::RunPodSandbox, id) else {
         return Ok(());
     };
     let Err(error) = ask(daemon, id, &notification).await else {
-        resized::follow(daemon, id);
+        resized::follow_with(daemon, id, limit_watch);
         return Ok(());
     };
     daemon.note_pod(id, |pod| {
         limits::keep_latest(&mut pod.refused, error.to_string(), limits::REFUSALS);
     });
-    end(daemon, id).await;
+    end_refused(daemon, id).await;
     Err(error)
+}
+
+/// StopPodSandbox and RemovePodSandbox of a pod that was refused. Where the engine has it all the
+/// same (its folder is there), it stays on record as not announced, so that each create asks again:
+/// the daemon's successor would take an unknown folder over as announced.
+async fn end_refused(daemon: &Rc<Daemon>, id: &str) {
+    if !lasts(daemon, id).await {
+        return end(daemon, id).await;
+    }
+    stop(daemon, id).await;
+    notify(daemon, Event::RemovePodSandbox, id).await;
+    daemon.note_pod(id, |pod| pod.state = PodState::Created);
 }
 
 /// RunPodSandbox to every plugin. Before the first is asked, the record lists the required ones as
@@ -233,7 +251,11 @@ async fn ask(daemon: &Rc<Daemon>, id: &str, notification: &Notification) -> Resu
         daemon.note_pod(id, |pod| pod.skipped = skipped);
     }
     let all = allowed.and(answered);
-    all.map_err(|refusal| refusal.into_error().hint("the pod was not started"))
+    let hint = match pod.lives_with {
+        Some(_) => "the engine has the pod; its next create sends RunPodSandbox again",
+        None => "the pod was not started",
+    };
+    all.map_err(|refusal| refusal.into_error().hint(hint))
 }
 
 fn set_state(daemon: &Daemon, id: &str, state: PodState) -> Result<()> {

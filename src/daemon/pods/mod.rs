@@ -9,6 +9,7 @@
 pub(crate) mod crio;
 pub(crate) mod crio_added;
 pub(crate) mod crio_removed;
+pub(crate) mod kubelet;
 pub(crate) mod life;
 pub(crate) mod own_process;
 pub(crate) mod required;

@@ -2,20 +2,23 @@
 //! Pods that kubelet resizes (decision D38): no runtime call shows it, but kubelet writes the
 //! limits of the pod's cgroup. The daemon watches these files, refreshes the pod's resources in its
 //! record, and sends UpdatePodSandbox and PostUpdatePodSandbox. The resize has happened before: a
-//! plugin's refusal is reported and undoes nothing.
+//! plugin's refusal is reported and undoes nothing. Others write these files too, plugins and agents of
+//! the node: only kubelet's writes count (`kubelet.rs`, decision D57).
 //!
 //! Between two writes it costs nothing, however many pods there are. It writes no cgroup.
 
-use std::ffi::OsStr;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use futures_util::future::select_all;
+use tokio::sync::Notify;
 use tracing::debug;
 
 use crate::cgroup::{CgroupFiles, Cgroups, Layout};
+use crate::daemon::pods::kubelet::{self, LimitWriter};
 use crate::daemon::shared::{Daemon, log_failure, messages};
-use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
+use crate::daemon::watch::writers::{WatchedFile, Writer};
 use crate::describe::resized::{PodLimits, V1, V2, resized};
 use crate::engine::{EngineKind, cgroup_of_pod};
 use crate::error::Error;
@@ -27,6 +30,12 @@ use crate::state::{Pod, PodState};
 
 /// Delay between a write and reading the files: kubelet writes several, one after the other.
 const SETTLE: Duration = Duration::from_millis(100);
+
+/// Writes that are no resize, as `check` shows them.
+const UNKNOWN_WRITER: &str =
+    "limits of a pod were written by a process that could not be identified, so this is no resize";
+const OVERWRITTEN: &str =
+    "limits of a pod were overwritten right after kubelet wrote them, so this is no resize";
 
 /// The limits of the pod's cgroup now; none where the cgroup is not kubelet's.
 pub(crate) fn limits(daemon: &Daemon, engine: EngineKind, pod: &api::PodSandbox) -> PodLimits {
@@ -67,28 +76,106 @@ fn read(cgroups: &Cgroups) -> PodLimits {
     files(cgroups).iter().filter_map(text).collect()
 }
 
-/// Watches the cgroup of a pod that was announced, until the pod is forgotten. Plugins are notified
-/// at once of limits that changed since they were recorded.
-pub(crate) fn follow(daemon: &Rc<Daemon>, id: &str) {
-    let Some(pod) = daemon.records.read().pod(id).cloned() else { return };
-    let Some(engine) = EngineKind::named(&pod.engine) else { return };
-    let Some(cgroups) = cgroups(daemon, engine, &messages::pod(&pod)) else { return };
-    let mut watched = watch(daemon, engine, &cgroups);
-    if watched.is_empty() {
-        return;
+/// The watch over the limits of one pod, and what was written since they were taken last.
+pub(crate) struct LimitWatch {
+    cgroups: Cgroups,
+    _files: Vec<WatchedFile>,
+    writes: Rc<Writes>,
+}
+
+/// The limits that were written, by name of the file.
+#[derive(Default)]
+struct Writes {
+    written: RefCell<BTreeMap<&'static str, Written>>,
+    come: Notify,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Written {
+    /// By kubelet alone.
+    ByKubelet,
+    /// By another process.
+    ByOther,
+    /// By kubelet, and by another process after it: its value cannot be known.
+    Overwritten,
+}
+
+impl Writes {
+    fn note(&self, file: &'static str, writer: LimitWriter) {
+        let mut written = self.written.borrow_mut();
+        let before = written.get(file).copied();
+        let now = match (writer, before) {
+            // It repeats what kubelet asked it for.
+            (LimitWriter::ServiceManager, _) => return,
+            (LimitWriter::Kubelet, _) => Written::ByKubelet,
+            (_, None | Some(Written::ByOther)) => Written::ByOther,
+            (_, Some(Written::ByKubelet | Written::Overwritten)) => Written::Overwritten,
+        };
+        if written.insert(file, now) != Some(now) {
+            self.come.notify_one();
+        }
     }
+}
+
+/// Watches the limits of a pod; `None` if it has no cgroup of its own, or the kernel names no writers.
+/// What is written from now on is taken by [`follow_with`].
+pub(crate) fn watch(daemon: &Rc<Daemon>, id: &str) -> Option<LimitWatch> {
+    let pod = daemon.records.read().pod(id).cloned()?;
+    let engine = EngineKind::named(&pod.engine)?;
+    let cgroups = cgroups(daemon, engine, &messages::pod(&pod))?;
+    let writes = Rc::new(Writes::default());
+    let mut watched = Vec::new();
+    for (controller, file) in files(&cgroups) {
+        let Some(dir) = cgroups.dir(controller) else { continue };
+        // Weak: the daemon owns the watch.
+        let (daemon_of, writes_of) = (Rc::downgrade(daemon), Rc::clone(&writes));
+        let pod = id.to_owned();
+        let on_write = move |writer: Option<&Writer>| {
+            let Some(daemon) = daemon_of.upgrade() else { return };
+            let writer = kubelet::identify(&daemon.host, writer, &daemon.config().kubelet);
+            if writer == LimitWriter::Unknown {
+                daemon.report.note_missing(engine.name(), UNKNOWN_WRITER, &pod);
+            }
+            writes_of.note(file, writer);
+        };
+        match daemon.watches.limit_writes.watch(&dir.join(file), on_write) {
+            Ok(file) => watched.extend(file),
+            Err(errno) => {
+                let what = format!(
+                    "cannot watch the limits of pods (fanotify: {errno}): plugins receive no UpdatePodSandbox"
+                );
+                daemon.report.note_missing(engine.name(), &what, "");
+                return None;
+            }
+        }
+    }
+    (!watched.is_empty()).then_some(LimitWatch { cgroups, _files: watched, writes })
+}
+
+/// Watches the limits of a pod that was announced, until the pod is forgotten.
+pub(crate) fn follow(daemon: &Rc<Daemon>, id: &str) {
+    follow_with(daemon, id, None);
+}
+
+/// The same with a watch that was begun before RunPodSandbox. Without one, plugins are notified of limits
+/// that changed since they were recorded.
+pub(crate) fn follow_with(daemon: &Rc<Daemon>, id: &str, begun: Option<LimitWatch>) {
+    let is_begun = begun.is_some();
+    let Some(watch) = begun.or_else(|| watch(daemon, id)) else { return };
     let ended = daemon.watches.pod_cgroups.begin(id);
     let (daemon, id) = (Rc::clone(daemon), id.to_owned());
     tokio::task::spawn_local(async move {
-        loop {
+        if !is_begun {
             // Boxed: it calls plugins, and there may be many pods.
-            Box::pin(tell_if_changed(&daemon, &id, &cgroups)).await;
+            Box::pin(catch_up(&daemon, &id, &watch)).await;
+        }
+        loop {
             tokio::select! {
-                is_there = next_write(&mut watched) => if !is_there { break },
+                () = watch.writes.come.notified() => {}
                 () = ended.notified() => break,
             }
             tokio::time::sleep(SETTLE).await;
-            watched.iter_mut().for_each(WatchedFolder::drain);
+            Box::pin(take_writes(&daemon, &id, &watch)).await;
         }
     });
 }
@@ -108,43 +195,46 @@ pub(crate) fn follow_all(daemon: &Rc<Daemon>) {
     });
 }
 
-/// The folders of the cgroup, each once; none if the kernel has no watch left.
-fn watch(daemon: &Daemon, engine: EngineKind, cgroups: &Cgroups) -> Vec<WatchedFolder> {
-    let mut dirs: Vec<_> =
-        files(cgroups).iter().filter_map(|(controller, _)| cgroups.dir(controller)).collect();
-    dirs.dedup();
-    let mut watched = Vec::new();
-    for dir in dirs {
-        match daemon.watches.folders.watch_if_there(dir) {
-            Ok(folder) => watched.extend(folder),
-            Err(_no_watch) => {
-                let what = "cannot watch the cgroups of pods (inotify limit reached): plugins do \
-                            not hear of their resizes";
-                daemon.report.note_missing(engine.name(), what, "");
-            }
-        }
+/// Takes the limits that changed since they were recorded, before this watch or while no daemon ran. A
+/// file that another process has written before does not count: nothing tells whose its value is.
+async fn catch_up(daemon: &Rc<Daemon>, id: &str, watch: &LimitWatch) {
+    let lane = daemon.pod_lane(id);
+    let _turn = lane.turn.lock().await;
+    let Some(pod) = daemon.records.read().pod(id).cloned() else { return };
+    let mut limits = read(&watch.cgroups);
+    if pod.limits.is_empty() {
+        // The cgroup is younger than the record.
+        return daemon.note_pod(id, |pod| pod.limits = limits);
     }
-    watched
+    let is_anothers = |file: &str| {
+        let by = watch.writes.written.borrow().get(file).copied();
+        pod.foreign_limits.contains(file) || by.is_some_and(|by| by != Written::ByKubelet)
+    };
+    limits.retain(|file, _| !is_anothers(file));
+    tell_if_changed(daemon, &pod, limits).await;
 }
 
-/// Waits for a write to a limit; false once no folder is left.
-async fn next_write(watched: &mut Vec<WatchedFolder>) -> bool {
-    while !watched.is_empty() {
-        let next = watched.iter_mut().map(|folder| Box::pin(folder.next()));
-        let (event, index, others) = select_all(next).await;
-        drop(others);
-        match event {
-            FolderEvent::Came(file) if is_limit(&file) => return true,
-            FolderEvent::Unknown => return true,
-            FolderEvent::Gone => drop(watched.remove(index)),
-            FolderEvent::Came(_) | FolderEvent::Went(_) => {}
-        }
+/// Takes the limits that kubelet wrote.
+async fn take_writes(daemon: &Rc<Daemon>, id: &str, watch: &LimitWatch) {
+    let lane = daemon.pod_lane(id);
+    let _turn = lane.turn.lock().await;
+    let Some(mut pod) = daemon.records.read().pod(id).cloned() else { return };
+    let mut limits = read(&watch.cgroups);
+    // Taken after the values were read: a later write is taken next time.
+    let written = watch.writes.written.take();
+    let by = |file: &str| written.get(file).copied();
+    limits.retain(|file, _| by(file) == Some(Written::ByKubelet));
+    if written.values().any(|by| *by == Written::Overwritten) {
+        let engine = EngineKind::named(&pod.engine).map_or("", EngineKind::name);
+        daemon.report.note_missing(engine, OVERWRITTEN, id);
     }
-    false
-}
-
-fn is_limit(file: &OsStr) -> bool {
-    V1.iter().chain(&V2).any(|(_, limit)| file == *limit)
+    let foreign = written.iter().filter(|(_, by)| **by != Written::ByKubelet);
+    let before = pod.foreign_limits.len();
+    pod.foreign_limits.extend(foreign.map(|(file, _)| (*file).to_owned()));
+    if pod.foreign_limits.len() != before {
+        daemon.note_pod(id, |record| record.foreign_limits.clone_from(&pod.foreign_limits));
+    }
+    tell_if_changed(daemon, &pod, limits).await;
 }
 
 /// Refreshes the limits of a pod to announce: a change until then is not a resize.
@@ -168,23 +258,17 @@ pub(crate) fn refresh(daemon: &Daemon, id: &str) {
     });
 }
 
-/// UpdatePodSandbox and PostUpdatePodSandbox, if the limits are not those on record. The record
-/// changes first: no resize is reported twice if the daemon dies meanwhile.
-async fn tell_if_changed(daemon: &Rc<Daemon>, id: &str, cgroups: &Cgroups) {
-    let lane = daemon.pod_lane(id);
-    let _turn = lane.turn.lock().await;
-    let Some(pod) = daemon.records.read().pod(id).cloned() else { return };
+/// UpdatePodSandbox and PostUpdatePodSandbox, if these limits are not those on record, with the pod's lane
+/// held. The record changes first: no resize is reported twice if the daemon dies meanwhile.
+async fn tell_if_changed(daemon: &Rc<Daemon>, pod: &Pod, written: PodLimits) {
+    let id = pod.id.as_str();
     let mut limits = pod.limits.clone();
     // A cgroup that is being removed has no values left.
-    limits.extend(read(cgroups));
+    limits.extend(written);
     if pod.state != PodState::Ready || limits == pod.limits {
         return;
     }
-    if pod.limits.is_empty() {
-        // The cgroup is younger than the record.
-        return daemon.note_pod(id, |pod| pod.limits = limits);
-    }
-    let message = messages::pod(&pod);
+    let message = messages::pod(pod);
     let Some(resources) = resized(&message, &pod.limits, &limits) else { return };
     debug!("pod {id} was resized: {limits:?}");
     let overhead = message.linux.pod_overhead.clone().into_option();

@@ -217,6 +217,7 @@ mod tests {
             message: messages::pod_to_wire(&api::PodSandbox::new()),
             refused: Vec::new(),
             skipped: Vec::new(),
+            foreign_limits: Default::default(),
             hidden_from: Vec::new(),
             unknown: Default::default(),
         }

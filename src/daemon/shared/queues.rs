@@ -16,6 +16,7 @@ use crate::daemon::runtime::state_dir;
 use crate::daemon::watch::folders::FolderWatch;
 use crate::daemon::watch::pidfd;
 use crate::daemon::watch::start_watch::StartWatch;
+use crate::daemon::watch::writers::WriteWatch;
 use crate::host::Host;
 use crate::state::{Container, ContainerKey};
 
@@ -203,6 +204,8 @@ pub(crate) struct Watches {
     pub(crate) init_watches: InitWatches,
     pub(crate) crio: CrioWatch,
     pub(crate) pod_cgroups: PodCgroups,
+    /// The fanotify group of the limits of pods.
+    pub(crate) limit_writes: WriteWatch,
     /// Notified when a reload has put another configuration in force.
     pub(crate) reloaded: Notify,
     /// Folders in which an engine keeps its containers' folders.

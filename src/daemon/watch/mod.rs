@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kernel events without polling: processes by descriptor, folders by inotify, and whether the
-//! process of a created container was started.
+//! Kernel events without polling: processes by descriptor, folders by inotify, writes by fanotify, and
+//! whether the process of a created container was started.
 //!
 //! It never decides what an event means, and knows no record, no pod and no plugin. It imports no
 //! other room.
@@ -8,3 +8,4 @@
 pub(crate) mod folders;
 pub(crate) mod pidfd;
 pub(crate) mod start_watch;
+pub(crate) mod writers;

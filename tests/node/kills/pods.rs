@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nri_runc::testing::host::POINTS;
 use serde_json::{Value, json};
-use test_support::cgroup::memory_limit;
+use test_support::cgroup::{memory_limit, test_is_kubelet};
 use test_support::scripted_plugin::WITH_RESIZES;
 use test_support::{BUNDLE, Script, TestHost, wait_until};
 
@@ -33,7 +33,8 @@ impl Cluster {
         std::os::unix::fs::symlink("/proc", host.path("proc")).unwrap();
         let (root, fault) = (host.path(""), host.path("fault"));
         let more = format!(
-            "autostart = false---plugin_request_timeout = \"20s\"\n[debug]\nhost_root = \"{}\"\nfault = \"@{}\"\n",
+            "autostart = false---plugin_request_timeout = \"20s\"\n{}[debug]\nhost_root = \"{}\"\nfault = \"@{}\"\n",
+            test_is_kubelet(),
             root.display().to_string().trim_end_matches('/'),
             fault.display()
         );

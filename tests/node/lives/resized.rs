@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
-use test_support::cgroup::memory_limit;
+use test_support::cgroup::{memory_limit, test_is_kubelet};
 use test_support::scripted_plugin::WITH_RESIZES;
 use test_support::{BUNDLE, Script, TestHost, wait_until};
 
@@ -236,7 +236,8 @@ fn every_pod_is_told_its_resizes_and_its_removal_once_and_in_order() {
     // No plugin comes back under its name: what a daemon does first must not wait longer than it lives.
     let text = stage.host.read("config.toml");
     let text = text.replace("[nri]", "[nri]\nplugin_registration_timeout = \"800ms\"");
-    let more = format!("[debug]\nhost_root = \"{}\"\n", root.trim_end_matches('/'));
+    let kubelet = test_is_kubelet();
+    let more = format!("{kubelet}[debug]\nhost_root = \"{}\"\n", root.trim_end_matches('/'));
     stage.host.write("config.toml", &format!("{text}\n{more}"));
     std::os::unix::fs::symlink("/proc", stage.host.path("proc")).unwrap();
     stage.has_pods = true;

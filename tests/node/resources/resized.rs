@@ -7,12 +7,15 @@ use std::sync::{Arc, Mutex};
 
 use protobuf::MessageDyn;
 use serde_json::{Value, json};
+use test_support::cgroup::test_is_kubelet;
 use test_support::scripted_plugin::WITH_RESIZES;
 
 use super::{Place, Script, anywhere, skip, succeeds, wait_until};
 
 /// A guest without KVM is slow: nobody is late there.
-const PATIENT: &str = "---plugin_request_timeout = \"20s\"";
+fn patient() -> String {
+    format!("---plugin_request_timeout = \"20s\"\n{}", test_is_kubelet())
+}
 
 const UID: &str = "11111111-2222-4333-8444-555555555555";
 
@@ -35,7 +38,7 @@ impl ResizedPod {
         if is_v2 {
             test_support::tools::find_in_guest(&["busybox", "runc"])?;
         }
-        let pod = Self { place: anywhere("runc", PATIENT)?, is_v2 };
+        let pod = Self { place: anywhere("runc", &patient())?, is_v2 };
         for folder in pod.folders() {
             std::fs::create_dir_all(&folder).unwrap();
             if is_v2 {

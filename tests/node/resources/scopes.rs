@@ -487,10 +487,13 @@ fn a_frozen_scope_and_one_that_has_ended_are_told_apart_with_crun() {
     lives("crun");
 }
 
-/// kubelet with the systemd driver resizes a pod by its slice, and systemd writes the cgroup.
+/// kubelet with the systemd driver resizes a pod by its slice: systemd writes the cgroup, and then kubelet
+/// the same. systemd alone resizes nothing.
 #[test]
-fn a_pods_slice_that_systemd_resizes_is_told_to_plugins() {
-    let Some(scopes) = scopes("runc") else { return };
+#[expect(clippy::disallowed_methods, reason = "a cgroup file is written in place")]
+fn a_pods_slice_is_resized_by_kubelet_and_not_by_systemd_alone() {
+    let kubelet = format!("{PATIENT}\n{}", test_support::cgroup::test_is_kubelet());
+    let Some(scopes) = scopes_with("runc", &kubelet) else { return };
     let uid = scopes.prefix();
     let slice = format!("kubepods-pod{uid}.slice");
     scopes.systemctl(&["start", &slice]);
@@ -508,6 +511,10 @@ fn a_pods_slice_that_systemd_resizes_is_told_to_plugins() {
     succeeds(&scopes.verb(&["start", "p1"], &json!(null)));
     set("MemoryMax=134217728");
     let all = |event| super::resized::all(&heard, event);
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(all("UpdatePodSandbox").len(), 0, "systemd alone");
+    let limit = format!("/sys/fs/cgroup/kubepods.slice/{slice}/memory.max");
+    std::fs::write(limit, "134217728").unwrap();
     wait_until("it is told", || all("PostUpdatePodSandbox").len() == 1);
     let told = all("UpdatePodSandbox")[0]["linuxResources"].clone();
     assert_eq!(told["memory"]["limit"]["value"], "134217728", "{told}");

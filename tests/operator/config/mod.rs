@@ -10,6 +10,7 @@ mod one_reading;
 mod protect;
 mod reload;
 mod resident;
+mod rootless;
 
 use serde_json::Value;
 use test_support::{TestHost, fails, started, succeeds};

@@ -6,6 +6,7 @@ mod distributions;
 mod edited;
 mod escapes;
 mod image;
+mod isulad;
 mod next_step;
 mod node;
 mod own_nri;

@@ -3,6 +3,12 @@
 
 use std::path::PathBuf;
 
+/// The configuration with which the test that runs counts as kubelet: what it writes is a resize.
+pub fn test_is_kubelet() -> String {
+    let program = std::env::current_exe().unwrap();
+    format!("[kubernetes]\nkubelet = [\"{}\"]\n", program.display())
+}
+
 /// Where the memory controller is mounted, and its file that limits a pod.
 pub fn memory_limit() -> (PathBuf, &'static str) {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();

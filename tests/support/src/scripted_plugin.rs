@@ -3,6 +3,7 @@
 //! writes down what it hears.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ pub struct Script {
     /// Why it refuses, and with which status; `UNKNOWN` is what a handler's own error becomes.
     pub refuses: Option<&'static str>,
     pub status: Option<ttrpc::Code>,
+    /// It refuses nothing once the test has set this.
+    pub recovered: Arc<AtomicBool>,
     pub hangs: bool,
     pub leaves: bool,
     /// The event at which it does so, in place of CreateContainer.
@@ -106,7 +109,8 @@ impl ScriptedPlugin {
             let _leaving = self.leave.send(()).await;
             tokio::time::sleep(Duration::from_secs(30)).await;
         }
-        let Some(why) = self.script.refuses else { return Ok(()) };
+        let has_recovered = self.script.recovered.load(Ordering::SeqCst);
+        let Some(why) = self.script.refuses.filter(|_| !has_recovered) else { return Ok(()) };
         let code = self.script.status.unwrap_or(ttrpc::Code::UNKNOWN);
         Err(ttrpc::Error::RpcStatus(ttrpc::get_status(code, why.to_owned())))
     }

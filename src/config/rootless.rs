@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The policy for containers of users without privileges (decision D58): a file beside the run
+//! directory, which such a user can read although the daemon is root's. The daemon writes it at its
+//! start and at a reload, and leaves it there when it ends. A wrapper without privileges reads it
+//! before it creates anything. A policy, not an enforcement: a user can call a runtime directly.
+
+use std::path::Path;
+
+use crate::error::{Context, Error, Result};
+use crate::files;
+use crate::limits::ROOTLESS_MARKER;
+use crate::presence::IfThere;
+
+use super::settings::RootlessPolicy;
+
+/// Reads the policy. The file may be behind a link: rootless Docker's `/run` consists of links to the
+/// host's files.
+///
+/// # Errors
+/// Fails if the file exists and cannot be read, or says neither.
+pub(crate) fn read(marker: &Path) -> Result<RootlessPolicy> {
+    let doing = || format!("reading {}", marker.display());
+    let Some(text) = files::read_text(marker, ROOTLESS_MARKER).if_there().doing(doing)? else {
+        return Ok(RootlessPolicy::Pass);
+    };
+    let is = |policy: &RootlessPolicy| text.trim_end() == policy.name();
+    let policy = [RootlessPolicy::Pass, RootlessPolicy::Refuse].into_iter().find(is);
+    policy.ok_or_else(|| Error::new("must contain pass or refuse")).doing(doing)
+}
+
+/// Writes the policy, unless the file has it.
+///
+/// # Errors
+/// Fails when the file cannot be written; the old one is intact then.
+pub(crate) fn keep(marker: &Path, policy: RootlessPolicy) -> Result<()> {
+    let text = format!("{}\n", policy.name());
+    match files::read_own(marker, ROOTLESS_MARKER) {
+        Ok(there) if there == text.as_bytes() => Ok(()),
+        // A link, or what cannot be read, is replaced. Unlike other files of the daemon, users read it.
+        Ok(_) | Err(_) => files::replace_with_mode(marker, text.as_bytes(), 0o644),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_marker_is_what_was_kept_and_no_marker_passes() {
+        let temp = tempfile::tempdir().unwrap();
+        let marker = temp.path().join("run.rootless");
+        assert_eq!(read(&marker).unwrap(), RootlessPolicy::Pass);
+        for policy in [RootlessPolicy::Refuse, RootlessPolicy::Pass] {
+            keep(&marker, policy).unwrap();
+            assert_eq!(read(&marker).unwrap(), policy);
+            let mode = std::fs::metadata(&marker).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o644, "users read it");
+        }
+        let link = temp.path().join("link");
+        symlink(&marker, &link).unwrap();
+        assert_eq!(read(&link).unwrap(), RootlessPolicy::Pass);
+        keep(&link, RootlessPolicy::Refuse).unwrap();
+        assert_eq!(read(&marker).unwrap(), RootlessPolicy::Pass, "a link is replaced");
+    }
+
+    #[test]
+    fn a_marker_of_other_content_is_an_error_until_it_is_kept_again() {
+        let temp = tempfile::tempdir().unwrap();
+        let marker = temp.path().join("run.rootless");
+        for text in ["", "refused\n", "pass refuse", &"x".repeat(2 * ROOTLESS_MARKER)] {
+            files::replace(&marker, text.as_bytes()).unwrap();
+            assert!(read(&marker).unwrap_err().to_string().contains("reading"), "{text:.9}");
+        }
+        keep(&marker, RootlessPolicy::Refuse).unwrap();
+        assert_eq!(read(&marker).unwrap(), RootlessPolicy::Refuse);
+        let missing = temp.path().join("no/folder.rootless");
+        assert!(keep(&missing, RootlessPolicy::Pass).is_err());
+    }
+}

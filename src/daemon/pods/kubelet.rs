@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whether a process that wrote a limit of a pod's cgroup is kubelet (decision D57): by its user, its
+//! PID namespace and its program, never by the name that it gives itself.
+
+use std::path::Path;
+
+use crate::daemon::watch::pidfd;
+use crate::daemon::watch::writers::Writer;
+use crate::host::Host;
+use crate::presence::IfThere;
+use crate::procfs;
+
+/// Programs that are kubelet, or contain it: Kubernetes itself, k3s, RKE2, MicroK8s, k0s.
+const KUBELETS: [&str; 6] = ["kubelet", "hyperkube", "k3s", "rke2", "kubelite", "k0s"];
+
+/// The process that wrote a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LimitWriter {
+    Kubelet,
+    /// systemd, which writes what kubelet asked it for, and the same again at a reload.
+    ServiceManager,
+    /// A plugin, an agent of the node, a person.
+    Other,
+    /// It has ended, or the kernel does not name it: in another PID namespace.
+    Unknown,
+}
+
+/// Identifies the writer; `configured` are the operator's names and paths.
+pub(crate) fn identify(host: &Host, writer: Option<&Writer>, configured: &[String]) -> LimitWriter {
+    let Some(Writer { pid, process }) = writer else { return LimitWriter::Unknown };
+    let is_of_host = procfs::is_of_this_host(host, *pid);
+    let program = std::fs::read_link(host.path(format!("/proc/{pid}/exe"))).or_absent();
+    // Its number was its own until now only if it has not ended.
+    if pidfd::has_ended(process) {
+        return LimitWriter::Unknown;
+    }
+    match program {
+        _ if !is_of_host => LimitWriter::Other,
+        Some(program) if is_kubelet(&program, configured) => LimitWriter::Kubelet,
+        _ if *pid == 1 => LimitWriter::ServiceManager,
+        Some(_) => LimitWriter::Other,
+        None => LimitWriter::Unknown,
+    }
+}
+
+fn is_kubelet(program: &Path, configured: &[String]) -> bool {
+    // An upgrade has replaced the file of a kubelet that still runs.
+    let text = program.to_string_lossy();
+    let text = text.strip_suffix(" (deleted)").unwrap_or(&text);
+    let name = text.rsplit('/').next().unwrap_or_default();
+    let is_configured =
+        |known: &String| if known.contains('/') { known == text } else { known == name };
+    KUBELETS.contains(&name) || configured.iter().any(is_configured)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kubelet_is_a_program_of_that_name_or_a_configured_one() {
+        let configured = ["my-kubelet".to_owned(), "/opt/agent/node".to_owned()];
+        for program in [
+            "/usr/bin/kubelet",
+            "/usr/bin/kubelet (deleted)",
+            "/var/lib/rancher/k3s/data/x/bin/k3s",
+            "/snap/microk8s/1/kubelite",
+            "/x/my-kubelet",
+            "/opt/agent/node",
+        ] {
+            assert!(is_kubelet(Path::new(program), &configured), "{program}");
+        }
+        for program in [
+            "/usr/bin/koordlet",
+            "/usr/bin/kubelet/agent",
+            "/usr/bin/kubelet-helper",
+            "/opt/other/node",
+            "/usr/bin/python3",
+            "",
+        ] {
+            assert!(!is_kubelet(Path::new(program), &configured), "{program}");
+        }
+    }
+
+    #[test]
+    fn an_ended_or_unnamed_writer_is_unknown_and_this_test_is_none() {
+        let host = Host::default();
+        assert_eq!(identify(&host, None, &[]), LimitWriter::Unknown);
+        let own = || Writer {
+            pid: std::process::id(),
+            process: pidfd::open(std::process::id()).unwrap().unwrap(),
+        };
+        assert_eq!(identify(&host, Some(&own()), &[]), LimitWriter::Other);
+        let program = std::env::current_exe().unwrap().display().to_string();
+        assert_eq!(identify(&host, Some(&own()), &[program]), LimitWriter::Kubelet);
+        #[expect(clippy::disallowed_methods, reason = "a process that ends")]
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        let process = pidfd::open(pid).unwrap().unwrap();
+        child.wait().unwrap();
+        assert_eq!(identify(&host, Some(&Writer { pid, process }), &[]), LimitWriter::Unknown);
+    }
+}

@@ -217,6 +217,8 @@ mod tests {
             message: messages::pod_to_wire(&api::PodSandbox::new()),
             refused: Vec::new(),
             skipped: Vec::new(),
+            promises: Vec::new(),
+            allocations: None,
             hidden_from: Vec::new(),
             unknown: Default::default(),
         }

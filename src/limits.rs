@@ -146,6 +146,8 @@ pub(crate) const NAMESPACE_THREADS: usize = 8;
 /// addresses.
 pub(crate) const ADDRESS_ANSWERS: usize = 8;
 pub(crate) const ADDRESS_ANSWER: usize = 32 << 10;
+/// Entries of the host's `/dev` that are compared with a container's devices; a node has hundreds.
+pub(crate) const DEVICE_NODES: usize = 50_000;
 /// Addresses of a pod that plugins receive.
 pub(crate) const ADDRESSES: usize = 16;
 /// Present cgroups that are looked at for the files that a kernel has.
@@ -241,7 +243,7 @@ pub(crate) const LAST_WORDS_TAIL: u64 = 4 << 10;
 pub(crate) const RUNTIME_ANSWER: u64 = 1 << 20;
 /// An answer of Docker's API, in bytes; the usual one has 5 KB.
 pub(crate) const DOCKER_ANSWER: u64 = 4 << 20;
-/// All responses of containerd to one request, in bytes; it is also the window that is opened for them.
+/// All responses of containerd to one request, or kubelet's list of the node's pods, in bytes; it is also the window that is opened for them.
 pub(crate) const CONTAINERD_ANSWER: u32 = 16 << 20;
 /// Pages, keys and rows, and each half KiB of a row, that one search in an engine's database visits: a
 /// forged page may have ten thousands, each as large as the file.

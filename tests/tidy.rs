@@ -102,16 +102,16 @@ const ROOMS: &[(&str, &str)] = &[
     ("metrics", "plugin"),
     ("plugin", "config formats trace"),
     ("resolve", "cgroup config plugin runtime spec"),
-    ("rules", "config link plugin"),
+    ("rules", "config engine link plugin"),
     ("runtime", "config"),
     ("sources", "engine formats"),
     ("spec", "mark plugin"),
-    ("state", "formats mark"),
+    ("state", "engine formats mark"),
     ("trace", ""),
     ("wrapper", "argv link mark runtime config"),
     ("wrapper/exec", "argv mark runtime spec"),
     ("wrapper/later", "argv config link mark rules"),
-    ("wrapper/protection", "argv config describe engine link plugin runtime sources"),
+    ("wrapper/protection", "argv config describe engine link plugin rules runtime sources"),
 ];
 
 #[test]

@@ -162,6 +162,17 @@ fn traces(document: &Value, page: &mut String) {
             false => writeln!(page, "gave way: {plugin} left {field} to {to}"),
         };
     }
+    for promise in document["promises"].as_array().into_iter().flatten() {
+        let [name, plugin, why] = ["promise", "plugin", "why"].map(|key| text(&promise[key]));
+        let result = match promise["result"].as_str() {
+            Some("met") => "was there",
+            Some("refused") => "was missing",
+            Some("would_refuse") => "was missing (audit)",
+            _ => "has to be there",
+        };
+        let _infallible =
+            writeln!(page, "promise \"{name}\" ({why}): the plugin {plugin} {result}");
+    }
     for repeated in document["repeated"].as_array().into_iter().flatten() {
         let [plugin, field, engine, value] =
             ["plugin", "field", "engine", "value"].map(|key| text(&repeated[key]));

@@ -100,6 +100,15 @@ pub(super) fn page(document: &Value) -> String {
         };
         let _infallible = writeln!(page, "injection \"{name}\" {verdict}: {why}");
     }
+    for promise in document["promises"].as_array().into_iter().flatten() {
+        let [name, plugin, why] = ["promise", "plugin", "why"].map(|key| text(&promise[key]));
+        let verdict = match (promise["matches"].as_str(), promise["mode"] == "audit") {
+            (Some("no"), _) => "is not about it".to_owned(),
+            (_, false) => format!("needs the plugin {plugin}"),
+            (_, true) => format!("would need the plugin {plugin}"),
+        };
+        let _infallible = writeln!(page, "promise \"{name}\" {verdict}: {why}");
+    }
     let plugins = document["plugins"].as_array().map(Vec::as_slice).unwrap_or_default();
     if plugins.is_empty() {
         page.push_str("\nno plugin is known: name one with --plugin\n");

@@ -99,7 +99,9 @@ impl Config {
         let required =
             required.map(|name| ("nri.default_validator.required_plugins".to_owned(), name));
         let awaited = self.wait_for.iter().map(|name| ("nri.wait_for".to_owned(), name));
-        let named = sections.chain(in_rules).chain(required).chain(awaited);
+        let promised = self.promises.iter();
+        let promised = promised.map(|it| (format!("the promise \"{}\"", it.name), &it.plugin));
+        let named = sections.chain(in_rules).chain(required).chain(awaited).chain(promised);
         let ids = known.iter().map(String::as_str);
         let known: BTreeSet<&str> = ids.clone().chain(ids.map(bare_name)).collect();
         let is_known = |name: &str| {
@@ -203,10 +205,16 @@ mod tests {
         let config = read(
             "[nri]\nwait_for = [\"10-a\", \"20-b\"]\n[plugin.a]\n[plugin.c]\nstrikes = 1\n\
              [plugin.\"*\"]\nstrikes = 2\n[plugin.10-a]\nstrikes = 3\n[[rule]]\nname = \"r\"\n\
-             plugins = [\"*\", \"1?-a\", \"d-*\"]\nhide = true\n",
+             plugins = [\"*\", \"1?-a\", \"d-*\"]\nhide = true\n[[require]]\nname = \"p\"\n\
+             plugin = \"e\"\ncdi = [\"*\"]\n",
         );
         let lines = config.unseen_plugins(&["10-a".to_owned()]);
-        let names = ["[plugin.c] names the plugin c,", "\"r\" names the plugin d-*", "20-b, which"];
+        let names = [
+            "[plugin.c] names the plugin c,",
+            "\"r\" names the plugin d-*",
+            "20-b, which",
+            "the promise \"p\" names the plugin e,",
+        ];
         assert_eq!(lines.len(), names.len(), "{lines:?}");
         for (line, name) in lines.iter().zip(names) {
             assert!(line.contains(name), "{line}");

@@ -11,7 +11,7 @@ use proptest::sample::{Index, select};
 use super::*;
 
 /// A valid configuration, line by line, below the run directory.
-const VALID: [&str; 23] = [
+const VALID: [&str; 26] = [
     "runtime = [\"/bin/special\"]",
     "on_daemon_failure = \"fail\"",
     "exempt_namespaces = [\"ops\"]",
@@ -35,13 +35,18 @@ const VALID: [&str; 23] = [
     "[[exec_rule]]",
     "terminal = true",
     "commands = [\"/bin/*\"]",
+    "[[require]]",
+    "cdi = [\"a.com/b=*\"]",
+    "plugin = \"gpu\"",
 ];
 
 /// Lines that an operator's slip or an earlier version may put into a file.
-const SLIPS: [&str; 35] = [
+const SLIPS: [&str; 37] = [
     "[[rules]]",
     "[[exec_rules]]",
     "[[exec_rule]]",
+    "[[require]]",
+    "[[requires]]",
     "[[plugins]]",
     "[[audit]]",
     "[[foo]]",
@@ -223,6 +228,9 @@ proptest! {
             }
             for (rule, other) in wanted.exec_rules.iter_mut().zip(&started.config.exec_rules) {
                 rule.name.clone_from(&other.name);
+            }
+            for (promise, other) in wanted.promises.iter_mut().zip(&started.config.promises) {
+                promise.name.clone_from(&other.name);
             }
             for (one, other) in wanted.injections.iter_mut().zip(&started.config.injections) {
                 one.name.clone_from(&other.name);

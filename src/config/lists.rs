@@ -6,6 +6,7 @@ use toml_edit::{ArrayOfTables, Value};
 
 use super::exec_rules::{self, ExecRuleSection};
 use super::injections;
+use super::promises::{self, PromiseSection};
 use super::rules::{self, RuleSection};
 use super::settings::{Config, Consequence};
 use super::spelling::nearest;
@@ -49,6 +50,7 @@ pub(super) struct TableList {
 pub(super) static LISTS: &[TableList] = &[
     protecting::<RuleSection>(rules::markdown),
     protecting::<ExecRuleSection>(exec_rules::markdown),
+    protecting::<PromiseSection>(promises::markdown),
     TableList {
         name: "inject",
         protects: false,

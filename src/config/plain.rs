@@ -3,7 +3,7 @@
 //!
 //! A wrapper reads the configuration on every command of every container, and the parser alone costs
 //! it more time and memory than everything else it does. A file of nothing but `[section]`,
-//! `[[rule]]` or `[[exec_rule]]`, `key = value` and comments, in which each key is known and occurs once, is therefore read here.
+//! `[[rule]]`, `[[exec_rule]]` or `[[require]]`, `key = value` and comments, in which each key is known and occurs once, is therefore read here.
 //! In any other case the answer is `false`, and the parser reads the file and reports its errors.
 //! This reader never accepts a file that the parser would refuse, and never reads a value
 //! differently (docs/decisions/0007-plain-configuration-files.md).
@@ -190,7 +190,8 @@ mod tests {
                     [plugin.\"*\"]\ndeny = [\"OciHooks\"]\n  [[rule]]  # first\n\
                     name = 'a'\nnamespaces = [\"prod-*\"]\ndeny = [\"*\"]\n[log]\nlevel = \"info\"\n\
                     [[rule]]\nlabels=[\"a=b\"]\nhide = true\n[[exec_rule]]\nterminal = true\n\
-                    users = [0, \"!7\"]\n[[exec_rule]] # second\ncommands = [\"/bin/*\"]\n";
+                    users = [0, \"!7\"]\n[[exec_rule]] # second\ncommands = [\"/bin/*\"]\n\
+                    [[require]]\ncdi = [\"a.com/*\"]\nplugin = \"gpu\"\nwait = \"2s\"\n";
         let config = plain(text);
         assert!(config.is_some());
         assert_eq!(config, parsed(text));
@@ -234,6 +235,8 @@ mod tests {
             "[[exec_rule]] x\n",
             "[[exec_rule]]\nhide = true\n",
             "[[exec_rule]]\n\"terminal\" = true\n",
+            "[[require]]\nplugin = \"a\"\n",
+            "[[require]]\ncdi = [\"a\"]\nplugin = \"a\"\n",
             "[[rule]] x\n",
             "[[ rule ]]\n",
             "[[rule]\n",
@@ -256,7 +259,7 @@ mod tests {
         }
     }
 
-    const NAMES: [&str; 23] = [
+    const NAMES: [&str; 25] = [
         "runtime",
         "autostart",
         "run_dir",
@@ -277,6 +280,8 @@ mod tests {
         "labels",
         "hide",
         "terminal",
+        "cdi",
+        "plugin",
         "users",
         "mode",
         "nri.disable",
@@ -299,7 +304,7 @@ mod tests {
         "[[",
         "0x1",
     ];
-    const HEADERS: [&str; 19] = [
+    const HEADERS: [&str; 20] = [
         "[nri]",
         "[log]",
         "[runtime.a]",
@@ -316,6 +321,7 @@ mod tests {
         "[plugin.a.strikes]",
         "[[rule]]",
         "[[exec_rule]]",
+        "[[require]]",
         "[[rule]] # x",
         "[rule.labels]",
         "[[rules]]",

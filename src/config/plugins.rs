@@ -71,9 +71,10 @@ impl Config {
         let bare = bare_name(id);
         let is_it = |name: &String| name == id || name == bare;
         let required = &self.default_validator.required_plugins;
+        let promised = self.promises.iter().map(|promise| &promise.plugin);
         self.plugins.contains_key(id)
             || self.plugins.contains_key(bare)
-            || self.wait_for.iter().chain(required).any(is_it)
+            || self.wait_for.iter().chain(required).chain(promised).any(is_it)
     }
 
     /// How long a create or a pod waits for the required plugin `name` (or `NN-name`) while it is
@@ -84,6 +85,13 @@ impl Config {
             .filter_map(|name| self.plugins.get(*name))
             .collect();
         first(&sections, |section| section.wait.as_ref()).unwrap_or_default()
+    }
+
+    /// How long a container waits for the plugin of the promise of this name.
+    pub(crate) fn promised_wait(&self, promise: &str, plugin: &str) -> Duration {
+        let section = self.promises.iter().find(|section| section.name == promise);
+        let wait = section.and_then(|section| section.wait);
+        wait.unwrap_or_else(|| self.required_wait(plugin))
     }
 }
 

@@ -8,9 +8,11 @@
 
 use std::path::PathBuf;
 
+use crate::error::quoted;
 use crate::limits;
 use crate::presence::{self, IfThere};
 
+use super::promises::PromiseSection;
 use super::settings::{Config, OnFailure, RootlessPolicy};
 
 /// A setting or plugin that protects containers.
@@ -20,15 +22,24 @@ pub struct Protection {
     pub what: String,
     /// The plugin that is only required to be there. A pod that is exempt from it needs no daemon.
     pub required: Option<String>,
+    /// The promise. A container that it is not about needs no daemon.
+    pub promise: Option<PromiseSection>,
 }
 
 impl Protection {
     fn required(name: &str) -> Self {
-        Self { what: format!("plugin {name} is required"), required: Some(name.to_owned()) }
+        let what = format!("plugin {name} is required");
+        Self { what, required: Some(name.to_owned()), promise: None }
     }
 
     fn other(what: impl Into<String>) -> Self {
-        Self { what: what.into(), required: None }
+        Self { what: what.into(), required: None, promise: None }
+    }
+
+    fn promised(section: &PromiseSection) -> Self {
+        let (name, plugin) = (quoted(&section.name), &section.plugin);
+        let what = format!("the promise \"{name}\" needs the plugin {plugin}");
+        Self { what, required: None, promise: Some(section.clone()) }
     }
 }
 
@@ -47,10 +58,12 @@ impl Config {
             }
         }
         for injection in self.injections.iter().filter(|injection| injection.refuses()) {
-            let name = crate::error::quoted(&injection.name);
+            let name = quoted(&injection.name);
             let what = format!("the injection \"{name}\" has on_failure = \"refuse\"");
             found.push(Protection::other(what));
         }
+        let promises = self.promises.iter().filter(|promise| promise.refuses());
+        found.extend(promises.map(Protection::promised));
         if self.default_validator.enable {
             found.push(Protection::other("the default validator is enabled"));
         }
@@ -119,6 +132,10 @@ mod tests {
             ("[plugin.a]\non_failure = \"refuse\"\n", "plugin a has on_failure = \"refuse\""),
             ("[nri.default_validator]\nenable = true\n", "the default validator is enabled"),
             (
+                "[[require]]\nname = \"gpu\"\ncdi = [\"a.com/*\"]\nplugin = \"10-gpu\"\n",
+                "the promise \"gpu\" needs the plugin 10-gpu",
+            ),
+            (
                 "on_daemon_failure = \"fial\"\n",
                 "the configuration has an error: FILE:1:21: on_daemon_failure: must be one of: \
                  continue, fail",
@@ -135,6 +152,7 @@ mod tests {
             "",
             "[plugin.policy]\nrequired = false\non_failure = \"skip\"\n",
             "[plugin.a]\ndeny = [\"Env\"]\n",
+            "[[require]]\nplugin = \"a\"\ncdi = [\"*\"]\nmode = \"audit\"\n",
             "[nri.default_validator]\nreject_sysctl_adjustment = true\n",
         ] {
             assert_eq!(protections(text), [""; 0], "{text}");

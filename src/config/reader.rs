@@ -16,13 +16,16 @@ use crate::error::quoted;
 /// Takes over what the TOML `text` of `file` sets; what is wrong with it goes to `problems`.
 pub(super) fn apply(config: &mut Config, file: &str, text: &str, problems: &mut Vec<Problem>) {
     // What was taken over before it gave up is taken over again, or the file is not used at all.
-    let known = (config.rules.len(), config.exec_rules.len());
+    let known = (config.rules.len(), config.exec_rules.len(), config.promises.len());
     if !plain::apply(config, file, text) {
         for rule in config.rules.drain(known.0..) {
             config.section_names.forget("rule", rule.name);
         }
         for rule in config.exec_rules.drain(known.1..) {
             config.section_names.forget("exec_rule", rule.name);
+        }
+        for promise in config.promises.drain(known.2..) {
+            config.section_names.forget("require", promise.name);
         }
         parse(config, file, text, problems);
     }

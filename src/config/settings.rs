@@ -11,6 +11,7 @@ use nri_adaptation::DefaultValidator;
 
 use super::exec_rules::ExecRuleSection;
 use super::injections::InjectionSection;
+use super::promises::PromiseSection;
 use super::rules::RuleSection;
 use crate::engine::identity::Exemptions;
 use crate::host::Host;
@@ -152,8 +153,11 @@ pub struct Config {
     pub rules: Vec<RuleSection>,
     /// Likewise.
     pub exec_rules: Vec<ExecRuleSection>,
+    /// Likewise.
+    pub promises: Vec<PromiseSection>,
     pub injections: Vec<InjectionSection>,
     pub section_names: SectionNames,
+    pub pod_resources: PathBuf,
     pub cdi_spec_dirs: Vec<PathBuf>,
     pub blockio_config_file: Option<PathBuf>,
     pub rdt_config_file: Option<PathBuf>,
@@ -258,8 +262,10 @@ impl Default for Config {
             plugins: BTreeMap::new(),
             rules: Vec::new(),
             exec_rules: Vec::new(),
+            promises: Vec::new(),
             injections: Vec::new(),
             section_names: SectionNames::default(),
+            pod_resources: PathBuf::from("/var/lib/kubelet/pod-resources/kubelet.sock"),
             cdi_spec_dirs: vec![PathBuf::from("/etc/cdi"), PathBuf::from("/var/run/cdi")],
             blockio_config_file: None,
             rdt_config_file: None,

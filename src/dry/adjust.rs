@@ -275,7 +275,8 @@ async fn create(
     let subscribers = dry_run.subscribers(Event::CreateContainer, &ruled);
     let (builtin, scope) = (dry_run.builtin(), dry_run.scope(&container.id, &ruled));
     let injections = dry_run
-        .injections(&ruled, container)
+        .require_promised(&ruled, pod, container)
+        .and_then(|()| dry_run.injections(&ruled, container))
         .map_err(|failure| failure.into_error().hint("the bundle is unchanged"))?;
     let injections = &injections;
     let table = Participants { subscribers: &subscribers, registered, builtin, scope, injections };

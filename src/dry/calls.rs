@@ -36,6 +36,8 @@ async fn create(
     let subscribers = dry_run.subscribers(Event::CreateContainer, &pod);
     let registered = dry_run.registered_for(&pod);
     let (builtin, scope) = (dry_run.builtin(), dry_run.scope(&id, &pod));
+    let sandbox = creation.request().pod.clone().unwrap_or_default();
+    dry_run.require_promised(&pod, &sandbox, creation.container())?;
     let injections = &dry_run.injections(&pod, creation.container())?;
     let (subscribers, registered) = (&subscribers, &registered);
     let table = Participants { subscribers, registered, builtin, scope, injections };

@@ -13,7 +13,8 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::accept;
 use crate::chain::{Cause, ChainedPlugin, PluginFailure, RuleScope};
-use crate::config::Config;
+use crate::config::{Config, PromiseSection};
+use crate::engine::Allocations;
 use crate::error::{Error, Result, quoted};
 use crate::inject::{Injected, Injections};
 use crate::plugin::socket::{self, NoPlugins};
@@ -21,7 +22,7 @@ use crate::plugin::{
     self, Event, Launched, Outcome, Plugin, PluginFile, PluginIdentity, ProcessLog, Settings,
     Upcalls, api,
 };
-use crate::rules::{RuledPod, Rules};
+use crate::rules::{Fit, PromiseFacts, RuledPod, Rules, fit_promise};
 
 use super::line::ScriptState;
 
@@ -205,6 +206,39 @@ impl DryRun {
         Ok(chosen)
     }
 
+    /// Refuses a container of this pod if the plugin of a promise about it does not take part.
+    ///
+    /// # Errors
+    /// Fails with the promise and its plugin.
+    pub(super) fn require_promised(
+        &self,
+        ruled: &RuledPod,
+        pod: &api::PodSandbox,
+        container: &api::Container,
+    ) -> std::result::Result<(), PluginFailure> {
+        let facts = promise_facts(ruled, pod, container);
+        let here = self.registered_for(ruled);
+        for section in &self.config.promises {
+            let (fit, why) = fit_promise(section, &facts);
+            let PromiseSection { name, plugin, .. } = section;
+            let is_it = |member: &Rc<ChainedPlugin>| {
+                member.id() == *plugin || member.plugin.name() == plugin.as_str()
+            };
+            if fit == Fit::No || here.iter().any(is_it) {
+                continue;
+            }
+            let (name, why) = (quoted(name), quoted(&why.to_string()));
+            let text = format!(
+                "the promise \"{name}\" ({why}) needs the plugin {plugin}, which takes no part"
+            );
+            match section.refuses() {
+                true => return Err(PluginFailure::new(plugin, Cause::Refused, text)),
+                false => tracing::warn!("{text}: it is in audit mode"),
+            }
+        }
+        Ok(())
+    }
+
     /// The rules in a request about this container of this pod. Others are not known here.
     pub(super) fn scope<'a>(&'a self, id: &'a str, pod: &'a RuledPod) -> RuleScope<'a> {
         RuleScope { rules: &self.rules, subject: Some((id, pod)), pods: &() }
@@ -365,6 +399,17 @@ impl DryRun {
         self.observer.gone(&member.id(), reason);
         self.changed.notify_waiters();
     }
+}
+
+/// What promises match of a container that is described by its messages alone. Kubelet and the host's device
+/// nodes are not looked at: a dry run may be made elsewhere.
+pub(super) fn promise_facts<'s>(
+    ruled: &'s RuledPod,
+    pod: &'s api::PodSandbox,
+    container: &'s api::Container,
+) -> PromiseFacts<'s> {
+    let (nodes, allocations) = (Ok(&[][..]), &Allocations::None);
+    PromiseFacts { ruled, pod, container: Some(container), unread: None, nodes, allocations }
 }
 
 const ENDED: &str = "the dry run has ended";

@@ -11,9 +11,10 @@ use crate::error::Result;
 use crate::host::Host;
 use crate::inject::{self, Injections};
 use crate::plugin;
-use crate::rules::{RuledPod, Rules, report};
+use crate::rules::{RuledPod, Rules, promise_rows, report};
 
 use super::bundle::{DescribedBundle, DryRunBundle};
+use super::dry_run::promise_facts;
 
 /// The rules' decisions about a bundle, for these plugins, the pre-installed and the configured
 /// ones.
@@ -38,6 +39,8 @@ pub(crate) fn policy(
     let mut document = report(config, &rules, &ruled, installed.chain(plugins.iter().cloned()));
     let image = container.image.as_ref().map(|image| image.name.as_str());
     document["injections"] = inject::report(&Injections::new(config), &rules, &ruled, image);
+    let facts = promise_facts(&ruled, &pod, &container);
+    document["promises"] = promise_rows(&config.promises, &facts).into();
     document["pod"]["id"] = pod.id.into();
     document["pod"]["name"] = pod.name.into();
     Ok(document)

@@ -102,7 +102,10 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
         let record = found.records.get(call.id);
         match record.and_then(|record| record.metadata(CONTAINER)) {
             Some(metadata) => container_record(&mut facts, found, &metadata),
-            None => absent.push("image digests, CDI devices and the labels of the image"),
+            None => {
+                facts.unread = Some("containerd's record of the container".to_owned());
+                absent.push("image digests, CDI devices and the labels of the image");
+            }
         }
     }
     if !absent.is_empty() {

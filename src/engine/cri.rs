@@ -108,6 +108,7 @@ pub(super) fn facts_beside(mut claims: Claims, engine: DetectedEngine, seen: See
         has_image_annotations: false,
         names_pod: false,
         contradictions,
+        unread: None,
         missing: Vec::new(),
     }
 }

@@ -137,6 +137,7 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
         has_image_annotations: false,
         names_pod: false,
         contradictions,
+        unread: None,
         missing,
     }
 }

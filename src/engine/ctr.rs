@@ -38,6 +38,7 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
             facts.pod.runtime_handler = named.cloned().unwrap_or_default();
         }
         None => {
+            facts.unread = Some("containerd's record of the container".to_owned());
             let why = found.store_problem.as_deref().unwrap_or("it has no record of it");
             facts.missing.push(format!("containerd did not say labels, image and runtime: {why}"));
         }

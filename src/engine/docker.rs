@@ -194,6 +194,7 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
             facts.container.cdi_devices = cdi_devices(&host);
         }
     } else {
+        facts.unread = Some("Docker's record of the container".to_owned());
         facts.missing.push(what_is_missing(found));
     }
     own::apply(&mut facts, document, &said);

@@ -18,6 +18,7 @@ mod dockerd;
 pub(crate) mod identity;
 mod image;
 mod isulad;
+mod kubelet;
 mod kubernetes;
 pub(crate) mod libpod;
 mod own;
@@ -36,6 +37,7 @@ use identity::Writer;
 pub(crate) use containerd::socket_of as containerd_socket_of;
 pub use detect::{DetectedEngine, EngineKind, detect};
 pub(crate) use dockerd::Dockerd;
+pub(crate) use kubelet::{Allocated, Allocations, PodAllocations};
 pub(crate) use pod_cgroup::{cgroup_of_pod, cgroup_parent};
 pub use wanted::{FetchedFacts, StoreRecord};
 pub(crate) use wanted::{StoreQuery, Wanted};
@@ -229,6 +231,8 @@ pub struct Facts {
     pub names_pod: bool,
     /// The contradictions of weaker sources, which do not count.
     pub contradictions: Vec<String>,
+    /// Why the engine's record of the container was not read, if the engine keeps one.
+    pub unread: Option<String>,
     /// The parts that could not be read although this engine has them, each with its consequence.
     pub missing: Vec<String>,
 }
@@ -250,6 +254,7 @@ impl Facts {
                 ..ContainerFacts::default()
             },
             pod: PodFacts { id: id.clone(), name: id, ..PodFacts::default() },
+            unread: None,
             missing: Vec::new(),
         }
     }

@@ -41,6 +41,7 @@ fn exposition() -> String {
     plugins.count_takeover("10-a", "completed");
     plugins.count_rule("a rule", "refused");
     plugins.count_injection("an injection", "applied");
+    plugins.count_promise("a promise", "met");
     metrics.count_request("create", "proceeded");
     metrics.observe_request("create", Duration::ZERO);
     metrics.count_failure();

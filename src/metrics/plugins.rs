@@ -39,6 +39,8 @@ pub(crate) struct PluginMetrics {
     rules: Rows<2, Counter>,
     /// Likewise for injections.
     injections: Rows<2, Counter>,
+    /// Likewise for promises.
+    promises: Rows<2, Counter>,
     takeovers: Rows<2, Counter>,
     /// The plugins with rows, each with the time of its last count.
     names: Mutex<HashMap<String, Instant>>,
@@ -109,6 +111,8 @@ impl PluginMetrics {
         self.rules.register(registry, "nri_runc_rule_hits", help);
         let help = "Containers that injections were about, by result";
         self.injections.register(registry, "nri_runc_injections", help);
+        let help = "Containers that promises were about, by result";
+        self.promises.register(registry, "nri_runc_promises", help);
     }
 
     fn names(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
@@ -188,6 +192,12 @@ impl PluginMetrics {
     pub(crate) fn count_injection(&self, name: &str, result: &'static str) {
         let labels = [("injection", name.to_owned().into()), ("result", result.into())];
         self.injections.get_or_create(&labels).inc();
+    }
+
+    /// Counts a container that a promise is about: `met`, `refused`, or `would_refuse` in audit mode.
+    pub(crate) fn count_promise(&self, name: &str, result: &str) {
+        let labels = [("promise", name.to_owned().into()), ("result", result.to_owned().into())];
+        self.promises.get_or_create(&labels).inc();
     }
 
     /// Counts a connection with the identity of a connected plugin: it `completed` the takeover,

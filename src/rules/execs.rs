@@ -111,7 +111,7 @@ fn yes_if(is_so: bool) -> Fit {
 
 /// Whether a list selects a value: no exclusion matches it, and an entry that selects does, or
 /// there are only exclusions.
-fn has(list: &[String], is_it: impl Fn(&str) -> bool) -> bool {
+pub(super) fn has(list: &[String], is_it: impl Fn(&str) -> bool) -> bool {
     if list.iter().filter_map(|entry| excluded(entry)).any(&is_it) {
         return false;
     }
@@ -120,7 +120,7 @@ fn has(list: &[String], is_it: impl Fn(&str) -> bool) -> bool {
 }
 
 /// A path without `//`, `.` and `..`, as it would be without links.
-fn cleaned(path: &str) -> String {
+pub(super) fn cleaned(path: &str) -> String {
     let root = if path.starts_with('/') { "/" } else { "" };
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -151,7 +151,9 @@ pub(crate) fn exec_rows(rules: &[ExecRuleSection], pod: &RuledPod) -> Vec<Value>
         is_settled |= fit == Fit::Yes && is_for_all;
         let why = match reason {
             Reason::Matches(by) if by.is_empty() => "it is about every pod".to_owned(),
-            reason @ (Reason::Differs(..) | Reason::Matches(_)) => reason.to_string(),
+            reason @ (Reason::Differs(..) | Reason::Lacks(..) | Reason::Matches(_)) => {
+                reason.to_string()
+            }
         };
         let mode = if rule.mode == RuleMode::Audit { "audit" } else { "enforce" };
         json!({

@@ -35,6 +35,8 @@ impl Fit {
 pub(crate) enum Reason {
     /// This list does not contain this value.
     Differs(&'static str, String),
+    /// Nothing of the container matches this list, nor any other; its first entry.
+    Lacks(&'static str, String),
     /// Each of these lists matches, by this entry; empty where the rule is about all.
     Matches(Vec<(&'static str, String)>),
 }
@@ -44,6 +46,9 @@ impl fmt::Display for Reason {
         match self {
             Self::Differs(list, value) => {
                 write!(f, "{list} does not have \"{}\"", quoted(value))
+            }
+            Self::Lacks(list, entry) => {
+                write!(f, "it has nothing of {list} (\"{}\")", quoted(entry))
             }
             Self::Matches(by) if by.is_empty() => f.write_str("it is about every plugin and pod"),
             Self::Matches(by) => {

@@ -8,6 +8,7 @@
 
 mod execs;
 mod matching;
+mod promises;
 mod report;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use crate::plugin::api;
 
 pub(crate) use execs::{exec_refusal, exec_rows, judge};
 pub(crate) use matching::{Entry, Fit, Reason, entry, fit_pod};
+pub(crate) use promises::{PromiseFacts, device_numbers, fit_promise, promise_rows};
 pub(crate) use report::report;
 
 /// The facts of a pod that rules match.

@@ -5,9 +5,11 @@
 //! an engine about a running one, and runs in the wrapper only before a refusal.
 
 mod addresses;
+mod device_paths;
 mod docker_api;
 mod handlers;
 mod hpack;
+mod pod_resources;
 mod processes;
 mod records;
 pub(crate) mod registered;
@@ -29,9 +31,11 @@ use crate::host::Host;
 use crate::presence::IfThere;
 
 pub(crate) use addresses::addresses;
+pub(crate) use device_paths::{DEV, device_paths};
 pub(crate) use docker_api::docker_runtimes;
 pub use docker_api::runtimes_of_docker;
 pub(crate) use handlers::{LoadedHandlers, handlers};
+pub(crate) use pod_resources::{KubeletPod, allocations, try_kubelet};
 pub(crate) use processes::{Process, callers, dockers, processes};
 
 /// The time that a `create` waits for all sources together.

@@ -16,13 +16,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::engine::PodAllocations;
 use crate::files::{self, Original};
 use crate::limits;
 use crate::mark::{self, ExecSubject, Mark, ProcessValue};
 
 pub(crate) use notes::{
-    Change, EVICTION, GaveWay, HiddenFrom, InFlight, Patched, PendingUpdate, RepeatedValue,
-    RuleHit, Skipped, Updating, WouldInject,
+    Change, EVICTION, GaveWay, HiddenFrom, InFlight, Patched, PendingUpdate, Promise,
+    RepeatedValue, RuleHit, Skipped, Updating, WouldInject,
 };
 
 pub use store::Store;
@@ -198,6 +199,9 @@ pub struct Container {
     /// Values that injections left to the container or to others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gave_way: Vec<GaveWay>,
+    /// The promises about it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub promises: Vec<Promise>,
     /// Values that the engine repeats, and that do not come into force.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repeated: Vec<RepeatedValue>,
@@ -336,6 +340,12 @@ pub struct Pod {
     /// were not asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<Skipped>,
+    /// The promises about all of it, at RunPodSandbox.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub promises: Vec<Promise>,
+    /// What kubelet allocated to its containers, if a promise is about that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocations: Option<PodAllocations>,
     /// The texts of the files of its cgroup that limit it, as plugins know them: by name. Empty where
     /// the pod's cgroup is not kubelet's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -102,6 +102,31 @@ pub struct RepeatedValue {
     pub plugin: String,
 }
 
+/// A promise (`[[require]]`) about a container or a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Promise {
+    /// Its name.
+    pub promise: String,
+    /// The plugin that has to be there, as `name` or `NN-name`.
+    pub plugin: String,
+    /// By what it is about the container.
+    pub why: String,
+    /// Whether containers are refused without the plugin.
+    pub is_enforced: bool,
+    /// The outcome; empty before.
+    #[serde(default)]
+    pub result: String,
+}
+
+impl Promise {
+    /// The plugin was there.
+    pub(crate) const MET: &str = "met";
+    /// It was not, and the container was refused.
+    pub(crate) const REFUSED: &str = "refused";
+    /// It was not, and the container was created since the promise is in audit mode.
+    pub(crate) const WOULD_REFUSE: &str = "would_refuse";
+}
+
 /// A plugin that receives nothing of a pod or a container, and the rule that hides it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HiddenFrom {

@@ -12,15 +12,16 @@ use std::time::Duration;
 use nri_adaptation::{ValidatorExemptions, missing_required};
 
 use crate::argv::{self, CommandLine};
-use crate::config::{Config, Protection};
+use crate::config::{Config, PromiseSection, Protection};
 use crate::describe::{self, Spec};
-use crate::engine;
+use crate::engine::{self, Allocations, EngineKind};
 use crate::error::{Context, Error, Result};
 use crate::files;
 use crate::host::Host;
 use crate::link::WrapperRequest;
 use crate::plugin::api;
-use crate::sources::{Sources, callers};
+use crate::rules::{Fit, PromiseFacts, RuledPod, device_numbers, fit_promise};
+use crate::sources::{Sources, callers, device_paths};
 
 use super::invocation::BundleDocument;
 use super::refusal::{self, ContainerNames};
@@ -37,10 +38,21 @@ pub(super) fn refuse_unless_exempt(
     document: Option<&BundleDocument>,
     why: &str,
 ) -> Result<()> {
-    let protections = config.protections_without_daemon();
-    let Some(first) = protections.first() else { return Ok(()) };
-    // A pod that cannot be described is not exempt.
+    let mut protections = config.protections_without_daemon();
+    if protections.is_empty() {
+        return Ok(());
+    }
+    // A pod that cannot be described is not exempt, and every promise may be about it.
     let described = document.and_then(|document| describe(config, question, document).ok());
+    if let Some(described) = &described {
+        protections.retain(|protection| {
+            protection
+                .promise
+                .as_ref()
+                .is_none_or(|section| may_be_about(section, config, described))
+        });
+    }
+    let Some(first) = protections.first() else { return Ok(()) };
     if let Some(described) = &described
         && may_be_exempt(config)
         && is_exempt(config, described, &protections)
@@ -49,7 +61,7 @@ pub(super) fn refuse_unless_exempt(
     }
     let error = Error::new(format!("{why}, and {}; nothing was changed or started", first.what))
         .hint("containers are not created without the daemon then; see: nri-runc nri check");
-    let names = described.map(|(_, pod, container)| ContainerNames {
+    let names = described.map(|Described { pod, container, .. }| ContainerNames {
         namespace: pod.namespace,
         pod: pod.name,
         container: container.name,
@@ -65,7 +77,7 @@ fn may_be_exempt(config: &Config) -> bool {
 }
 
 fn is_exempt(config: &Config, described: &Described, protections: &[Protection]) -> bool {
-    let (is_exempt, pod, container) = described;
+    let Described { is_exempt, pod, container, .. } = described;
     if *is_exempt {
         return true;
     }
@@ -82,8 +94,30 @@ fn is_exempt(config: &Config, described: &Described, protections: &[Protection])
     missing.is_ok_and(|missing| missing.is_empty())
 }
 
-/// Whether the pod is in an exempt namespace; pod and container.
-type Described = (bool, api::PodSandbox, api::Container);
+/// Whether a promise is or may be about the container. Of a pod of kubelet, claims and resources are unknown.
+fn may_be_about(section: &PromiseSection, config: &Config, described: &Described) -> bool {
+    let Described { kind, ruled, unread, pod, container, .. } = described;
+    let allocations = match kind.has_pods() {
+        true => Allocations::Unreadable("the daemon is away".to_owned()),
+        false => Allocations::None,
+    };
+    let nodes = device_paths(&config.host(), &device_numbers(container));
+    let nodes = nodes.as_deref().map_err(|_unknown| "the host's device nodes");
+    let (container, unread) = (Some(container), unread.as_deref());
+    let facts = PromiseFacts { ruled, pod, container, unread, nodes, allocations: &allocations };
+    fit_promise(section, &facts).0 != Fit::No
+}
+
+/// A pod and its container, as the daemon would describe them.
+struct Described {
+    kind: EngineKind,
+    ruled: RuledPod,
+    /// Whether the pod is in an exempt namespace.
+    is_exempt: bool,
+    unread: Option<String>,
+    pod: api::PodSandbox,
+    container: api::Container,
+}
 
 /// Describes the pod and the container as the daemon would.
 fn describe(
@@ -109,7 +143,15 @@ fn describe(
     let mut facts = look_up(&host, &engine_call, &spec)?;
     let is_exempt = facts.judge(config.exemptions());
     facts.name_namespace(&config.default_namespace);
-    Ok((is_exempt, describe::pod(&facts, &spec), describe::container(&facts, &spec)))
+    let pod = describe::pod(&facts, &spec);
+    Ok(Described {
+        kind: facts.engine.kind,
+        ruled: RuledPod::of(&pod, facts.engine.name(), facts.is_doubtful()),
+        is_exempt,
+        container: describe::container(&facts, &spec),
+        pod,
+        unread: facts.unread,
+    })
 }
 
 /// Reads the engine's data about the container, as far as possible in time.

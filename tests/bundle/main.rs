@@ -40,6 +40,7 @@ mod odd;
 mod owned;
 mod plateau;
 mod policies;
+mod promised;
 mod recorded;
 mod repeated;
 mod required;

@@ -10,6 +10,7 @@ mod access;
 mod daemon;
 mod node;
 mod plugins;
+mod promises;
 mod run_dir;
 
 use serde_json::{Value, json};
@@ -94,7 +95,9 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     let outdated = running.status().map(super::resident::outdated).unwrap_or_default();
     findings.extend(outdated.iter().map(|(what, hint)| finding("daemon", false, what, hint)));
     findings.extend(daemon::protocol(config, &running));
-    findings.push(plugins::socket(config, &running, engines.takes_over.as_deref()));
+    let socket = plugins::socket(config, &running, engines.takes_over.as_deref());
+    findings.extend(promises::rows(config, &running, &socket));
+    findings.push(socket);
     progress::step("checking the plugins");
     findings.extend(access::rows(config, &running));
     findings.extend(plugins::rows(config, &running));

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use crate::audit::{AuditAction, AuditEntry};
 use crate::chain::Notification;
 use crate::daemon::pods::required::Requirement;
-use crate::daemon::pods::{own_process, resized};
+use crate::daemon::pods::{own_process, promises, resized};
 use crate::daemon::request::describe::Description;
 use crate::daemon::shared::queues::PodNews;
 use crate::daemon::shared::{Daemon, log_failure, messages};
@@ -19,7 +19,7 @@ use crate::host::Point;
 use crate::limits;
 use crate::plugin::Event;
 use crate::presence;
-use crate::state::{Container, Lifecycle, Pod, PodState, SCHEMA, Skipped};
+use crate::state::{Container, Lifecycle, Pod, PodState, Promise, SCHEMA, Skipped};
 
 fn record(daemon: &Daemon, description: &Description, container: Option<&Container>) -> Pod {
     Pod {
@@ -43,6 +43,8 @@ fn record(daemon: &Daemon, description: &Description, container: Option<&Contain
         refused: Vec::new(),
         skipped: Vec::new(),
         foreign_limits: Default::default(),
+        promises: Vec::new(),
+        allocations: None,
         hidden_from: Vec::new(),
         unknown: Default::default(),
     }
@@ -70,7 +72,8 @@ pub(crate) fn sandbox_appears(
 
 /// Announces a pod that appeared without a call, unless a container came first.
 pub(crate) async fn arrives(daemon: &Rc<Daemon>, description: &Description) -> Result<()> {
-    let pod = record(daemon, description, None);
+    let mut pod = record(daemon, description, None);
+    promises::add_to_pod(daemon, &mut pod).await;
     // Before the pod's turn: a container that comes first is not held up twice.
     Requirement::of_pod(daemon, &pod).wait().await;
     let lane = daemon.pod_lane(&pod.id);
@@ -85,7 +88,7 @@ pub(crate) async fn arrives(daemon: &Rc<Daemon>, description: &Description) -> R
     if is_given_up || daemon.records.read().pod(&pod.id).is_some() {
         return Ok(());
     }
-    adopt_arrived(daemon, description)?;
+    put(daemon, Pod { state: PodState::Ready, ..pod })?;
     deliver_run(daemon, &description.pod.id).await
 }
 
@@ -106,10 +109,11 @@ pub(crate) async fn announce(
     let known = daemon.records.read().pod(&description.pod.id).map(|pod| pod.state);
     match known {
         Some(PodState::Ready) => return add_annotations(daemon, description),
-        Some(PodState::Created) => {}
+        Some(PodState::Created) => learn_promises(daemon, &description.pod.id).await,
         Some(PodState::Stopped) | None => {
-            let pod =
+            let mut pod =
                 Pod { state: PodState::Ready, ..record(daemon, description, Some(container)) };
+            promises::add_to_pod(daemon, &mut pod).await;
             put(daemon, pod)?;
             return deliver_run(daemon, &description.pod.id).await;
         }
@@ -167,8 +171,12 @@ pub(crate) fn started_without_daemon(daemon: &Daemon, id: &str) -> Result<()> {
 /// RunPodSandbox; after a refusal, the plugins that know the pod receive Stop and Remove.
 pub(crate) async fn run(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     let known = daemon.records.read().pod(id).cloned();
-    if let Some(pod) = known.filter(|pod| pod.state != PodState::Ready) {
-        Requirement::of_pod(daemon, &pod).wait().await;
+    if known.is_some_and(|pod| pod.state != PodState::Ready) {
+        learn_promises(daemon, id).await;
+        let known = daemon.records.read().pod(id).cloned();
+        if let Some(pod) = known {
+            Requirement::of_pod(daemon, &pod).wait().await;
+        }
     }
     let lane = daemon.pod_lane(id);
     let _turn = lane.turn.lock().await;
@@ -176,6 +184,15 @@ pub(crate) async fn run(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
         return set_state(daemon, id, PodState::Ready); // Its PID is known now.
     }
     begin(daemon, id).await
+}
+
+/// Adds the promises about a pod to its record; it is written with the pod's state.
+async fn learn_promises(daemon: &Daemon, id: &str) {
+    let Some(mut known) = daemon.records.read().pod(id).cloned() else { return };
+    promises::add_to_pod(daemon, &mut known).await;
+    daemon.records.change_pod_in_memory(id, |pod| {
+        (pod.promises, pod.allocations) = (known.promises.clone(), known.allocations.clone());
+    });
 }
 
 /// Starts the pod, with its lane held.
@@ -231,7 +248,11 @@ async fn end_refused(daemon: &Rc<Daemon>, id: &str) {
 async fn ask(daemon: &Rc<Daemon>, id: &str, notification: &Notification) -> Result<()> {
     let Some(pod) = daemon.records.read().pod(id).cloned() else { return Ok(()) };
     let requirement = Requirement::of_pod(daemon, &pod);
-    requirement.require_connected()?;
+    requirement.require_connected().inspect_err(|error| {
+        if !error.rule().is_empty() {
+            daemon.report.metrics.plugins().count_promise(error.rule(), Promise::REFUSED);
+        }
+    })?;
     let (unanswered, absent) = (requirement.unanswered(), requirement.absent());
     let hidden_from = daemon.registry.hidden_from(&notification.ruled_pod());
     let is_hidden = !hidden_from.is_empty();

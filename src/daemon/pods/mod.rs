@@ -12,6 +12,7 @@ pub(crate) mod crio_removed;
 pub(crate) mod kubelet;
 pub(crate) mod life;
 pub(crate) mod own_process;
+pub(crate) mod promises;
 pub(crate) mod required;
 pub(crate) mod resized;
 pub(crate) mod stopping;

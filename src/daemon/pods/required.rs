@@ -7,6 +7,9 @@
 //! synchronized with the pod later does not make up for it. A plugin that connects after the pod
 //! began, and was not required then, knows it by Synchronize. A plugin from which a rule hides the
 //! pod counts as absent. It only refuses; whether a pod is exempt was decided before.
+//!
+//! A promise (`[[require]]`) requires its plugin for the containers that it is about (D52), and for the whole
+//! pod where the pod shows it. It holds also where the engine serves plugins, and no annotation excuses from it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,7 +25,7 @@ use crate::daemon::shared::{Daemon, events, messages};
 use crate::error::{Error, Result, quoted};
 use crate::plugin::{api, caller_deadline};
 use crate::rules::RuledPod;
-use crate::state::{Pod, Skipped};
+use crate::state::{Container, Pod, Promise, Skipped};
 
 /// Interval at which a wait checks whether the daemon is ending.
 const ENDING_CHECK: Duration = Duration::from_millis(200);
@@ -42,11 +45,17 @@ pub(crate) struct Requirement<'n> {
     /// Whether the default validator's list counts. A pod that a container announces leaves it to
     /// the container's own validation.
     is_validated: bool,
+    promises: Vec<Promise>,
 }
 
 impl<'n> Requirement<'n> {
     /// The requirement of a container that is being created.
-    pub(crate) fn of_container(daemon: &'n Daemon, description: &Description) -> Self {
+    /// `promises` are those about it.
+    pub(crate) fn of_container(
+        daemon: &'n Daemon,
+        description: &Description,
+        promises: &[Promise],
+    ) -> Self {
         let pod = record::known_pod(daemon, description);
         Self {
             daemon,
@@ -55,6 +64,7 @@ impl<'n> Requirement<'n> {
             container: Some(description.container.name.clone()),
             is_exempt: description.is_exempt,
             is_validated: true,
+            promises: promises.to_vec(),
         }
     }
 
@@ -62,8 +72,8 @@ impl<'n> Requirement<'n> {
     pub(crate) fn of_pod(daemon: &'n Daemon, pod: &Pod) -> Self {
         let is_validated = pod.sandbox.is_some() || pod.lives_with.is_some();
         let (message, ruled) = (messages::pod(pod), events::ruled_pod(pod));
-        let is_exempt = pod.is_exempt;
-        Self { daemon, pod: message, container: None, ruled, is_exempt, is_validated }
+        let (is_exempt, promises) = (pod.is_exempt, pod.promises.clone());
+        Self { daemon, pod: message, container: None, ruled, is_exempt, is_validated, promises }
     }
 
     /// Waits for required plugins that are not connected: after a daemon start for the expected
@@ -76,9 +86,15 @@ impl<'n> Requirement<'n> {
         let (daemon, begun) = (self.daemon, Instant::now());
         loop {
             let arrived = daemon.registry.returning.arrival();
-            let missing = self.missing(|name| daemon.registry.is_present(name)).unwrap_or_default();
-            let waits = missing.iter().map(|name| daemon.config().required_wait(name));
-            let Some(wait) = waits.min() else { return };
+            let is_present = |name: &str| daemon.registry.is_present(name);
+            let mut missing = self.missing(is_present).unwrap_or_default();
+            let config = daemon.config();
+            let waits = missing.iter().map(|name| config.required_wait(name));
+            let unmet = self
+                .unmet(is_present)
+                .map(|Promise { promise, plugin, .. }| config.promised_wait(promise, plugin));
+            let Some(wait) = waits.chain(unmet).min() else { return };
+            missing.extend(self.unmet(is_present).map(|promise| promise.plugin.clone()));
             let until = caller_deadline().map_or(begun + wait, |caller| caller.min(begun + wait));
             let now = Instant::now();
             if now >= until || daemon.process.is_ending.get() {
@@ -96,14 +112,16 @@ impl<'n> Requirement<'n> {
 
     /// Whether every required plugin is connected.
     fn is_met(&self) -> bool {
-        let missing = self.missing(|name| self.daemon.registry.is_present(name));
-        missing.is_ok_and(|missing| missing.is_empty())
+        let is_present = |name: &str| self.daemon.registry.is_present(name);
+        let missing = self.missing(is_present);
+        missing.is_ok_and(|missing| missing.is_empty()) && self.unmet(is_present).next().is_none()
     }
 
     /// Refuses a container when a plugin that the operator requires is missing (D14). The default
     /// validator judges its own list, and the pod's annotation, after the plugins were asked.
     pub(crate) fn require_connected(&self) -> Result<()> {
         self.require_sound_configuration()?;
+        self.require_promised()?;
         let is_present = |name: &str| self.takes_part(name);
         let stand_in = |name: &str| self.daemon.registry.stand_in(name);
         let missing = match self.container {
@@ -144,6 +162,59 @@ impl<'n> Requirement<'n> {
         self.daemon.registry.is_present_for(name, &self.ruled)
     }
 
+    /// The promises that refuse, as their plugin is missing.
+    fn unmet(&self, is_present: impl Fn(&str) -> bool) -> impl Iterator<Item = &Promise> {
+        let promises = self.promises.iter().filter(|promise| promise.is_enforced);
+        promises.filter(move |promise| !self.is_kept(promise, &is_present))
+    }
+
+    fn is_kept(&self, promise: &Promise, is_present: impl Fn(&str) -> bool) -> bool {
+        !self.daemon.is_bystander() && is_present(&promise.plugin)
+    }
+
+    /// Refuses where the plugin of a promise is missing.
+    fn require_promised(&self) -> Result<()> {
+        let Some(promise) = self.unmet(|name| self.takes_part(name)).next() else { return Ok(()) };
+        let (registry, plugin) = (&self.daemon.registry, &promise.plugin);
+        let missing = if self.daemon.is_bystander() {
+            format!("which cannot connect: {}", registry.socket.line())
+        } else if registry.is_present(plugin) {
+            "from which a rule hides the pod".to_owned()
+        } else if let Some(other) = registry.stand_in(plugin) {
+            format!(
+                "which is pre-installed and not connected; {other} was not started from its file"
+            )
+        } else {
+            "which is not connected".to_owned()
+        };
+        let error = Error::new(format!("{}, {missing}", self.line_of(promise)));
+        Err(error.by(plugin.clone()).against(promise.promise.clone()).hint(self.hint()))
+    }
+
+    fn line_of(&self, promise: &Promise) -> String {
+        let subject = match &self.container {
+            Some(name) => format!("container {}", quoted(name)),
+            None => format!("pod {}", quoted(&format!("{}/{}", self.pod.namespace, self.pod.name))),
+        };
+        let Promise { promise, plugin, why, .. } = promise;
+        let (promise, why) = (quoted(promise), quoted(why));
+        format!("the promise \"{promise}\" refuses {subject} ({why}): it needs the plugin {plugin}")
+    }
+
+    /// Writes into the record of a container what came of the promises about it.
+    pub(crate) fn settle_promises(&self, record: &mut Container) {
+        record.promises.clone_from(&self.promises);
+        for promise in &mut record.promises {
+            let is_kept = self.is_kept(promise, |name| self.takes_part(name));
+            let result = match (is_kept, promise.is_enforced) {
+                (true, _) => Promise::MET,
+                (false, true) => Promise::REFUSED,
+                (false, false) => Promise::WOULD_REFUSE,
+            };
+            result.clone_into(&mut promise.result);
+        }
+    }
+
     fn hint(&self) -> &'static str {
         match self.container {
             Some(_) => "the bundle is unchanged; see: nri-runc nri plugins",
@@ -175,6 +246,11 @@ impl<'n> Requirement<'n> {
             Err(PluginFailure::new(plugin, Cause::Timeout, text))
         };
         let entry = |name: &str| self.entry(silent, name);
+        let promised = self.promises.iter().filter(|promise| promise.is_enforced);
+        let mut silent_ones = promised.filter_map(|one| Some((one, entry(&one.plugin)?)));
+        if let Some((promise, Skipped { plugin, reason })) = silent_ones.next() {
+            return fails(plugin, format!("{}, and {plugin} {reason}", self.line_of(promise)));
+        }
         match self.missing(|name| entry(name).is_none()) {
             Ok(names) => match names.iter().find_map(|name| entry(name)) {
                 Some(Skipped { plugin, reason }) => {
@@ -219,9 +295,10 @@ impl<'n> Requirement<'n> {
         silent.iter().find(|skipped| pre_installed.is_meant(name, &skipped.plugin))
     }
 
-    /// Whether any plugin is required.
+    /// Whether any plugin is or may be required.
     pub(crate) fn has_any(&self) -> bool {
-        !self.named().is_empty()
+        let is_promised = || !self.is_exempt && !self.daemon.config().promises.is_empty();
+        !self.named().is_empty() || is_promised()
     }
 
     fn named(&self) -> BTreeSet<String> {
@@ -231,6 +308,8 @@ impl<'n> Requirement<'n> {
         let mut names = self.daemon.registry.builtin().plugins_of_pod(&self.pod);
         if !self.is_exempt {
             names.extend(self.daemon.config().required_plugins().map(ToOwned::to_owned));
+            let promised = self.promises.iter().filter(|promise| promise.is_enforced);
+            names.extend(promised.map(|promise| promise.plugin.clone()));
         }
         names
     }

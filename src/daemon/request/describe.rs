@@ -14,6 +14,7 @@ use crate::engine::{self, DetectedEngine, Role};
 use crate::error::{Error, Result};
 use crate::limits;
 use crate::plugin::api;
+use crate::state::Promise;
 
 /// The engine, pod and container of a call.
 pub(crate) struct Description {
@@ -31,6 +32,10 @@ pub(crate) struct Description {
     pub(crate) has_unproven_namespace: bool,
     /// Whether a tenant may have written facts that rules use.
     pub(crate) is_doubtful: bool,
+    /// Why the engine's record of the container was not read, if the engine keeps one.
+    pub(crate) unread: Option<String>,
+    /// The promises about the container, once they are known.
+    pub(crate) promises: Vec<Promise>,
     /// Claims of a tenant that the engine contradicts.
     pub(crate) contradictions: Vec<String>,
 }
@@ -87,6 +92,8 @@ pub(crate) async fn describe(
         container: describe::container(&facts, &spec),
         resources: spec.resources(),
         lives_with: facts.pod.lives_with,
+        unread: facts.unread,
+        promises: Vec::new(),
         contradictions: facts.contradictions,
         engine: facts.engine,
     })
@@ -120,6 +127,8 @@ pub(crate) async fn describe_folder(
         container: api::Container::default(),
         resources: Map::new(),
         lives_with: Some(folder.join("config.json").to_string_lossy().into_owned()),
+        unread: None,
+        promises: Vec::new(),
         contradictions: facts.contradictions,
         engine: facts.engine,
     }))

@@ -36,13 +36,12 @@ pub(crate) fn fill_in(daemon: &Daemon, record: &mut Container, description: &Des
 /// A new record from the call alone.
 pub(crate) fn blank_record(daemon: &Daemon, call: &VerbRequest) -> Container {
     let boot_id = daemon.records.read().boot_id().to_owned();
-    let incarnation = daemon.records.next_incarnation();
     let variables = call.question().variables.iter();
     Container {
         schema: SCHEMA,
         boot_id,
         key: call.key.clone(),
-        incarnation,
+        incarnation: daemon.records.next_incarnation(),
         runtime: call.question().runtime.to_string_lossy().into_owned(),
         global_flags: call.global_flags(),
         bundle: call.bundle.to_string_lossy().into_owned(),
@@ -80,6 +79,7 @@ pub(crate) fn blank_record(daemon: &Daemon, call: &VerbRequest) -> Container {
         would_refuse: Vec::new(),
         would_inject: Vec::new(),
         gave_way: Vec::new(),
+        promises: Vec::new(),
         repeated: Vec::new(),
         hidden_from: Vec::new(),
         deferred: Vec::new(),

@@ -218,6 +218,8 @@ mod tests {
             refused: Vec::new(),
             skipped: Vec::new(),
             foreign_limits: Default::default(),
+            promises: Vec::new(),
+            allocations: None,
             hidden_from: Vec::new(),
             unknown: Default::default(),
         }

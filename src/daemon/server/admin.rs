@@ -204,6 +204,7 @@ fn status(daemon: &Daemon) -> Value {
         "disabled": holdings::switched_off(daemon).is_some(),
         "disabled_by": holdings::switched_off(daemon),
         "required": required(daemon),
+        "promises": promises(daemon),
         "refused_connections": daemon.report.connections.rows(),
     })
 }
@@ -252,6 +253,21 @@ fn required(daemon: &Daemon) -> Value {
     let row =
         |name: String| json!({"connected": daemon.registry.is_present(&name), "plugin": name});
     holdings::required_plugins(daemon).into_iter().map(row).collect()
+}
+
+/// The promises that refuse containers or note it, and whether their plugins take part now.
+fn promises(daemon: &Daemon) -> Value {
+    let config = daemon.config();
+    let is_there = |name: &str| !daemon.is_bystander() && daemon.registry.is_present(name);
+    let rows = config.promises.iter().map(|section| {
+        json!({
+            "promise": section.name,
+            "plugin": section.plugin,
+            "mode": if section.refuses() { "enforce" } else { "audit" },
+            "connected": is_there(&section.plugin),
+        })
+    });
+    rows.collect()
 }
 
 /// Data of the engines that could not be read.

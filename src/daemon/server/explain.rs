@@ -171,6 +171,7 @@ fn explained(daemon: &Daemon, container: &Container) -> Value {
         ),
         "would_inject": would_inject(container),
         "gave_way": gave_way(container),
+        "promises": rows::promises(&container.promises),
         "repeated": repeated(container),
         "hidden_from": rows::hidden_from(&container.hidden_from),
     });

@@ -70,6 +70,7 @@ fn explained(store: &Store, pod: &Pod) -> Value {
         "changes": [],
         "refused": pod.refused,
         "skipped": pod.skipped,
+        "promises": rows::promises(&pod.promises),
         "hidden_from": rows::hidden_from(&pod.hidden_from),
         "containers": containers,
     })

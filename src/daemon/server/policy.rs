@@ -5,9 +5,10 @@
 use serde_json::Value;
 
 use crate::daemon::server::rows;
-use crate::daemon::shared::{Daemon, events};
+use crate::daemon::shared::{Daemon, events, messages};
+use crate::engine::Allocations;
 use crate::inject;
-use crate::rules::report;
+use crate::rules::{PromiseFacts, promise_rows, report};
 use crate::state::Pod;
 
 /// The rules' decisions about a pod, for the connected plugins, the configured ones, and `plugins`.
@@ -40,6 +41,17 @@ pub(super) fn policy(daemon: &Daemon, wanted: &str, plugins: &Value) -> Result<V
     let mut document = report(&daemon.config(), &rules, &ruled, ids);
     let injections = daemon.registry.injections();
     document["injections"] = inject::report(&injections, &rules, &ruled, None);
+    let message = messages::pod(pod);
+    let allocations = pod.allocations.clone().map(Allocations::Listed).unwrap_or_default();
+    let facts = PromiseFacts {
+        ruled: &ruled,
+        pod: &message,
+        container: None,
+        unread: None,
+        nodes: Ok(&[]),
+        allocations: &allocations,
+    };
+    document["promises"] = promise_rows(&daemon.config().promises, &facts).into();
     document["pod"]["id"] = pod.id.clone().into();
     document["pod"]["name"] = pod.name.clone().into();
     Ok(document)

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::daemon::shared::Daemon;
-use crate::state::{Container, HiddenFrom, Pod};
+use crate::state::{Container, HiddenFrom, Pod, Promise};
 use crate::text::{first_of, rfc3339_nanos, short_id};
 
 /// The times of its creation, start, exit and refusal, in nanoseconds and as text.
@@ -40,5 +40,19 @@ pub(crate) fn ambiguous_pods(wanted: &str, pods: &[&Pod]) -> String {
 pub(crate) fn hidden_from(hidden: &[HiddenFrom]) -> Value {
     let rows =
         hidden.iter().map(|HiddenFrom { plugin, rule }| json!({"plugin": plugin, "rule": rule}));
+    rows.collect()
+}
+
+/// The promises about a pod or a container; a pod's have no result of their own.
+pub(crate) fn promises(promises: &[Promise]) -> Value {
+    let rows = promises.iter().map(|promise| {
+        json!({
+            "promise": promise.promise,
+            "plugin": promise.plugin,
+            "why": promise.why,
+            "mode": if promise.is_enforced { "enforce" } else { "audit" },
+            "result": Some(&promise.result).filter(|result| !result.is_empty()),
+        })
+    });
     rows.collect()
 }

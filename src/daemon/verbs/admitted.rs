@@ -13,8 +13,8 @@ use crate::chain::{self, ChainError, ChainObserver, Notification, Participants, 
 use crate::clock::now;
 use crate::daemon::bundle::Bundle;
 use crate::daemon::lifecycle::notify;
-use crate::daemon::pods::life;
 use crate::daemon::pods::required::Requirement;
+use crate::daemon::pods::{life, promises};
 use crate::daemon::request::VerbRequest;
 use crate::daemon::request::describe::{self, Description};
 use crate::daemon::request::record;
@@ -79,15 +79,20 @@ async fn describe_and_record(
     let dir = call.received.take(Attached::Bundle);
     let dir = dir.ok_or_else(|| Error::new("the request has no bundle descriptor"))?;
     let bundle = Bundle::open(daemon, dir, &call.bundle, &call.question().document).await?;
-    let description = describe::describe(daemon, call, &bundle.original.bytes).await?;
+    let mut description = describe::describe(daemon, call, &bundle.original.bytes).await?;
     record::fill_in(daemon, record, &description);
     if description.role == Role::Sandbox {
         life::sandbox_appears(daemon, &description, record)?;
     } else {
         let mut late = daemon.registry.wait_for_returning().await;
-        let requirement = Requirement::of_container(daemon, &description);
+        let promises = promises::of_container(daemon, &description).await;
+        let requirement = Requirement::of_container(daemon, &description, &promises);
         requirement.wait().await;
-        requirement.require_connected()?;
+        requirement.settle_promises(record);
+        let is_met = requirement.require_connected();
+        promises::note(daemon, &record.key, &record.promises);
+        is_met?;
+        description.promises = promises;
         life::announce(daemon, &description, record).await?;
         if let Err(missed) = requirement.require_pod_answered() {
             life::end_if_empty(daemon, &description.pod.id).await;
@@ -204,7 +209,8 @@ impl Admitted {
         let injections =
             self.choose_injections(&notification.pod, (&rules, &ruled), writer).await?;
         // In one step with the choice of the plugins to ask: one may have left since.
-        Requirement::of_container(daemon, description).require_connected()?;
+        let requirement = Requirement::of_container(daemon, description, &description.promises);
+        requirement.require_connected()?;
         let mut registered = daemon.registry.participants();
         registered.retain(|chained| rules.hidden_by(&chained.id(), &ruled).is_none());
         let pods = target::KnownPods { daemon, subject: Some(key) };
@@ -225,7 +231,7 @@ impl Admitted {
         let asked = chain::create(&participants, creation, &notes).await;
         daemon.registry.forget_busy(&subscribers, &notification);
         let asked = asked.and_then(|merged| {
-            Requirement::of_container(daemon, description)
+            requirement
                 .require_answers(&notes.silent.borrow())
                 .map(|()| merged)
                 .map_err(|failure| ChainError { failure, asked: subscribers.len() })

@@ -15,6 +15,7 @@ mod metrics;
 mod nerdctl;
 mod origin;
 mod own_nri;
+mod promised;
 mod rendered;
 mod samples;
 mod stories;

@@ -5,6 +5,7 @@
 mod host;
 mod life;
 mod live;
+mod promised;
 mod registration;
 
 use host::CrioHost;

@@ -8,6 +8,7 @@ mod endings;
 mod engine;
 mod later;
 mod origin;
+mod promised;
 mod registration;
 mod told;
 mod updates;

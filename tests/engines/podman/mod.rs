@@ -9,6 +9,7 @@ mod labels;
 mod later;
 mod origin;
 mod pods;
+mod promised;
 mod told;
 mod updates;
 

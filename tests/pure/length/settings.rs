@@ -41,7 +41,9 @@ fn keys() -> Vec<(String, String)> {
     for (path, _) in rows {
         if let Some((section, key)) = path.split_once(".*.") {
             add(&format!("[{section}.k#]"), key);
-        } else if let Some((list @ ("rule" | "exec_rule" | "inject"), key)) = path.split_once('.') {
+        } else if let Some((list @ ("rule" | "exec_rule" | "inject" | "require"), key)) =
+            path.split_once('.')
+        {
             add(&format!("[[{list}]]"), key);
         }
     }
@@ -51,9 +53,14 @@ fn keys() -> Vec<(String, String)> {
 /// So many sections with this line each, in a file of its own.
 fn file(name: &str, header: &str, line: &str, sections: usize) -> (tempfile::TempDir, PathBuf) {
     let one = |n: usize| format!("{header}\n{line}\n").replace('#', &n.to_string());
-    // What makes an injection whole.
-    let more =
-        if header == "[[inject]]" && !line.contains("env") { "env = { A = \"b\" }\n" } else { "" };
+    // What makes an injection or a promise whole.
+    let more = match header {
+        "[[inject]]" if !line.contains("env") => "env = { A = \"b\" }\n",
+        "[[require]]" if line.starts_with("plugin") => "cdi = [\"*\"]\n",
+        "[[require]]" if line.starts_with("cdi") => "plugin = \"p\"\n",
+        "[[require]]" => "plugin = \"p\"\ncdi = [\"*\"]\n",
+        _ => "",
+    };
     let text: String = (0..sections).map(|n| one(n) + more).collect();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);

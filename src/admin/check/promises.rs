@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The rows of `check` about promises (`[[require]]`): one for each whose plugin is missing, and one for
+//! kubelet's socket where a promise needs it.
+
+use serde_json::Value;
+
+use super::{Daemon, finding, warning};
+use crate::config::Config;
+use crate::error::quoted;
+use crate::limits;
+use crate::sources;
+
+const PROMISES: &str = "promises";
+
+/// Returns the rows. `socket` is the row of the plugin socket, with the command that frees it.
+pub(super) fn rows(config: &Config, running: &Daemon, socket: &Value) -> Vec<Value> {
+    if config.promises.is_empty() {
+        return Vec::new();
+    }
+    let mut rows = Vec::new();
+    let of_daemon = running.status.get("promises").and_then(Value::as_array);
+    let is_unmet = |row: &&Value| row["connected"] != true;
+    let unmet: Vec<&Value> = of_daemon.into_iter().flatten().filter(is_unmet).collect();
+    for row in unmet.iter().take(limits::LISTED) {
+        let text = |key: &str| quoted(row[key].as_str().unwrap_or_default());
+        let (name, plugin) = (text("promise"), text("plugin"));
+        let detail =
+            format!("the promise \"{name}\" needs the plugin {plugin}, which is not connected");
+        if row["mode"] == "audit" {
+            let hint = "start it before the promise is enforced";
+            rows.push(warning(PROMISES, format!("{detail}; it is in audit mode"), hint));
+            continue;
+        }
+        let hint = match running.status["pass_through"] == true {
+            true => socket["hint"].as_str().unwrap_or_default(),
+            false => "start it; to see why it is not connected: nri-runc nri plugins",
+        };
+        rows.push(finding(PROMISES, false, format!("{detail}: its containers are refused"), hint));
+    }
+    if unmet.is_empty() {
+        let detail = match of_daemon {
+            Some(_) => "each has its plugin",
+            None => "unknown until the daemon runs",
+        };
+        rows.push(finding(PROMISES, true, detail, ""));
+    }
+    let sections = config.promises.iter();
+    if let Some(section) = sections.clone().find(|section| section.needs_kubelet()) {
+        let asked = sources::try_kubelet(&config.host(), &config.pod_resources);
+        let row = match asked {
+            Ok(()) => finding("kubelet", true, config.pod_resources.display().to_string(), ""),
+            Err(error) => {
+                let name = quoted(&section.name);
+                let effect =
+                    format!("the promise \"{name}\" counts for every pod of kubelet until then");
+                let detail = format!("{}; {effect}", error.why());
+                finding("kubelet", false, detail, "start kubelet, or set kubernetes.pod_resources")
+            }
+        };
+        rows.push(row);
+    }
+    rows
+}

@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The promises to containers with certain devices: which are about a pod or a container (decision D61).
+//!
+//! Every promise is judged, and any one of its lists of devices suffices. Where a source that has the
+//! devices could not be read, or the pod's identity is not proven, the promise may be about the container,
+//! and holds. A source that an engine does not have has no devices. Pure: no file, no clock.
+
+use std::collections::{BTreeSet, HashMap};
+
+use serde_json::{Value, json};
+
+use super::RuledPod;
+use super::execs::{cleaned, has};
+use super::matching::{Fit, Reason, fit_pod};
+use crate::config::PromiseSection;
+use crate::engine::{Allocated, Allocations};
+use crate::glob;
+use crate::plugin::api;
+
+/// Annotations that name CDI devices, separated by commas.
+const CDI_ANNOTATIONS: &str = "cdi.k8s.io/";
+
+/// The facts that promises match.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PromiseFacts<'s> {
+    pub(crate) ruled: &'s RuledPod,
+    pub(crate) pod: &'s api::PodSandbox,
+    /// `None`: the pod itself, about which only its annotations and kubelet's word are known.
+    pub(crate) container: Option<&'s api::Container>,
+    /// Why the engine's record of it could not be read.
+    pub(crate) unread: Option<&'s str>,
+    /// The paths on the host of the container's device nodes, or why they are not known.
+    pub(crate) nodes: Result<&'s [String], &'s str>,
+    pub(crate) allocations: &'s Allocations,
+}
+
+/// The values of one list, and why there may be more.
+type Found<'s> = (Vec<String>, Option<&'s str>);
+
+impl<'s> PromiseFacts<'s> {
+    fn of(&self, list: &str) -> Found<'s> {
+        match list {
+            "claims" => self.allocated(|allocated| &allocated.claims),
+            "resources" => self.allocated(|allocated| &allocated.resources),
+            "cdi" => (self.cdi(), self.unread),
+            "devices" => match self.nodes {
+                Ok(nodes) => ([self.paths(), nodes.to_vec()].concat(), None),
+                Err(why) => (self.paths(), Some(why)),
+            },
+            "annotations" => {
+                let pairs = self.annotations().map(|(key, value)| format!("{key}={value}"));
+                (pairs.collect(), self.unread)
+            }
+            _ => {
+                let image = self.container.and_then(|container| container.image.as_ref());
+                (image.map(|image| image.name.clone()).into_iter().collect(), self.unread)
+            }
+        }
+    }
+
+    /// The container's part, or that of the whole pod where kubelet does not list the container: it lists
+    /// neither ephemeral ones nor all that initialize the pod.
+    fn allocated(&self, part: fn(&Allocated) -> &BTreeSet<String>) -> Found<'s> {
+        let listed = match self.allocations {
+            Allocations::None => return (Vec::new(), None),
+            Allocations::Unreadable(why) => return (Vec::new(), Some(why)),
+            Allocations::Listed(listed) => listed,
+        };
+        let own = self.container.and_then(|container| listed.get(&container.name));
+        let all: BTreeSet<&String> = match own {
+            Some(own) => part(own).iter().collect(),
+            None => listed.values().flat_map(part).collect(),
+        };
+        (all.into_iter().cloned().collect(), None)
+    }
+
+    fn annotations(&self) -> impl Iterator<Item = (&'s String, &'s String)> + use<'s> {
+        let of = |annotations: &'s HashMap<String, String>| annotations.iter();
+        let own = self.container.map(|container| of(&container.annotations));
+        of(&self.pod.annotations).chain(own.into_iter().flatten())
+    }
+
+    fn cdi(&self) -> Vec<String> {
+        let devices = self.container.map(|container| container.CDI_devices.as_slice());
+        let named = devices.unwrap_or_default().iter().map(|device| device.name.clone());
+        let annotated = self.annotations().filter(|(key, _)| key.starts_with(CDI_ANNOTATIONS));
+        let annotated = annotated.flat_map(|(_, names)| names.split(','));
+        named.chain(annotated.map(|name| name.trim().to_owned())).collect()
+    }
+
+    /// Paths of device nodes, and both ends of mounts.
+    fn paths(&self) -> Vec<String> {
+        let Some(container) = self.container else { return Vec::new() };
+        let devices = container.linux.as_ref().map(|linux| linux.devices.as_slice());
+        let devices = devices.unwrap_or_default().iter().map(|device| &device.path);
+        let mounts = container.mounts.iter().flat_map(|mount| [&mount.destination, &mount.source]);
+        let paths = devices.chain(mounts).filter(|path| path.starts_with('/'));
+        paths.map(|path| cleaned(path)).collect()
+    }
+}
+
+/// Whether a block device, major and minor number of each device node of a container that has these.
+pub(crate) fn device_numbers(container: &api::Container) -> BTreeSet<(bool, u64, u64)> {
+    let devices = container.linux.as_ref().map(|linux| linux.devices.as_slice());
+    let numbers = devices.unwrap_or_default().iter().filter_map(|device| {
+        let is_block = match device.type_.as_str() {
+            "b" => true,
+            "c" | "u" => false,
+            _ => return None,
+        };
+        let (major, minor) = (u64::try_from(device.major).ok()?, u64::try_from(device.minor).ok()?);
+        Some((is_block, major, minor))
+    });
+    numbers.collect()
+}
+
+/// Whether a promise is about this container or pod, and why: of the lists of devices the first that
+/// matches.
+pub(crate) fn fit_promise(section: &PromiseSection, facts: &PromiseFacts<'_>) -> (Fit, Reason) {
+    let (of_pod, reason) = fit_pod(&section.pods, facts.ruled);
+    let Reason::Matches(mut by) = reason else { return (of_pod, reason) };
+    if !section.selects_devices() {
+        return (of_pod, Reason::Matches(by));
+    }
+    let mut doubt = None;
+    for (name, list) in section.of_devices().into_iter().filter(|(_, list)| !list.is_empty()) {
+        let (values, unknown) = facts.of(name);
+        if let Some(value) = values.into_iter().find(|value| is_in(list, name, value)) {
+            by.push((name, value));
+            return (of_pod, Reason::Matches(by));
+        }
+        doubt = doubt.or_else(|| Some((name, format!("(not readable: {})", unknown?))));
+    }
+    match doubt {
+        Some(doubt) => {
+            by.push(doubt);
+            (of_pod.min(Fit::Maybe), Reason::Matches(by))
+        }
+        None => {
+            let lists = section.of_devices().into_iter().find(|(_, list)| !list.is_empty());
+            let (name, list) = lists.unwrap_or_default();
+            (Fit::No, Reason::Lacks(name, list.first().cloned().unwrap_or_default()))
+        }
+    }
+}
+
+/// Whether a list selects a value. A pattern of annotations without `=` is about the key alone.
+fn is_in(list: &[String], name: &str, value: &str) -> bool {
+    let is_it = |pattern: &str| match value.split_once('=').filter(|_| name == "annotations") {
+        None => glob::matches(pattern, value),
+        Some((key, value)) => match pattern.split_once('=') {
+            None => glob::matches(pattern, key),
+            Some((wanted, pattern)) => glob::matches(wanted, key) && glob::matches(pattern, value),
+        },
+    };
+    has(list, is_it)
+}
+
+/// Every promise with how it fits, for `policy test`.
+pub(crate) fn promise_rows(sections: &[PromiseSection], facts: &PromiseFacts<'_>) -> Vec<Value> {
+    let rows = sections.iter().map(|section| {
+        let (fit, reason) = fit_promise(section, facts);
+        json!({
+            "promise": section.name,
+            "plugin": section.plugin,
+            "matches": fit.name(),
+            "why": reason.to_string(),
+            "mode": if section.refuses() { "enforce" } else { "audit" },
+        })
+    });
+    rows.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::PodAllocations;
+    use proptest::prelude::*;
+
+    /// A container as a test describes it.
+    #[derive(Default)]
+    struct Subject {
+        ruled: RuledPod,
+        pod: api::PodSandbox,
+        container: api::Container,
+        unread: Option<&'static str>,
+        nodes: Vec<String>,
+        unknown_nodes: bool,
+        allocations: Allocations,
+    }
+
+    impl Subject {
+        fn fit(&self, section: &PromiseSection) -> (Fit, String) {
+            let (fit, why) = fit_promise(section, &self.facts(Some(&self.container)));
+            (fit, why.to_string())
+        }
+
+        fn facts<'s>(&'s self, container: Option<&'s api::Container>) -> PromiseFacts<'s> {
+            PromiseFacts {
+                ruled: &self.ruled,
+                pod: &self.pod,
+                container,
+                unread: self.unread,
+                nodes: if self.unknown_nodes { Err("/dev") } else { Ok(&self.nodes) },
+                allocations: &self.allocations,
+            }
+        }
+    }
+
+    /// A section with one list of devices, of entries between blanks.
+    fn section(key: &str, entries: &str) -> PromiseSection {
+        let list = entries.split(' ').map(str::to_owned).collect();
+        let mut section = PromiseSection { plugin: "a".to_owned(), ..PromiseSection::default() };
+        match key {
+            "claims" => section.claims = list,
+            "cdi" => section.cdi = list,
+            "devices" => section.devices = list,
+            "resources" => section.resources = list,
+            "annotations" => section.annotations = list,
+            "images" => section.images = list,
+            other => panic!("{other}"),
+        }
+        section
+    }
+
+    fn annotated(key: &str, value: &str) -> HashMap<String, String> {
+        HashMap::from([(key.to_owned(), value.to_owned())])
+    }
+
+    fn listed(container: &str, claim: &str, resource: &str) -> Allocations {
+        let allocated = Allocated {
+            claims: [claim.to_owned()].into(),
+            resources: [resource.to_owned()].into(),
+        };
+        let side = ("side".to_owned(), Allocated::default());
+        Allocations::Listed(PodAllocations::from([(container.to_owned(), allocated), side]))
+    }
+
+    /// A container with one of everything.
+    fn whole() -> Subject {
+        let device = |path: &str| api::LinuxDevice { path: path.to_owned(), ..Default::default() };
+        let linux = api::LinuxContainer {
+            devices: vec![device("/dev//nvidia0"), device("/dev/fuse")],
+            ..Default::default()
+        };
+        let mount = api::Mount {
+            destination: "/dev/./dri/card0".to_owned(),
+            source: "/dev/x/../dri/card1".to_owned(),
+            ..Default::default()
+        };
+        let cdi = api::CDIDevice { name: "nvidia.com/gpu=0".to_owned(), ..Default::default() };
+        let image = api::Image { name: "docker.io/library/a:1".to_owned(), ..Default::default() };
+        Subject {
+            pod: api::PodSandbox { annotations: annotated("team", "ml=yes"), ..Default::default() },
+            container: api::Container {
+                name: "app".to_owned(),
+                annotations: annotated("cdi.k8s.io/net", "b.com/nic=1, b.com/nic=2"),
+                mounts: vec![mount],
+                linux: Some(linux).into(),
+                CDI_devices: vec![cdi],
+                image: Some(image).into(),
+                ..Default::default()
+            },
+            nodes: vec!["/dev/kvm".to_owned()],
+            allocations: listed("app", "dra.net", "nvidia.com/gpu"),
+            ..Subject::default()
+        }
+    }
+
+    #[test]
+    fn each_list_finds_its_device_and_no_other() {
+        for (key, entries, found) in [
+            ("claims", "dra.net", Some("dra.net")),
+            ("claims", "dra.*", Some("dra.net")),
+            ("claims", "dra.cpu", None),
+            ("cdi", "nvidia.com/gpu=0", Some("nvidia.com/gpu=0")),
+            ("cdi", "nvidia.com/gpu=1", None),
+            ("cdi", "b.com/*", Some("b.com/nic=1")),
+            ("cdi", "b.com/nic=2", Some("b.com/nic=2")),
+            ("cdi", "b.com/* !b.com/nic=1", Some("b.com/nic=2")),
+            ("cdi", "b.com/* !b.com/nic=?", None),
+            ("devices", "/dev/nvidia*", Some("/dev/nvidia0")),
+            ("devices", "/dev/dri/card0", Some("/dev/dri/card0")),
+            ("devices", "/dev/dri/card1", Some("/dev/dri/card1")),
+            ("devices", "/dev/kvm", Some("/dev/kvm")),
+            ("devices", "/dev/x", None),
+            ("resources", "nvidia.com/gpu", Some("nvidia.com/gpu")),
+            ("resources", "amd.com/gpu", None),
+            ("annotations", "team", Some("team=ml=yes")),
+            ("annotations", "team=ml=*", Some("team=ml=yes")),
+            ("annotations", "team=ml", None),
+            ("annotations", "cdi.k8s.io/*", Some("cdi.k8s.io/net=b.com/nic=1, b.com/nic=2")),
+            ("annotations", "* !team", Some("cdi.k8s.io/net=b.com/nic=1, b.com/nic=2")),
+            ("annotations", "tea", None),
+            ("images", "docker.io/library/a:*", Some("docker.io/library/a:1")),
+            ("images", "b", None),
+        ] {
+            let (fit, why) = whole().fit(&section(key, entries));
+            let wanted = found.map(|value| format!("{key}: \"{value}\""));
+            let first = entries.split(' ').next().unwrap_or_default();
+            let lacks = || format!("it has nothing of {key} (\"{first}\")");
+            assert_eq!(fit, if found.is_some() { Fit::Yes } else { Fit::No }, "{key} {entries}");
+            assert_eq!(why, wanted.unwrap_or_else(lacks), "{key} {entries}");
+        }
+    }
+
+    #[test]
+    fn a_container_without_devices_needs_no_plugin() {
+        for key in ["claims", "cdi", "devices", "resources", "annotations", "images"] {
+            assert_eq!(Subject::default().fit(&section(key, "*")).0, Fit::No, "{key}");
+        }
+    }
+
+    #[test]
+    fn any_one_list_suffices_and_pods_that_are_not_meant_need_nothing() {
+        let mut promise = section("cdi", "x.com/y=z");
+        assert_eq!(whole().fit(&promise).0, Fit::No);
+        promise.images = vec!["docker.io/*".to_owned()];
+        assert_eq!(whole().fit(&promise).0, Fit::Yes);
+        promise.pods.namespaces = vec!["prod".to_owned()];
+        assert_eq!(whole().fit(&promise).0, Fit::No);
+        let doubtful = RuledPod { is_doubtful: true, ..RuledPod::default() };
+        assert_eq!(Subject { ruled: doubtful, ..whole() }.fit(&promise).0, Fit::Maybe);
+    }
+
+    #[test]
+    fn pods_alone_select_every_container_of_theirs() {
+        let mut promise = PromiseSection::default();
+        promise.pods.handlers = vec!["kata".to_owned()];
+        let kata = RuledPod { handler: "kata".to_owned(), ..RuledPod::default() };
+        let other = Subject::default();
+        assert_eq!(other.fit(&promise).0, Fit::No);
+        let subject = Subject { ruled: kata, ..Subject::default() };
+        assert_eq!(subject.fit(&promise).0, Fit::Yes);
+        assert_eq!(fit_promise(&promise, &subject.facts(None)).0, Fit::Yes);
+        assert_eq!(other.fit(&PromiseSection::default()).0, Fit::Yes, "one that is closed");
+    }
+
+    #[test]
+    fn what_cannot_be_read_may_be_meant_and_what_is_not_there_is_not() {
+        let unreadable = || Subject {
+            unread: Some("the record"),
+            unknown_nodes: true,
+            allocations: Allocations::Unreadable("/k.sock".to_owned()),
+            ..Subject::default()
+        };
+        for (key, source) in [
+            ("claims", "/k.sock"),
+            ("resources", "/k.sock"),
+            ("cdi", "the record"),
+            ("images", "the record"),
+            ("annotations", "the record"),
+            ("devices", "/dev"),
+        ] {
+            let (fit, why) = unreadable().fit(&section(key, "a/b=c"));
+            assert_eq!((fit, why), (Fit::Maybe, format!("{key}: \"(not readable: {source})\"")));
+        }
+        let mut both = section("claims", "dra.net");
+        both.images = vec!["docker.io/*".to_owned()];
+        let image = api::Image { name: "docker.io/a".to_owned(), ..Default::default() };
+        let mut subject = unreadable();
+        subject.container.image = Some(image).into();
+        assert_eq!(subject.fit(&both).0, Fit::Yes, "what is known suffices");
+    }
+
+    #[test]
+    fn a_container_has_its_own_claims_or_the_pods_if_kubelet_does_not_list_it() {
+        let promise = section("claims", "dra.net");
+        for (name, fit) in [("app", Fit::Yes), ("side", Fit::No), ("debugger", Fit::Yes)] {
+            let mut subject = whole();
+            subject.container.name = name.to_owned();
+            assert_eq!(subject.fit(&promise).0, fit, "{name}");
+        }
+        let subject = Subject { nodes: Vec::new(), ..whole() };
+        assert_eq!(fit_promise(&promise, &subject.facts(None)).0, Fit::Yes, "the pod itself");
+        for key in ["cdi", "devices", "images"] {
+            let of_pod = fit_promise(&section(key, "*"), &subject.facts(None)).0;
+            assert_eq!(of_pod, Fit::No, "{key} are a container's");
+        }
+    }
+
+    #[test]
+    fn what_is_no_device_node_has_no_number() {
+        let device = |kind: &str, major: i64| api::LinuxDevice {
+            type_: kind.to_owned(),
+            major,
+            minor: 3,
+            ..Default::default()
+        };
+        let devices =
+            vec![device("p", 1), device("", 1), device("c", -1), device("u", 1), device("b", 8)];
+        let linux = api::LinuxContainer { devices, ..Default::default() };
+        let container = api::Container { linux: Some(linux).into(), ..Default::default() };
+        assert_eq!(device_numbers(&container), [(false, 1, 3), (true, 8, 3)].into());
+        assert_eq!(device_numbers(&api::Container::default()), [].into());
+    }
+
+    fn word() -> impl Strategy<Value = String> {
+        "[ab*!/=]{1,4}"
+    }
+
+    proptest! {
+        /// More devices, or less that is known, never free a container from a promise.
+        #[test]
+        fn a_promise_is_never_lost_by_more_devices_or_less_knowledge(
+            entries in proptest::collection::vec(word(), 1..4),
+            devices in proptest::collection::vec(word(), 0..4),
+            more in word(),
+        ) {
+            let promise = section("cdi", &entries.join(" "));
+            let subject = |devices: &[String]| {
+                let cdi = |name: &String| api::CDIDevice { name: name.clone(), ..Default::default() };
+                let devices = devices.iter().map(cdi).collect();
+                let container = api::Container { CDI_devices: devices, ..Default::default() };
+                Subject { container, ..Subject::default() }
+            };
+            let before = subject(&devices).fit(&promise).0;
+            let added = subject(&[devices.clone(), vec![more]].concat()).fit(&promise).0;
+            let unread = Subject { unread: Some("x"), ..subject(&devices) }.fit(&promise).0;
+            prop_assert!(added >= before && unread >= before);
+            prop_assert!(unread != Fit::No);
+        }
+    }
+}

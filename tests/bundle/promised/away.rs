@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Promises while somebody is away: the daemon, the plugin for a while, or all plugins, since another process
+//! serves them.
+
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use test_support::{BUNDLE, Script, TestHost, fails, started, succeeds, wait_until};
+
+use super::{gpu, promise, with_device};
+use crate::rules::pod_container;
+
+const DEVICES: &str = "devices = [\"/dev/nvidia*\", \"/proc\"]";
+
+/// A document without the mount of `/proc`.
+fn without_proc() -> String {
+    let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
+    document["mounts"] = json!([]);
+    document.to_string()
+}
+
+#[test]
+fn without_the_daemon_only_what_a_promise_is_about_is_refused() {
+    let lines = promise(DEVICES);
+    let host = TestHost::new(&format!("autostart = false\n---{lines}"));
+    let bundle = gpu(&host);
+    fails(
+        &host.create_from(&bundle, "c1"),
+        &["the promise \"gpu driver\" needs the plugin gpu", "nothing was changed or started"],
+    );
+    host.write("bundle/config.json", &without_proc());
+    succeeds(&host.create("c2"));
+    let exempt = pod_container(&host, "kube-system", "c3");
+    succeeds(&host.create_from(&exempt, "c3"));
+    let host = TestHost::new(&format!("autostart = false\n---{lines}mode = \"audit\"\n"));
+    let bundle = gpu(&host);
+    succeeds(&host.create_from(&bundle, "c1"));
+}
+
+#[test]
+fn without_the_daemon_a_pod_of_kubelet_may_have_any_claim() {
+    for lines in ["claims = [\"dra.net\"]", "resources = [\"a.com/gpu\"]"] {
+        let host = TestHost::new(&format!("autostart = false\n---{}", promise(lines)));
+        let bundle = pod_container(&host, "dev", "c1");
+        fails(
+            &host.create_from(&bundle, "c1"),
+            &["the promise \"gpu driver\" needs the plugin gpu"],
+        );
+        // Kubelet has no part in a plain container.
+        succeeds(&host.create("c2"));
+    }
+    let elsewhere = promise("claims = [\"dra.net\"]\nnamespaces = [\"prod\"]");
+    let host = TestHost::new(&format!("autostart = false\n---{elsewhere}"));
+    let bundle = pod_container(&host, "dev", "c1");
+    succeeds(&host.create_from(&bundle, "c1"));
+}
+
+#[test]
+fn the_record_of_a_promise_refused_without_the_daemon_is_taken_up() {
+    let mut host = TestHost::new(&format!("autostart = false\n---{}", promise(DEVICES)));
+    fails(&host.create("c1"), &["the promise \"gpu driver\" needs the plugin gpu"]);
+    host.start_daemon();
+    let refused = host.admin(&["explain", "c1"])["refused"].to_string();
+    assert!(refused.contains("the promise \\\"gpu driver\\\""), "{refused}");
+}
+
+#[test]
+fn a_promise_survives_the_daemon_and_the_plugin() {
+    let mut host = started(&format!("---{}", promise(DEVICES)));
+    let told = host.plugin("10", "gpu", Script::default());
+    let bundle = gpu(&host);
+    succeeds(&host.create_from(&bundle, "c1"));
+    host.kill_daemon();
+    host.start_daemon();
+    drop(told);
+    fails(&host.create_from(&bundle, "c2"), &["needs the plugin gpu, which is not connected"]);
+    assert_eq!(host.admin(&["explain", "c1"])["promises"][0]["result"], "met");
+    let _told = host.plugin("10", "gpu", Script::default());
+    succeeds(&host.create_from(&bundle, "c2"));
+}
+
+#[test]
+fn where_another_process_serves_plugins_a_promise_refuses() {
+    let mut host = TestHost::new(&format!("---{}", promise("devices = [\"/dev/nvidia*\"]")));
+    let engine = UnixListener::bind(host.path("nri.sock")).unwrap();
+    host.start_daemon();
+    let bundle = gpu(&host);
+    let wanted = ["it needs the plugin gpu, which cannot connect: "];
+    fails(&host.create_from(&bundle, "c1"), &wanted);
+    succeeds(&host.create("c2"));
+    let check = host.call(&["nri", "check", "--json"]);
+    assert!(!check.status.success());
+    let check: Value = serde_json::from_slice(&check.stdout).unwrap();
+    let rows = check.as_array().unwrap();
+    let row = |name: &str| rows.iter().find(|row| row["check"] == name).unwrap();
+    let (promises, socket) = (row("promises"), row("plugin socket"));
+    assert_eq!((&promises["ok"], &promises["hint"]), (&json!(false), &socket["hint"]));
+    drop(engine);
+}
+
+#[test]
+fn a_container_waits_for_the_plugin_as_long_as_the_promise_says() {
+    let host = started(&format!("---{}wait = \"60s\"\n", promise(DEVICES)));
+    let bundle = gpu(&host);
+    let root = host.path("root").display().to_string();
+    let folder = host.path(&bundle).display().to_string();
+    let mut create = host.spawn(&["--root", &root, "create", "--bundle", &folder, "c1"]);
+    host.logs(&["wait up to", "for gpu, which is required"], 1);
+    let _told = host.plugin("10", "gpu", Script::default());
+    wait_until("it was created", || create.try_wait().unwrap().is_some());
+    assert!(create.wait().unwrap().success());
+    let host = started(&format!("---{}wait = \"50ms\"\n", promise(DEVICES)));
+    let bundle = with_device(&host, "gpu", "/dev/nvidia0", ("", ""));
+    let began = std::time::Instant::now();
+    fails(&host.create_from(&bundle, "c1"), &["needs the plugin gpu, which is not connected"]);
+    assert!(began.elapsed() >= Duration::from_millis(50));
+}

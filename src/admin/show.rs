@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::audit;
 use crate::limits;
+use crate::messages;
 use crate::text::{age, printable, span};
 
 /// Returns the metrics as the daemon wrote them.
@@ -135,7 +136,11 @@ fn troubles(page: &mut String, document: &Value) {
         line(
             page,
             "failure",
-            &format!("{} ago: {}{times}", ago(&failure["at"]), text(&failure["what"])),
+            &format!(
+                "{} ago: {}{times}",
+                ago(&failure["at"]),
+                messages::with_code(&text(&failure["what"]))
+            ),
         );
     }
 }

@@ -210,10 +210,8 @@ impl AdminVerb {
 pub fn command() -> clap::Command {
     Arguments::command().after_help(exit::help()).mut_subcommands(|verb| {
         let verb = if verb.get_name() == "node" { without_output(verb) } else { verb };
-        match exit::help_of(verb.get_name()) {
-            Some(codes) => verb.after_help(codes),
-            None => verb,
-        }
+        let codes = exit::help_of(verb.get_name());
+        verb.after_help(codes.clone()).mut_subcommands(|below| below.after_help(codes.clone()))
     })
 }
 

@@ -21,8 +21,7 @@ use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, linkat, unlinkat};
 
 use crate::error::{Context, Error, Result};
 use crate::fnv::fnv128;
-use crate::limits;
-use crate::limits::DOCUMENT;
+use crate::limits::{self, DOCUMENT};
 use crate::presence::IfThere;
 
 /// Makes a directory of ours, 0700, and refuses one that others could write to (D11).

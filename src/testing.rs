@@ -97,7 +97,7 @@ pub mod runtime {
 }
 
 pub mod sources {
-    pub use crate::sources::Sources;
+    pub use crate::sources::{Sources, runtimes_of_docker};
 }
 
 pub mod spec {

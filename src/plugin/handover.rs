@@ -87,6 +87,11 @@ impl Plugin {
         self.turns.is_idle() && self.caller.is_idle()
     }
 
+    /// Leaves its further requests unread, or reads them again.
+    pub(crate) fn pause_requests(&self, is_paused: bool) {
+        self.caller.pause_requests(is_paused);
+    }
+
     /// The plugin as it is. Its descriptor stays this plugin's.
     pub(crate) fn save(&self) -> SavedPlugin {
         let declared = self.declared().and_then(|declared| declared.write_to_bytes().ok());

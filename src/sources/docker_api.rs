@@ -23,7 +23,7 @@ const REQUEST: &[u8] = b"GET /info HTTP/1.0\r\nHost: docker\r\nAccept: applicati
 pub(crate) fn docker_runtimes(socket: &Path) -> Option<LoadedHandlers> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let answer = runtime.block_on(async { tokio::time::timeout(API_WAIT, ask(socket)).await });
-    runtimes(&answer.ok()?.ok()?)
+    runtimes_of_docker(&answer.ok()?.ok()?)
 }
 
 async fn ask(socket: &Path) -> std::io::Result<Vec<u8>> {
@@ -34,7 +34,8 @@ async fn ask(socket: &Path) -> std::io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-fn runtimes(answer: &[u8]) -> Option<LoadedHandlers> {
+/// The runtimes in an answer; `None` if it is none of Docker's.
+pub fn runtimes_of_docker(answer: &[u8]) -> Option<LoadedHandlers> {
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
     let (head, body) = (answer.get(..end)?, answer.get(end + 4..)?);
     let status = head.split(|byte| *byte == b' ').nth(1)?;
@@ -59,7 +60,7 @@ mod tests {
         let answer = b"HTTP/1.0 200 OK\r\nApi-Version: 1.41\r\n\r\n{\"DefaultRuntime\":\"runc\",\
             \"Runtimes\":{\"nri-runc\":{\"path\":\"/usr/local/bin/nri-runc\"},\
             \"io.containerd.runc.v2\":{}}}";
-        let found = runtimes(answer).unwrap();
+        let found = runtimes_of_docker(answer).unwrap();
         let program = Some("/usr/local/bin/nri-runc".to_owned());
         assert_eq!(found.programs.get("nri-runc"), Some(&program));
         assert_eq!(found.programs.get("io.containerd.runc.v2"), Some(&None));
@@ -76,7 +77,7 @@ mod tests {
             b"HTTP/1.0 200 OK\r\n\r\n[]",
             b"SSH-2.0 200 x\r\n\r\n{\"Runtimes\":{}}",
         ] {
-            assert_eq!(runtimes(answer), None, "{answer:?}");
+            assert_eq!(runtimes_of_docker(answer), None, "{answer:?}");
         }
     }
 

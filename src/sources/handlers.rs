@@ -17,7 +17,7 @@ const PATH: &str = "/runtime.v1.RuntimeService/Status";
 
 /// The handlers that a running engine has loaded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct LoadedHandlers {
+pub struct LoadedHandlers {
     /// Each name, with its program where the engine shows that.
     pub programs: BTreeMap<String, Option<String>>,
     /// The handler of containers that name none, where the engine shows that.

@@ -52,6 +52,13 @@ const VARIANTS: [&str; 6] = [
     "serviceAccount.name=other,imagePullSecrets[0].name=registry,runtimeClass.nodeSelector.pool=nri",
 ];
 
+/// The address of the probe port: the pod's own, as others reach a node's; with the node's network loopback.
+const PROBES: [(&str, &str); 3] = [
+    ("hostNetwork=false", "$(POD_IP):9748"),
+    ("probes.address=::1,probes.port=9000", "::1:9000"),
+    ("hostNetwork=true", "127.0.0.1:9748"),
+];
+
 fn rendered(set: &str) -> Result<String, String> {
     let words = ["template", RELEASE, &chart(), "--namespace", NAMESPACE, "--kube-version=1.34.0"];
     helm::run(&[&words[..], &["--set", set]].concat())
@@ -83,6 +90,11 @@ pub(super) fn every_manifest_is_valid(_: &Cluster) -> String {
     }
     for set in VARIANTS {
         objects += accepted(set, &rendered(set).unwrap());
+    }
+    for (set, listens) in PROBES {
+        let manifests = rendered(set).unwrap();
+        let told = format!("--listen={listens}");
+        assert!(manifests.contains(&told), "{set}: {told} is not in\n{manifests}");
     }
     for (set, why) in REFUSED {
         let said = rendered(set).expect_err(set);

@@ -234,6 +234,12 @@ impl PluginCaller {
         self.waiting.lock().is_empty() && self.reading.requests.count() == 0
     }
 
+    /// Leaves further requests of the plugin unread, or reads them again. They are read nevertheless while a
+    /// call waits for its answer, which may stand behind them.
+    pub fn pause_requests(&self, is_paused: bool) {
+        self.reading.pause.set(is_paused);
+    }
+
     /// Saves the connections for a program that replaces this one; `heard` frames came.
     pub fn save(&self, heard: usize) -> SavedTrunk {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -295,6 +301,7 @@ impl PluginCaller {
         let bytes = message(number, request, timeout, metadata)?;
         *next = number.checked_add(2);
         let reply = self.waiting.expect(number);
+        self.reading.pause.wake();
         let call = PendingCall { waiting: &self.waiting, number };
         self.outgoing.send(bytes).map_err(|_closed| Unanswered::Closed)?;
         Ok((call, reply))
@@ -394,6 +401,11 @@ impl Answers {
         let taken = self.take_messages(&mut bytes);
         // Once for all of them: a frame may hold a great many that are small.
         self.bytes = if taken > 0 { bytes.split_off(taken) } else { bytes };
+    }
+
+    /// Whether a call waits for its response.
+    pub(crate) fn are_awaited(&self) -> bool {
+        !self.waiting.lock().is_empty()
     }
 
     /// Ends the calls without a response: the connection has sent its last frame.

@@ -16,7 +16,7 @@ use std::task::{Context, Poll, ready};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::backpressure::{self, BufferedFrame, InHand, Room, RoomTaken};
 use crate::caller::{Answers, PluginCaller, SavedAnswers};
@@ -49,7 +49,7 @@ pub fn split(stream: UnixStream) -> io::Result<(Trunk, Connection, Connection)> 
     let requests = OpenRequests::default();
     plugin.requests = Some(requests.clone());
     let (to_runtime, runtime) = connection(RUNTIME_CONNECTION, &outgoing);
-    let reading = Reading { unread: Unread::default(), requests: OpenRequests::default() };
+    let reading = Reading::default();
     tokio::spawn(read(
         reader,
         trunk.clone(),
@@ -89,7 +89,7 @@ fn start_to_call(
     trunk.set_frames_received(heard);
     outgoing.put_back(unsent.0);
     let (to_runtime, mut runtime) = connection(RUNTIME_CONNECTION, &outgoing);
-    let reading = Reading { unread: Unread::new(unread.0), requests: OpenRequests::default() };
+    let reading = Reading { unread: Unread::new(unread.0), ..Reading::default() };
     runtime.requests = Some(reading.requests.clone());
     if !beginning.0.is_empty() {
         // The program before has read it, and kept none that is too long.
@@ -107,6 +107,31 @@ pub(crate) struct Reading {
     pub(crate) unread: Unread,
     /// The requests on the runtime connection.
     pub(crate) requests: OpenRequests,
+    pub(crate) pause: Pause,
+}
+
+/// A pause in the reading of a plugin's requests.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Pause(Arc<watch::Sender<bool>>);
+
+impl Pause {
+    /// Begins or ends the pause.
+    pub(crate) fn set(&self, is_paused: bool) {
+        self.0.send_if_modified(|was| std::mem::replace(was, is_paused) != is_paused);
+    }
+
+    /// Wakes a waiting reader, which asks again.
+    pub(crate) fn wake(&self) {
+        self.0.send_modify(|_same| ());
+    }
+
+    /// Waits for the end of the pause. Answers may stand behind a request: while a call waits for one,
+    /// reading goes on.
+    async fn wait(&self, plugin: &Inbox) {
+        let Inbox::Answers(answers) = plugin else { return };
+        let mut paused = self.0.subscribe();
+        let _ended = paused.wait_for(|is_paused| !is_paused || lock(answers).are_awaited()).await;
+    }
 }
 
 /// A trunk between two calls, saved for the program that replaces this one.
@@ -244,7 +269,7 @@ async fn read_frames(
     trunk: &Trunk,
     plugin: &Inbox,
     runtime: &Incoming,
-    Reading { unread, requests }: &Reading,
+    Reading { unread, requests, pause }: &Reading,
 ) -> String {
     let (mut has_warned, mut early) = (false, 0);
     let mut chunk = vec![0_u8; READ_AT_ONCE];
@@ -269,6 +294,7 @@ async fn read_frames(
                     taken = plugin.take(unread, length).await;
                 }
                 RUNTIME_CONNECTION => {
+                    pause.wait(plugin).await;
                     let room = runtime.reserve(length).await;
                     let payload = unread.take_frame(length);
                     taken = requests.came(&payload);

@@ -131,6 +131,7 @@ impl Reexec<'_> {
                 .err()
                 .unwrap_or_else(|| Error::new("it could not be executed")),
         };
+        self.pause_plugins(false);
         self.drain.go_on();
         service_manager::report_ready();
         error
@@ -170,6 +171,14 @@ impl Reexec<'_> {
         Ok(())
     }
 
+    /// Holds back the requests of plugins, or serves them again: a plugin that sends one after the other would
+    /// never be idle. The next program reads them.
+    fn pause_plugins(&self, is_paused: bool) {
+        for plugin in self.daemon.registry.connected().iter() {
+            plugin.chained.plugin.pause_requests(is_paused);
+        }
+    }
+
     /// Waits for a moment when the daemon is idle and no caller is connected.
     async fn until_quiet(&self) {
         let begun = Instant::now();
@@ -177,6 +186,8 @@ impl Reexec<'_> {
             if begun.elapsed() >= HANDSHAKE_WAIT {
                 self.daemon.registry.roster.cut_unregistered();
             }
+            // Any of them may have connected just now.
+            self.pause_plugins(true);
             if quiet::is_quiet(self.daemon, self.drain) {
                 // The callers come back, and wait in the socket's queue.
                 self.drain.send_back().await;

@@ -16,8 +16,7 @@ use tokio::net::UnixStream;
 
 use crate::daemon::request::ReceivedQuestion;
 use crate::error::{Context, Error, Result};
-use crate::limits;
-use crate::limits::FRAME;
+use crate::limits::{self, FRAME};
 use crate::link::{DaemonResponse, Notice, PROTOCOL, WrapperRequest};
 
 /// The time that a connection has to send its request.

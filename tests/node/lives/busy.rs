@@ -12,6 +12,7 @@ use nri_runc::plugin::{Event, api};
 use test_support::{BUSY, TestHost, wait_until};
 use tokio::sync::Semaphore;
 
+use super::super::reexec::Installed;
 use super::scale::{Sleepers, put_on_record, sleeper, status, with_a_record};
 
 /// Answers no part of what it is told before it is let; then it hears everything.
@@ -185,4 +186,26 @@ fn a_flood_of_updates_stops_no_create_and_takes_no_memory() {
     flood.is_over.store(true, Ordering::SeqCst);
     thread.join().unwrap();
     assert!(more < 4 << 10, "{more} KB more after {} updates", answered() - begun);
+}
+
+#[test]
+fn a_flood_of_updates_keeps_no_program_from_taking_over() {
+    let installed = Installed::new(&format!("---{BUSY}"));
+    let host = &installed.host;
+    let asks = plays(host, "10-flooder", Arc::new(Flooder));
+    wait_until("it is synchronized", || state(host, "flooder") == "synchronized");
+    let flood = Arc::new(Flood::default());
+    let thread = flood.begin(asks);
+    let answered = || flood.answered.load(Ordering::SeqCst);
+    for _program in 0..3 {
+        let begun = answered();
+        wait_until("it floods", || answered() > begun + 1000);
+        installed.reexecuted();
+    }
+    // Each request was answered, by one program or the next.
+    let begun = answered();
+    wait_until("it goes on", || answered() > begun + 1000);
+    flood.is_over.store(true, Ordering::SeqCst);
+    thread.join().unwrap();
+    lives(host, "after");
 }

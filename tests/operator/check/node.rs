@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 
-use test_support::succeeds;
+use test_support::{succeeds, wait_until};
 
 use super::{FAULT, Fault, Mend, World, try_all};
 
@@ -137,6 +137,8 @@ const AROUND: &[Fault] = &[
             world.make_run_dir();
             std::fs::create_dir(world.path("run/daemon.log")).unwrap();
             world.host.start_daemon();
+            let lost = || world.host.admin(&["status"])["log_lines_lost"].as_u64();
+            wait_until("a line is lost", || lost() > Some(0));
         },
         row: "log",
         says: "daemon.log: it is a folder (EISDIR); ",

@@ -19,6 +19,15 @@ fn hang_up(world: &mut World) {
     let _gone = std::fs::remove_file(world.path("nri.sock"));
 }
 
+/// Starts a daemon that launches the sample plugin as `10-a`, and waits until it is synchronized.
+fn launch_sample(world: &mut World) {
+    std::fs::create_dir_all(world.path("plugins")).unwrap();
+    test_support::program::copy(&example("demo_plugin"), &world.path("plugins/10-a"));
+    world.host.start_daemon();
+    let is_there = || is_synchronized(&world.host.admin(&["plugins"]), "10-a");
+    wait_until("it is synchronized", is_there);
+}
+
 /// A pre-installed plugin that is a script.
 fn install(world: &World, name: &str, text: &str) {
     std::fs::create_dir_all(world.path("plugins")).unwrap();
@@ -330,11 +339,7 @@ const INSTALLED: &[Fault] = &[
     Fault {
         name: "its upgrade does not run",
         seed: |world| {
-            std::fs::create_dir_all(world.path("plugins")).unwrap();
-            test_support::program::copy(&example("demo_plugin"), &world.path("plugins/10-a"));
-            world.host.start_daemon();
-            let is_there = || is_synchronized(&world.host.admin(&["plugins"]), "10-a");
-            wait_until("it is synchronized", is_there);
+            launch_sample(world);
             install(world, "10-a", "echo no device >&2; exit 3");
             // Everywhere that an operator looks.
             let says = |verb: &str| {
@@ -357,13 +362,11 @@ const INSTALLED: &[Fault] = &[
     Fault {
         name: "its file was removed",
         seed: |world| {
-            std::fs::create_dir_all(world.path("plugins")).unwrap();
-            test_support::program::copy(&example("demo_plugin"), &world.path("plugins/10-a"));
-            world.host.start_daemon();
-            let is_there = || is_synchronized(&world.host.admin(&["plugins"]), "10-a");
-            wait_until("it is synchronized", is_there);
+            launch_sample(world);
             std::fs::remove_file(world.path("plugins/10-a")).unwrap();
-            wait_until("it is stopped", || !is_there());
+            wait_until("it is stopped", || {
+                !is_synchronized(&world.host.admin(&["plugins"]), "10-a")
+            });
         },
         row: "plugins",
         says: "10-a disconnected",

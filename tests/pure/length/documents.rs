@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a tenant and an engine write: each text, list and object of a call's document, of the engine's
-//! files and records about it, of the document of an `exec`, and each annotation that an engine's file knows.
+//! Texts, lists and objects of tenants and engines: those of a call's document, of its command lines and
+//! variables, of the engine's files, records and answers about it, of the document of an `exec`, and each
+//! annotation that the source of an engine names.
 //! The calls are those of `fixtures/engines`; `fixtures/oci/complete.json` has every member of the OCI
 //! runtime specification 1.3 for Linux, and a test finds a member that the program names and it lacks.
 
@@ -18,7 +19,7 @@ use nri_runc::testing::exec::{ProcessValue, patch_later_process, process_in};
 use nri_runc::testing::host::Host;
 use nri_runc::testing::plugin::json;
 use nri_runc::testing::rules::RuledPod;
-use nri_runc::testing::sources::Sources;
+use nri_runc::testing::sources::{Sources, runtimes_of_docker};
 use nri_runc::testing::spec::patch::{HostFacts, patch_anyway};
 use oci_document::SpecDocument;
 use protobuf::Message;
@@ -46,28 +47,38 @@ fn read(path: &Path) -> Option<Value> {
     serde_json::from_slice(&std::fs::read(path).ok()?).ok()
 }
 
+fn call_of(case: &str) -> Value {
+    read(&fixtures().join(case).join("call.json")).unwrap()
+}
+
 impl Case {
     fn load(name: &str) -> Self {
         let folder = fixtures().join(name);
-        let call = read(&folder.join("call.json")).unwrap();
+        let document = read(&folder.join("config.json")).unwrap();
+        let mut case = Self::of_call(&call_of(name), document);
+        case.name = name.to_owned();
+        case.found = case.fetched(&folder);
+        case
+    }
+
+    /// This call of a `call.json`, before any file of the engine is read.
+    fn of_call(call: &Value, document: Value) -> Self {
         let word = |word: &Value| word.as_str().unwrap().to_owned();
         let words = |key: &str| {
             let words = call[key].as_array().unwrap().iter();
-            words.map(|one| word(one).into_bytes()).collect::<Vec<_>>()
+            words.map(|one| word(one).into_bytes()).collect()
         };
         let variables = call["variables"].as_object().unwrap().iter();
-        let mut case = Self {
-            name: name.to_owned(),
+        Self {
+            name: String::new(),
             id: word(&call["id"]),
             bundle: word(&call["bundle"]),
             parent: words("parent"),
             grandparent: words("grandparent"),
             variables: variables.map(|(key, value)| (key.clone(), word(value).into())).collect(),
-            document: read(&folder.join("config.json")).unwrap(),
+            document,
             found: FetchedFacts::default(),
-        };
-        case.found = case.fetched(&folder);
-        case
+        }
     }
 
     /// The engine's files and records.
@@ -446,6 +457,54 @@ fn each_place_of_an_engines_files_costs_what_it_is_long() {
         }
     }
     findings.are_none(5);
+}
+
+#[test]
+fn each_word_of_an_engines_call_costs_what_it_is_long() {
+    let (mut findings, sample) = (Findings::default(), Sample::of_today());
+    for case in cases() {
+        let (call, usual) = (call_of(&case), Case::load(&case));
+        let document = usual.document.to_string();
+        let mut all = Vec::new();
+        places(&call, "", &mut all);
+        // The whole call is no list of anything.
+        for at in all.iter().filter(|at| !at.is_empty()) {
+            let name = format!("{case} call.json {at}");
+            if !sample.has(&name, 40) {
+                continue;
+            }
+            let shape = sample.shape(&name);
+            let made = |times| Case::of_call(&longer(&call, at, shape, times), Value::Null);
+            let work = |made: &Case| made.create(document.as_bytes(), &usual.found);
+            findings.measure(&format!("{name} {shape}"), made, work);
+        }
+    }
+    findings.are_none(10);
+}
+
+#[test]
+fn each_place_of_dockers_answer_costs_what_it_is_long() {
+    let mut findings = Findings::default();
+    let info = json!({
+        "Containers": 3,
+        "Driver": "overlay2",
+        "Labels": ["a=b"],
+        "Runtimes": {"nri-runc": {"path": "/usr/bin/nri-runc"}, "io.containerd.runc.v2": {}},
+        "DefaultRuntime": "runc",
+    });
+    let mut all = Vec::new();
+    places(&info, "", &mut all);
+    for at in &all {
+        for shape in SHAPES {
+            let made = |times| {
+                let body = longer(&info, at, shape, times);
+                format!("HTTP/1.0 200 OK\r\nApi-Version: 1.41\r\n\r\n{body}")
+            };
+            let work = |answer: &String| assert!(runtimes_of_docker(answer.as_bytes()).is_some());
+            findings.measure(&format!("docker info {at} {shape}"), made, work);
+        }
+    }
+    findings.are_none(50);
 }
 
 /// Of each engine a container and an infrastructure container, or what it has.

@@ -295,7 +295,7 @@ fn policy(plugin: &Value, key: &str, origin: &str) -> String {
 }
 
 /// Wraps words to the terminal's width, indented after the first line.
-fn wrapped(title: &str, words: &str) -> String {
+pub(super) fn wrapped(title: &str, words: &str) -> String {
     let (mut page, mut line) = (String::new(), title.to_owned());
     for word in words.split(' ') {
         if line.chars().count() + 1 + word.chars().count() > TERMINAL_WIDTH {

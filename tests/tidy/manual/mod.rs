@@ -265,6 +265,7 @@ fn each_verb_has_a_man_page_that_the_main_page_and_packages_name() {
             assert!(text.contains(&wanted), "the page of {top} lacks --{long}");
         }
         assert!(text.contains("EXIT STATUS") && text.contains("\\fB2\\fR"), "{top}");
+        assert!(text.contains(&format!("nri\\-runc nri {top}")), "{top} has no example");
     }
 }
 

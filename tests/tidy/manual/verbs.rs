@@ -81,6 +81,9 @@ pub(super) fn append_page(roff: &mut Roff, verb: &Command) {
         roff.text([bold(code)]);
         roff.text(spans(&sentence(meaning)));
     }
+    roff.control("SH", ["EXAMPLES"]);
+    let (_, example) = codes.split_once("Example:\n").unwrap_or_default();
+    super::markdown::append(roff, &format!("```\n{}\n```\n", example.trim()));
     roff.control("SH", ["SEE ALSO"]);
     super::markdown::append(
         roff,

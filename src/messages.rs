@@ -66,7 +66,8 @@ pub fn code_of(line: &str) -> Option<&'static str> {
         return None;
     }
     let inner = line.match_indices(": ").map(|(at, colon)| at + colon.len());
-    let starts: Vec<usize> = std::iter::once(0).chain(inner).collect();
+    let starts: Vec<usize> =
+        std::iter::once(0).chain(inner).take(limits::PARTS_WITH_CODE).collect();
     let known = table().filter(|message| !message.is_retired);
     let found: Vec<Found> = known.filter_map(|message| find(message, line, &starts)).collect();
     let found: Vec<&Found> = found.iter().filter(|one| !is_refined(one, &found)).collect();

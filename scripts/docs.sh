@@ -61,7 +61,17 @@ mv "$pages/introduction.md.new" "$pages/introduction.md"
 
 [ -z "$only" ] || exit 0
 rm -rf "$book/html"
+repository=$(sh scripts/address.sh repository)
+if [ -n "$repository" ]; then
+    export MDBOOK_OUTPUT__HTML__GIT_REPOSITORY_URL="$repository"
+    export MDBOOK_OUTPUT__HTML__EDIT_URL_TEMPLATE="$repository/edit/main/docs/{path}"
+else
+    echo "docs: the book has no edit links: Cargo.toml names no repository"
+fi
 "$mdbook" build "$pages" --dest-dir "$book/html"
+# Copies below project/ are edited where they lie in the repository.
+[ -z "$repository" ] || find "$book/html" -name '*.html' -exec sed -i -E \
+    -e 's#/edit/main/docs/(\./)?project/#/edit/main/#g' -e 's#(/edit/main/[^"]*)/about\.md#\1/README.md#g' {} +
 if command -v python3 >/dev/null; then
     python3 scripts/docs_links.py "$book/html"
 else

@@ -71,7 +71,9 @@ is_for() {
 }
 
 TYPE=application/vnd.oci.image
-LABELS="\"org.opencontainers.image.title\":\"$what\",\"org.opencontainers.image.description\":\"$description\",\"org.opencontainers.image.version\":\"$version\",\"org.opencontainers.image.revision\":\"$revision\",\"org.opencontainers.image.created\":\"$created\",\"org.opencontainers.image.licenses\":\"Apache-2.0\""
+LABELS="\"org.opencontainers.image.title\":\"$what\",\"org.opencontainers.image.description\":\"$description\",\"org.opencontainers.image.version\":\"$version\",\"org.opencontainers.image.revision\":\"$revision\",\"org.opencontainers.image.created\":\"$created\",\"org.opencontainers.image.licenses\":\"Apache-2.0\",\"org.opencontainers.image.url\":\"$(sh scripts/address.sh site)\""
+source=$(sh scripts/address.sh repository)
+[ -z "$source" ] || LABELS="$LABELS,\"org.opencontainers.image.source\":\"$source\""
 
 manifests=''
 for pair in $programs; do

@@ -142,7 +142,7 @@ deb() {
     ! nri-runc nri status >/dev/null 2>&1 || fail "installing has started a daemon"
     [ -x /usr/lib/nri-runc/plugins/resource-defaults ] || fail "the sample plugin is missing"
     passed "deb: installed; nothing runs"
-    man -w nri-runc nri-runc-config nri-runc-plugins >/dev/null || fail "man does not find the pages"
+    man -w nri-runc nri-runc-nri-status nri-runc-config nri-runc-plugins >/dev/null || fail "man does not find the pages"
     echo '# an operator was here' >>/etc/nri-runc/config.toml
     printf 'runtime = ["%s"]\n' "$top/target/tools/bin/runc" >/etc/nri-runc/config.d/10-runtime.toml
     keep

@@ -55,6 +55,8 @@ pub(crate) mod link;
 pub(crate) mod log;
 /// Facts about a container that `exec` and `kill` need without asking the daemon.
 pub(crate) mod mark;
+/// The codes of messages, printed at the end of their lines.
+pub(crate) mod messages;
 /// The daemon's counters, and their form for Prometheus.
 pub(crate) mod metrics;
 /// Faster routines for the static build only.

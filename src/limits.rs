@@ -24,6 +24,10 @@ pub(crate) const QUOTED: usize = 4 << 10;
 /// A failure as one line, in bytes, with the names of fields and containers that it has: they are a
 /// plugin's or an engine's choice. Room for several quoted texts.
 pub(crate) const LINE: usize = 32 << 10;
+/// A line in which the code of a message is searched, in bytes, and its parts between colons at which a message
+/// may begin: the search takes 0.1 ms for a usual line and 1 ms at most.
+pub(crate) const LINE_WITH_CODE: usize = 8 << 10;
+pub(crate) const PARTS_WITH_CODE: usize = 32;
 /// Part of an answer to an operator, in bytes; a longer answer is sent in parts. Below the frame.
 pub(crate) const ADMIN_PART: usize = 1 << 20;
 /// Pods and containers in one line of a recorded state, in bytes; a longer state has several lines.

@@ -68,6 +68,10 @@ pub mod link {
     pub use crate::link::{Attached, DaemonResponse, Notice, PROTOCOL, WrapperRequest, read_frame};
 }
 
+pub mod messages {
+    pub use crate::messages::{Message, code_of, table};
+}
+
 pub mod plugin {
     pub use crate::plugin::outcome::Outcome;
     pub use crate::plugin::session::{Plugin, SessionError, Settings, handshake};

@@ -129,6 +129,7 @@ fn rooms_reach_only_what_they_may() {
         "last_words",
         "limits",
         "log",
+        "messages",
         "presence",
         "procfs",
         "tagged",

@@ -47,11 +47,17 @@ pub(super) fn help() -> String {
     lines("Exit codes:", rows)
 }
 
-/// Renders the end of the help of one verb.
-pub(super) fn help_of(verb: &str) -> Option<String> {
-    let rows = EXIT_CODES_OF_VERBS.iter().filter(|(of, _, _)| *of == verb);
-    let rows: Vec<(u8, &str)> = rows.map(|(_, code, meaning)| (*code, *meaning)).collect();
-    (!rows.is_empty()).then(|| lines("Exit codes:", rows.into_iter()))
+/// Renders the end of the help of one verb: what is not plain about a code, else what it means for all.
+pub(super) fn help_of(verb: &str) -> String {
+    let rows = EXIT_CODES.into_iter().flat_map(|(code, meaning)| {
+        let own = EXIT_CODES_OF_VERBS.iter().filter(|row| (row.0, row.1) == (verb, code));
+        let mut meanings: Vec<&str> = own.map(|row| row.2).collect();
+        if meanings.is_empty() {
+            meanings.push(meaning);
+        }
+        meanings.into_iter().map(move |meaning| (code, meaning))
+    });
+    lines("Exit codes:", rows)
 }
 
 fn lines<'m>(title: &str, rows: impl Iterator<Item = (u8, &'m str)>) -> String {
@@ -118,9 +124,11 @@ mod tests {
     }
 
     #[test]
-    fn a_verb_without_rows_has_no_list() {
-        assert_eq!(help_of("status"), None);
-        let help = help_of("check").unwrap_or_default();
+    fn the_help_of_each_verb_has_each_code_with_its_own_meaning_first() {
+        let help = help_of("status");
+        assert_eq!(help, super::help(), "a verb without rows of its own has those of all");
+        let help = help_of("check");
         assert!(help.starts_with("Exit codes:\n  0  all checks passed"), "{help}");
+        assert!(help.ends_with("  2  wrong command line: nothing was done"), "{help}");
     }
 }

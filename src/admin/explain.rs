@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::policy::exec_rule;
 use super::show::{ago, name_of_pod, rows, table, text};
+use crate::messages;
 use crate::text::short_id;
 
 /// Maximum characters of a value, unless the page is wide.
@@ -188,7 +189,8 @@ fn traces(document: &Value, page: &mut String) {
     for refused in document["refused"].as_array().into_iter().flatten() {
         // The message for the engine names this very command.
         let here = format!("; see: nri-runc nri explain {}", text(&document["id"]));
-        let _infallible = writeln!(page, "refused: {}", text(refused).replace(&here, ""));
+        let refused = messages::with_code(&text(refused).replace(&here, ""));
+        let _infallible = writeln!(page, "refused: {refused}");
     }
     for skipped in document["skipped"].as_array().into_iter().flatten() {
         let (plugin, reason) = (text(&skipped["plugin"]), text(&skipped["reason"]));

@@ -6,6 +6,7 @@
 mod audit;
 mod check;
 mod dry;
+mod examples;
 pub(crate) mod exit;
 mod explain;
 mod forget;
@@ -114,8 +115,10 @@ enum AdminVerb {
     /// Send scripted requests to plugins, or record such a script.
     Replay(dry::Replay),
     /// Register nri-runc with an engine.
+    #[command(override_usage = "nri-runc nri install [OPTIONS] <ENGINE | --distribution NAME>")]
     Install(install::Install),
     /// Unregister nri-runc from an engine; its files are restored.
+    #[command(override_usage = "nri-runc nri uninstall [OPTIONS] <ENGINE | --distribution NAME>")]
     Uninstall(install::Uninstall),
     /// Keep nri-runc on a Kubernetes node (run by the pod of a DaemonSet).
     Node(Box<node::NodeOptions>),
@@ -210,10 +213,9 @@ impl AdminVerb {
 pub fn command() -> clap::Command {
     Arguments::command().after_help(exit::help()).mut_subcommands(|verb| {
         let verb = if verb.get_name() == "node" { without_output(verb) } else { verb };
-        match exit::help_of(verb.get_name()) {
-            Some(codes) => verb.after_help(codes),
-            None => verb,
-        }
+        let codes = exit::help_of(verb.get_name());
+        let codes = codes + &examples::values_of(&verb) + &examples::help_of(verb.get_name());
+        verb.after_help(codes.clone()).mut_subcommands(|below| below.after_help(codes.clone()))
     })
 }
 

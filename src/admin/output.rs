@@ -10,6 +10,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::Value;
 
 use crate::error::{Context, Result};
+use crate::messages;
 use crate::text::printable_page;
 
 use super::exit::DONE;
@@ -116,9 +117,10 @@ pub(super) fn print(bytes: &[u8]) -> Result<u8> {
     Ok(DONE)
 }
 
-/// Prints a line to standard error; its beginning is coloured on a terminal.
+/// Prints a line to standard error, with its code; its beginning is coloured on a terminal.
 pub(super) fn complain(line: &str) {
     progress::clear();
-    let line = paint::for_stderr(&format!("nri-runc: {line}\n"), paint::complaint);
+    let line = format!("nri-runc: {}\n", messages::with_code(line));
+    let line = paint::for_stderr(&line, paint::complaint);
     let _nobody_reads = std::io::stderr().write_all(line.as_bytes());
 }

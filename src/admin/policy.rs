@@ -24,6 +24,7 @@ pub(super) struct Policy {
 #[derive(Debug, Subcommand)]
 enum PolicyVerb {
     /// Show which rules decide what plugins may do with a pod.
+    #[command(override_usage = "nri-runc nri policy test [OPTIONS] <--bundle DIR | --pod POD>")]
     Test(PolicyTest),
 }
 

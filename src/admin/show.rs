@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::audit;
 use crate::limits;
+use crate::messages;
 use crate::text::{age, printable, span};
 
 /// Returns the metrics as the daemon wrote them.
@@ -135,7 +136,11 @@ fn troubles(page: &mut String, document: &Value) {
         line(
             page,
             "failure",
-            &format!("{} ago: {}{times}", ago(&failure["at"]), text(&failure["what"])),
+            &format!(
+                "{} ago: {}{times}",
+                ago(&failure["at"]),
+                messages::with_code(&text(&failure["what"]))
+            ),
         );
     }
 }
@@ -290,7 +295,7 @@ fn policy(plugin: &Value, key: &str, origin: &str) -> String {
 }
 
 /// Wraps words to the terminal's width, indented after the first line.
-fn wrapped(title: &str, words: &str) -> String {
+pub(super) fn wrapped(title: &str, words: &str) -> String {
     let (mut page, mut line) = (String::new(), title.to_owned());
     for word in words.split(' ') {
         if line.chars().count() + 1 + word.chars().count() > TERMINAL_WIDTH {

@@ -349,8 +349,9 @@ impl ChainedPlugin {
         match outcome {
             Some(outcome) => self.judge(event, outcome),
             None => {
-                let why = "has stopped answering and is not waited for";
-                self.note_unanswered(event, Cause::Timeout, format!("{why} at {}", event.name()))
+                let name = event.name();
+                let why = format!("has stopped answering and is not waited for at {name}");
+                self.note_unanswered(event, Cause::Timeout, why)
             }
         }
     }

@@ -27,6 +27,7 @@ use crate::config::Config;
 use crate::host::Host;
 use crate::journal;
 use crate::limits;
+use crate::messages;
 use crate::text::printable;
 
 use output::{LogTarget, Output};
@@ -231,6 +232,7 @@ struct JournalEntry {
 impl JournalEntry {
     fn datagram(&self, level: Level) -> String {
         let Self { message, fields } = self;
+        let message = with_code(level, message);
         let (severity, pid) = (severity(level), std::process::id());
         format!(
             "SYSLOG_IDENTIFIER=nri-runc\nSYSLOG_PID={pid}\nPRIORITY={severity}\nMESSAGE={message}\n{fields}"
@@ -274,14 +276,33 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
+/// The message with its code. Details for a developer have none.
+fn with_code(level: Level, message: &str) -> String {
+    if level <= Level::INFO { messages::with_code(message) } else { message.to_owned() }
+}
+
 /// Names and error texts of tenants are part of it: they must not write a second line, and nothing
 /// that a terminal acts on.
-fn one_line(bytes: &[u8]) -> Vec<u8> {
+fn one_line(level: Level, bytes: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(bytes);
     let text = limits::cut(text.strip_suffix('\n').unwrap_or(&text), limits::LINE);
-    let mut line = printable(&text).into_bytes();
-    line.push(b'\n');
-    line
+    let text = printable(&text);
+    // The time and the level stand before the message.
+    let level_word = format!("{level} ");
+    let at = text.find(&level_word).map_or(0, |at| at + level_word.len());
+    let mut line = text[..at].to_owned();
+    line.push_str(&with_code(level, &text[at..]));
+    line.push('\n');
+    line.into_bytes()
+}
+
+/// A line of JSON with the code in its message; its escapes are those of its writer.
+fn json_line(level: Level, bytes: Vec<u8>) -> Vec<u8> {
+    let Ok(mut line) = serde_json::from_slice::<serde_json::Value>(&bytes) else { return bytes };
+    let message = line.get_mut("fields").and_then(|fields| fields.get_mut("message"));
+    let Some(serde_json::Value::String(message)) = message else { return bytes };
+    *message = with_code(level, message);
+    format!("{line}\n").into_bytes()
 }
 
 /// One event, handed over whole when it is complete.
@@ -304,8 +325,10 @@ impl Write for LogLine<'_> {
 
 impl Drop for LogLine<'_> {
     fn drop(&mut self) {
-        // JSON has escapes of its own, and is for programs.
-        let line = if self.writer.is_json { take(&mut self.bytes) } else { one_line(&self.bytes) };
+        let line = match self.writer.is_json {
+            true => json_line(self.level, take(&mut self.bytes)),
+            false => one_line(self.level, &self.bytes),
+        };
         let line = in_form_of(&locked(&self.writer.output).target, self.level, line);
         put(&self.writer.output, line);
     }
@@ -339,6 +362,34 @@ mod tests {
             line.write_all("a\n\u{1b}[2J\u{202e}b\n".as_bytes()).unwrap();
             drop(line);
             assert_eq!(std::fs::read_to_string(&path).unwrap(), wanted);
+        }
+    }
+
+    #[test]
+    fn a_line_has_the_code_of_its_message_in_each_form() {
+        let coded = messages::with_code("an empty frame");
+        assert!(coded.contains(" [NR"), "{coded}");
+        let text = one_line(Level::WARN, b"2026-11-25T18:00:00Z  WARN an empty frame\n");
+        assert_eq!(
+            String::from_utf8(text).unwrap(),
+            format!("2026-11-25T18:00:00Z  WARN {coded}\n")
+        );
+        let json = r#"{"level":"WARN","fields":{"message":"an empty frame","plugin":"a"}}"#;
+        let line = String::from_utf8(json_line(Level::WARN, json.as_bytes().to_vec())).unwrap();
+        assert_eq!(line, json.replace("an empty frame", &coded) + "\n");
+        let entry = JournalEntry { message: "an empty frame".to_owned(), fields: String::new() };
+        assert!(entry.datagram(Level::ERROR).contains(&format!("MESSAGE={coded}\n")));
+    }
+
+    #[test]
+    fn a_line_without_a_known_message_or_of_debug_has_no_code() {
+        assert_eq!(
+            one_line(Level::INFO, b" INFO 10-a is synchronized"),
+            b" INFO 10-a is synchronized\n"
+        );
+        assert_eq!(one_line(Level::DEBUG, b"DEBUG an empty frame"), b"DEBUG an empty frame\n");
+        for odd in ["an empty frame", "{}", r#"{"fields":{"message":1}}"#] {
+            assert_eq!(json_line(Level::WARN, odd.as_bytes().to_vec()), odd.as_bytes());
         }
     }
 

@@ -13,11 +13,12 @@ use std::time::SystemTime;
 
 use crate::argv::CommandLine;
 use crate::error::Error;
+use crate::messages;
 use crate::text::rfc3339;
 
 /// Reports `error` to the engine.
 pub(super) fn report(call: &CommandLine, error: &Error) {
-    let line = format!("nri-runc: {error}");
+    let line = messages::with_code(&format!("nri-runc: {error}"));
     append_to_log(call, &line);
     let mut text = line.into_bytes();
     text.push(b'\n');

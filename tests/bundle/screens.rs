@@ -289,9 +289,44 @@ fn a_name_that_was_tried_again_means_the_last_attempt() {
     }
     let page = host.call(&["nri", "explain", "app"]);
     let page = String::from_utf8(page.stdout).unwrap();
-    assert!(page.contains("90-guard refused: no (the bundle is unchanged)\n"), "{page}");
+    assert!(page.contains("90-guard refused: no (the bundle is unchanged) [NR012]\n"), "{page}");
     let prefix = host.call(&["nri", "explain", "r"]);
     assert_eq!(prefix.status.code(), Some(1), "a prefix may mean any of them");
+}
+
+#[test]
+fn a_refusal_has_its_code_at_the_engine_in_the_log_and_in_status() {
+    let host = started("");
+    let _guard = host.plugin("90", "guard", Script { refuses: Some("no"), ..Script::default() });
+    let bundle = host.path("bundle").display().to_string();
+    for (format, end) in [("json", "[NR012]\""), ("text", "[NR012]\"\n")] {
+        let log = host.path("runtime.log").display().to_string();
+        let _absent_at_first = std::fs::remove_file(&log);
+        let words = ["--log", &log, "--log-format", format, "create", "--bundle", &bundle, "c1"];
+        let output = host.verb(&words);
+        let line = String::from_utf8(output.stderr).unwrap();
+        assert!(line.starts_with("nri-runc: cannot create c1: 90-guard refused: no ("), "{line}");
+        assert!(line.ends_with(") [NR012]\n") && line.matches("[NR").count() == 1, "{line}");
+        assert!(host.read("runtime.log").contains(end), "{}", host.read("runtime.log"));
+    }
+    assert!(host.logged(&["create c1: 90-guard refused: no", "[NR012]"]) > 0);
+    let status = String::from_utf8(host.call(&["nri", "status"]).stdout).unwrap();
+    assert!(status.contains(" 90-guard refused: no") && status.contains("[NR012]"), "{status}");
+    let document = host.admin(&["status"]).to_string();
+    assert!(!document.contains("[NR"), "documents keep the text alone: {document}");
+}
+
+#[test]
+fn a_line_of_the_runtime_and_a_wrong_command_line_have_no_code() {
+    let host = started("");
+    host.write("fake/fail", "");
+    let output = host.create("c1");
+    let usage = host.call(&["nri", "no-such-verb"]);
+    assert_eq!((usage.status.code(), output.status.success()), (Some(2), false));
+    for text in [output.stderr, usage.stderr] {
+        let text = String::from_utf8(text).unwrap();
+        assert!(!text.is_empty() && !text.contains("[NR"), "{text}");
+    }
 }
 
 #[test]
@@ -504,7 +539,10 @@ fn without_root_each_verb_says_so_in_one_line() {
         let output = command.uid(65534).gid(65534).output().unwrap();
         let line = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{words:?}: {line}");
-        assert_eq!(line, "nri-runc: this command must be run as root (use sudo)\n", "{words:?}");
+        assert_eq!(
+            line, "nri-runc: this command must be run as root (use sudo) [NR225]\n",
+            "{words:?}"
+        );
         assert!(output.stdout.is_empty(), "{words:?}");
     }
 }

@@ -91,13 +91,24 @@ impl fmt::Display for RuleNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { plugin, container, what, rule } = self;
         let (plugin, container, rule) = (quoted(plugin), quoted(container), quoted(rule));
-        write!(f, "plugin \"{plugin}\" may not ")?;
         match what {
-            Forbidden::Field(field) => write!(f, "set {field} of container {container}"),
-            Forbidden::Eviction => write!(f, "evict container {container}"),
-            Forbidden::Knowledge => write!(f, "know of container {container}"),
-        }?;
-        write!(f, " (rule \"{rule}\")")
+            Forbidden::Field(field) => write!(
+                f,
+                "plugin \"{plugin}\" may not set {field} of container {container} (rule \"{rule}\")"
+            ),
+            Forbidden::Eviction => {
+                write!(
+                    f,
+                    "plugin \"{plugin}\" may not evict container {container} (rule \"{rule}\")"
+                )
+            }
+            Forbidden::Knowledge => {
+                write!(
+                    f,
+                    "plugin \"{plugin}\" may not know of container {container} (rule \"{rule}\")"
+                )
+            }
+        }
     }
 }
 

@@ -30,6 +30,7 @@ use super::install::Install;
 use super::{DONE, FAILED, print};
 use crate::config;
 use crate::error::{Error, Result};
+use crate::messages;
 use crate::text::printable;
 
 /// Pause before another attempt after a failure.
@@ -88,7 +89,8 @@ struct NodeLabel {
 
 /// Prints one line to the pod's log.
 fn log(line: &str) {
-    let _nobody_reads = print(format!("nri-runc: {}\n", printable(line)).as_bytes());
+    let _nobody_reads =
+        print(format!("nri-runc: {}\n", messages::with_code(&printable(line))).as_bytes());
 }
 
 /// Runs `node` until a signal ends it.

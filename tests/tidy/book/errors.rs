@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `docs/errors.md` and the source hold the same error messages: what is added to one is missed in
-//! the other. Messages are compared with `…` in place of what is filled in.
+//! The source, the table of codes (`src/messages.txt`) and `docs/errors.md` hold the same error messages: what is
+//! added to one is missed in the others. Messages are compared with `…` in place of what is filled in.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use nri_runc::testing::messages::{self, Message};
 
 use super::super::{is_generated, sources};
 use super::{Page, pages};
@@ -36,8 +39,8 @@ const ERRORS: [&str; 5] = [
 ];
 
 /// Sentences of those files that are no errors of their own: what was being done, next steps,
-/// warnings, reasons of a lint.
-const NO_ERRORS: [&str; 13] = [
+/// warnings, parts of other messages, states, reasons of a lint.
+const NO_ERRORS: [&str; 29] = [
     "at line",
     "reaching the daemon at …",
     "the process that starts it lacks CAP_SYS_RESOURCE to raise it; see docs/install.md",
@@ -51,6 +54,22 @@ const NO_ERRORS: [&str; 13] = [
     "shared or a slave",
     "a slave or shared",
     "in a shared group",
+    "memory policy flag …",
+    "option … of bind mounts",
+    "; … is broken: …",
+    "has not taken its place",
+    "it has no record of it",
+    "it has no record of them",
+    "it is about every pod",
+    "no engine among the parents, in the bundle's path or in the annotations",
+    "no engine among the parents, none in the bundle's path",
+    "Podman's database does not show this container",
+    "rules no longer hide pods from it: it is to be synchronized with them",
+    "the runtime did not create it",
+    "values that plugins own were written again after that update",
+    "values that the engine set by an update without the daemon are not known",
+    "… more changes were applied and are not listed",
+    "… does not take …: ……",
 ];
 
 /// The rest of a string literal, up to its end; None for one without.
@@ -151,6 +170,10 @@ fn in_source() -> BTreeSet<String> {
         for begin in ["Error::new(", "#[error("] {
             messages.extend(code.split(begin).skip(1).filter_map(first_argument));
         }
+        for begin in ["let why = ", "let reason = "] {
+            let statements = code.split(begin).skip(1).filter_map(|rest| rest.split(';').next());
+            messages.extend(statements.filter_map(first_argument).filter(|it| is_sentence(it)));
+        }
         if WHOLE.iter().any(|whole| name.starts_with(whole)) {
             let found = literals(&code).into_iter();
             let found =
@@ -166,47 +189,232 @@ fn is_left_out(message: &str) -> bool {
     NO_ERRORS.contains(&message)
 }
 
-/// The code spans in the first cells of the page's tables.
-fn on_the_page(page: &Page) -> BTreeSet<String> {
-    let mut messages = BTreeSet::new();
-    let rows = page.text.lines().filter_map(|line| line.strip_prefix("| "));
-    for row in rows.filter(|row| row.starts_with('`')) {
-        let mut rest = row.split(" | ").next().unwrap_or_default();
-        while let Some(start) = rest.find('`') {
-            let ticks = rest[start..].chars().take_while(|c| *c == '`').count();
-            let fence = &rest[start..start + ticks];
-            let Some((message, after)) = rest[start + ticks..].split_once(fence) else { break };
-            messages.insert(message.trim().to_owned());
-            rest = after;
+/// The rows of the page: anchor, code and message of each.
+fn on_the_page(page: &Page) -> Vec<(String, String, String)> {
+    let row = |line: &str| {
+        let (anchor, rest) = line.strip_prefix("| <a id=\"")?.split_once("\" href=\"#")?;
+        let (link, rest) = rest.split_once("\">")?;
+        let (code, rest) = rest.split_once("</a> | ")?;
+        let fence = if rest.starts_with("``") { "``" } else { "`" };
+        let (message, rest) = rest.strip_prefix(fence)?.split_once(fence)?;
+        let is_whole = anchor == link && rest.starts_with(" | ");
+        is_whole.then(|| (anchor.to_owned(), code.to_owned(), message.to_owned()))
+    };
+    page.text.lines().filter_map(row).collect()
+}
+
+/// The codes that the page lists as retired.
+fn retired_on_the_page(page: &Page) -> BTreeSet<String> {
+    let section = page.text.split("## Retired codes").nth(1).unwrap_or_default();
+    let words = section.split(|c: char| !c.is_ascii_alphanumeric());
+    words.filter(|word| word.starts_with("NR")).map(ToOwned::to_owned).collect()
+}
+
+/// The text between what is filled in, without a path before the message.
+fn parts(message: &str) -> Vec<&str> {
+    message.strip_prefix("…: ").unwrap_or(message).trim_end_matches('…').split('…').collect()
+}
+
+/// Whether a message of the table is this format of the source, whatever has been filled in already.
+fn is_made_by(message: &str, format: &str) -> bool {
+    let mut rest = message;
+    let parts = parts(format);
+    parts.iter().all(|part| {
+        let Some((_, after)) = rest.split_once(part) else { return false };
+        rest = after;
+        true
+    })
+}
+
+/// How many messages a message is within, at most.
+const DEEPEST: usize = 2;
+
+/// The texts that the source can print.
+struct Printed {
+    /// Formats, each as the parts between what is filled in.
+    formats: Vec<Vec<String>>,
+    /// All literals.
+    all: String,
+    /// What was found so far, by message and depth.
+    known: RefCell<BTreeMap<(String, usize), bool>>,
+}
+
+impl Printed {
+    fn new(literals: &BTreeSet<String>, source: &BTreeSet<String>) -> Self {
+        let sentences: Vec<&String> = literals.iter().filter(|it| it.contains(' ')).collect();
+        let open = sentences.iter().copied().filter(|it| is_sentence(it)).chain(source);
+        let open = open.filter(|it| it.contains('…'));
+        let parts = |format: &String| format.split('…').map(ToOwned::to_owned).collect();
+        let formats: BTreeSet<Vec<String>> = open.map(parts).collect();
+        let all = sentences.iter().map(|it| it.as_str()).collect::<Vec<_>>().join("\n");
+        Self { formats: formats.into_iter().collect(), all, known: RefCell::default() }
+    }
+
+    /// Whether formats of the source print this message: one of them, or one within another.
+    fn has(&self, message: &str, within: usize) -> bool {
+        let key = (message.to_owned(), within);
+        if let Some(known) = self.known.borrow().get(&key) {
+            return *known;
+        }
+        let has = self.all.contains(message.trim_matches(['…', ' ']))
+            || (within < DEEPEST
+                && self.formats.iter().any(|parts| {
+                    let rest = message.strip_prefix(parts[0].as_str());
+                    rest.is_some_and(|rest| self.is_filled(rest, &parts[1..], within))
+                }));
+        self.known.borrow_mut().insert(key, has);
+        has
+    }
+
+    /// Whether the text is the rest of a format: in place of each `…` a value or a shorter message.
+    fn is_filled(&self, text: &str, parts: &[String], within: usize) -> bool {
+        let Some((part, more)) = parts.split_first() else { return text.is_empty() };
+        let mut ends: Vec<usize> = text.match_indices(part.as_str()).map(|(at, _)| at).collect();
+        if more.is_empty() {
+            ends.retain(|at| at + part.len() == text.len());
+        } else if part.is_empty() {
+            ends = Vec::new(); // Two values side by side: too loose.
+        }
+        ends.iter().any(|at| {
+            let (hole, rest) = (&text[..*at], &text[at + part.len()..]);
+            // A value is filled in, such as a name.
+            let is_value = !hole.is_empty() && !hole.contains(' ');
+            self.is_filled(rest, more, within)
+                && (is_value || (!hole.is_empty() && self.has(hole, within + 1)))
+        })
+    }
+}
+
+/// All that is wrong between the source, the table and the page.
+fn differences(
+    source: &BTreeSet<String>,
+    literals: &BTreeSet<String>,
+    table: &[Message],
+    page: &Page,
+) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let codes = table.iter().enumerate().map(|(at, message)| (at, message.code));
+    for (at, code) in codes {
+        let wanted = format!("NR{:03}", at + 1);
+        wrong
+            .extend((code != wanted).then(|| format!("the table has {code} in place of {wanted}")));
+    }
+    let (retired, known): (Vec<&Message>, Vec<&Message>) =
+        table.iter().partition(|message| message.is_retired);
+    for format in source {
+        let has = known.iter().any(|message| is_made_by(message.text, format));
+        wrong.extend((!has).then(|| format!("the table has no code for: {format}")));
+    }
+    let printed = Printed::new(literals, source);
+    for message in &known {
+        let is_system = message.text.ends_with(')') && message.text.contains(" (E");
+        let text = message.text.split(" (E").next().unwrap_or_default();
+        let is_there = printed.has(if is_system { text } else { message.text }, 0);
+        wrong.extend(
+            (!is_there).then(|| format!("nothing prints: {} {}", message.code, message.text)),
+        );
+    }
+    let rows = on_the_page(page);
+    let mut by_code = BTreeMap::new();
+    for (anchor, code, message) in &rows {
+        let is_its_own = anchor.to_uppercase() == *code;
+        wrong.extend((!is_its_own).then(|| format!("the page has {code} at #{anchor}")));
+        let is_second = by_code.insert(code.as_str(), message.as_str()).is_some();
+        wrong.extend(is_second.then(|| format!("the page has {code} twice")));
+    }
+    let wanted: BTreeMap<&str, &str> = known.iter().map(|row| (row.code, row.text)).collect();
+    for (code, text) in &wanted {
+        let is_there = by_code.get(code) == Some(text);
+        wrong.extend((!is_there).then(|| format!("the page lacks: {code} {text}")));
+    }
+    let unknown = by_code.keys().filter(|code| !wanted.contains_key(*code));
+    wrong.extend(unknown.map(|code| format!("the table lacks {code}, which the page has")));
+    let retired: BTreeSet<String> = retired.iter().map(|row| row.code.to_owned()).collect();
+    let listed = retired_on_the_page(page);
+    wrong
+        .extend((retired != listed).then(|| format!("retired: {retired:?}, the page: {listed:?}")));
+    wrong
+}
+
+/// All string literals of the source, as formats.
+fn all_literals() -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for (name, text) in ERRORS.into_iter().flat_map(sources) {
+        if name != "src/messages.rs" {
+            all.extend(literals(&code(&text)).into_iter().map(|(_, message)| normal(&message)));
         }
     }
-    messages
+    all
 }
 
 #[test]
-fn each_error_message_is_on_the_page_of_errors() {
-    let (source, page) = (in_source(), on_the_page(&Page::read("docs/errors.md")));
+fn the_program_the_table_of_codes_and_the_page_agree() {
+    let source = in_source();
     assert!(source.len() > 250, "{} messages were found", source.len());
-    let missing: Vec<&String> = source.difference(&page).collect();
+    let table: Vec<Message> = messages::table().collect();
+    let wrong = differences(&source, &all_literals(), &table, &Page::read("docs/errors.md"));
     assert!(
-        missing.is_empty(),
-        "docs/errors.md lacks these messages; add a row with cause and next step: {missing:#?}"
+        wrong.is_empty(),
+        "a new message needs a line at the end of src/messages.txt and a row with cause and next step in \
+         docs/errors.md: {wrong:#?}"
+    );
+}
+
+/// The last code could be removed with its row and be given again: this number only grows.
+#[test]
+fn the_newest_code_is_never_lower_than_before() {
+    assert!(
+        messages::table().count() >= 466,
+        "a row of src/messages.txt was removed: retire its code"
     );
 }
 
 #[test]
-fn each_message_on_the_page_of_errors_is_in_the_source() {
-    let mut all = String::new();
-    for (_, text) in ERRORS.into_iter().flat_map(sources) {
-        for (_, message) in literals(&code(&text)) {
-            all.push_str(&normal(&message));
-            all.push('\n');
-        }
+fn a_break_of_table_program_or_page_is_found() {
+    let formats = |of: &[&str]| of.iter().map(|it| (*it).to_owned()).collect::<BTreeSet<String>>();
+    let row = |code, text| Message { code, text, wraps: false, is_retired: false };
+    let table = [row("NR001", "a … is odd: it is even"), row("NR002", "a lamp is dark")];
+    let retired = Message { is_retired: true, ..row("NR003", "gone") };
+    let source = formats(&["a … is odd: …", "a lamp is dark"]);
+    let literals = formats(&["a … is odd: …", "a lamp is dark", "it is even"]);
+    let line = |code: &str, text: &str| {
+        let anchor = code.to_lowercase();
+        format!("| <a id=\"{anchor}\" href=\"#{anchor}\">{code}</a> | `{text}` | why | what |\n")
+    };
+    let text = line("NR001", "a … is odd: it is even") + &line("NR002", "a lamp is dark");
+    let whole = format!("{text}## Retired codes\n\nNR003: gone\n");
+    let all = [table[0], table[1], retired];
+    let find = |source: &[&str], literals: &[&str], table: &[Message], page: &str| {
+        let page = Page { name: String::new(), text: page.to_owned() };
+        differences(&formats(source), &formats(literals), table, &page)
+    };
+    let (source, literals): (Vec<&str>, Vec<&str>) = (
+        source.iter().map(String::as_str).collect(),
+        literals.iter().map(String::as_str).collect(),
+    );
+    assert_eq!(find(&source, &literals, &all, &whole), [""; 0]);
+    let more = [source.clone(), vec!["a new message"]].concat();
+    assert_eq!(find(&more, &literals, &all, &whole), ["the table has no code for: a new message"]);
+    assert_eq!(
+        find(&source, &literals[..2], &all, &whole),
+        ["nothing prints: NR001 a … is odd: it is even"]
+    );
+    let twice = [table[0], row("NR001", "a lamp is dark"), retired];
+    assert!(!find(&source, &literals, &twice, &whole).is_empty(), "a code is given twice");
+    let hole = [table[0], Message { code: "NR003", ..table[1] }];
+    assert!(!find(&source, &literals, &hole, &text).is_empty(), "a row was removed");
+    let again = [table[0], table[1], row("NR003", "a lamp is dark")];
+    assert!(!find(&source, &literals, &again, &whole).is_empty(), "a retired code is given again");
+    for broken in [
+        whole.replace("a lamp is dark", "a lamp is lit"),
+        whole.replace("NR002</a>", "NR009</a>"),
+        whole.replace("id=\"nr002\"", "id=\"nr001\""),
+        whole.replace("NR003: gone", "none"),
+        format!("{}{whole}", line("NR001", "a … is odd: it is even")),
+        format!("{}{whole}", line("NR004", "an invented message")),
+    ] {
+        assert!(!find(&source, &literals, &all, &broken).is_empty(), "{broken}");
     }
-    let page = on_the_page(&Page::read("docs/errors.md"));
-    let gone: Vec<&String> =
-        page.iter().filter(|message| !all.contains(message.as_str())).collect();
-    assert!(gone.is_empty(), "docs/errors.md has messages that nothing prints: {gone:#?}");
 }
 
 /// Whether the parts of a message, between what is filled in, stand in the line in their order.
@@ -220,16 +428,21 @@ fn is_in(message: &str, line: &str) -> bool {
 }
 
 #[test]
-fn a_refusal_that_a_page_shows_is_one_of_the_program() {
-    let messages = on_the_page(&Page::read("docs/errors.md"));
-    let is_shown = |line: &str| messages.iter().any(|it| is_sentence(it) && is_in(it, line));
+fn a_refusal_that_a_page_shows_has_its_message_and_code() {
+    let is_shown =
+        |line: &str| messages::table().any(|it| is_sentence(it.text) && is_in(it.text, line));
     let mut count = 0;
     for page in pages() {
         for line in page.blocks().iter().flat_map(|(_, lines)| lines) {
-            if let Some((_, refusal)) = line.split_once("nri-runc: cannot ") {
-                assert!(is_shown(refusal), "{}: nothing prints: {line}", page.name);
-                count += 1;
+            let Some((_, refusal)) = line.split_once("nri-runc: cannot ") else { continue };
+            assert!(is_shown(refusal), "{}: nothing prints: {line}", page.name);
+            count += 1;
+            if refusal.ends_with('…') {
+                continue; // The page leaves the end out.
             }
+            let (text, code) = line.rsplit_once(" [").unwrap_or((line, ""));
+            let wanted = messages::code_of(text).unwrap_or_default();
+            assert_eq!(code.trim_end_matches(']'), wanted, "{}: {line}", page.name);
         }
     }
     assert!(count >= 3, "{count} refusals were found");
@@ -245,6 +458,9 @@ fn a_message_is_read_from_any_form_of_its_source() {
         code("let a = 1; // \"no\"\nlet b = \"file://x\";\n#[cfg(test)]\nmod tests {\n\"t\""),
         "let a = 1; \nlet b = \"file://x\";"
     );
-    let page = Page { name: String::new(), text: "| `a …`, ``b `c` d`` | e |\n".to_owned() };
-    assert_eq!(on_the_page(&page), ["a …", "b `c` d"].map(ToOwned::to_owned).into());
+    let text =
+        "| <a id=\"nr1\" href=\"#nr1\">NR1</a> | ``b `c` d`` | e |\n| `a` | no row |\n".to_owned();
+    let page = Page { name: String::new(), text };
+    let wanted = ("nr1".to_owned(), "NR1".to_owned(), "b `c` d".to_owned());
+    assert_eq!(on_the_page(&page), [wanted]);
 }

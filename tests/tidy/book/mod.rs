@@ -2,6 +2,7 @@
 //! The documentation held against the program: links, pictures, commands, configuration and error messages.
 //! It reads pages and sources, and runs nothing; `make docs-test` runs the quick starts.
 
+mod addresses;
 mod commands;
 mod errors;
 mod limits;

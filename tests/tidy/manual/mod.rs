@@ -42,13 +42,7 @@ impl ManPage {
     }
 
     fn render(&self) -> String {
-        let mut roff = Roff::new();
-        let version = format!("nri-runc {}", env!("CARGO_PKG_VERSION"));
-        let name = self.name.to_uppercase();
-        roff.control("TH", [name.as_str(), self.section, &date(), &version, self.title]);
-        // A page of commands and paths: no hyphenation, and no stretched lines.
-        roff.control("nh", []);
-        roff.control("ad", ["l"]);
+        let mut roff = begin(self.name, self.section, self.title);
         let template = std::fs::read_to_string(self.template()).unwrap();
         let mut text = String::new();
         for line in template.lines() {
@@ -66,9 +60,49 @@ impl ManPage {
     }
 }
 
+/// The beginning of a page.
+fn begin(name: &str, section: &str, title: &str) -> Roff {
+    let mut roff = Roff::new();
+    let version = format!("nri-runc {}", env!("CARGO_PKG_VERSION"));
+    roff.control("TH", [name.to_uppercase().as_str(), section, &date(), &version, title]);
+    // A page of commands and paths: no hyphenation, and no stretched lines.
+    roff.control("nh", []);
+    roff.control("ad", ["l"]);
+    roff
+}
+
+/// The verbs that have a page.
+fn verbs_with_page() -> Vec<clap::Command> {
+    let nri = built();
+    let own = nri.get_subcommands().filter(|verb| verb.get_name() != "help");
+    own.filter(|verb| !verb.is_hide_set()).cloned().collect()
+}
+
+/// All pages: file and text.
+fn all_pages() -> Vec<(String, String)> {
+    let own = PAGES.iter().map(|page| (page.file(), page.render()));
+    let of_verbs = verbs_with_page().into_iter().map(|verb| {
+        let name = verbs::page_name(&verb);
+        let mut roff = begin(&name, "8", PAGES[0].title);
+        verbs::append_page(&mut roff, &verb);
+        (format!("{name}.8"), roff.render())
+    });
+    own.chain(of_verbs).collect()
+}
+
+/// The list at the end of the main page.
+fn see_also() -> String {
+    let verbs = verbs_with_page();
+    let of_verbs = verbs.iter().map(|verb| format!("**{}**(8)", verbs::page_name(verb)));
+    let others = [("nri-runc-config", 5), ("nri-runc-plugins", 7), ("runc", 8), ("oci-hooks", 5)];
+    let others = others.map(|(name, section)| format!("**{name}**({section})"));
+    of_verbs.chain(others).collect::<Vec<_>>().join(", ") + "\n"
+}
+
 fn insert(roff: &mut Roff, what: &str) {
     match what {
         "verbs" => verbs::append(roff, &built()),
+        "pages" => markdown::append(roff, &see_also()),
         "configuration" => markdown::append(roff, &nri_runc::testing::config::markdown()),
         "events" => {
             let names = nri_runc::plugin::ALL_EVENTS.iter().map(|event| event.name());
@@ -112,11 +146,10 @@ fn write(folder: &Path, name: &str, text: &str) {
 #[test]
 fn manual_pages_and_completions_are_written_where_they_are_wanted() {
     let folder = std::env::var_os("NRI_RUNC_MANUAL").map(PathBuf::from);
-    for page in &PAGES {
-        let text = page.render();
-        assert!(text.lines().count() > 100, "{} is nearly empty", page.file());
+    for (file, text) in all_pages() {
+        assert!(text.lines().count() > 20, "{file} is nearly empty");
         if let Some(folder) = &folder {
-            write(&folder.join("man"), &page.file(), &text);
+            write(&folder.join("man"), &file, &text);
         }
     }
     for (shell, name) in SHELLS {
@@ -182,14 +215,95 @@ fn manual_pages_contain_no_markdown_and_no_line_that_roff_takes_for_a_request() 
         "TH", "SH", "SS", "PP", "TP", "IP", "RS", "RE", "EX", "EE", "nh", "ad", "br", "ie", "el",
         "ds", "sp",
     ];
-    for page in &PAGES {
-        for line in page.render().lines() {
+    for (file, text) in all_pages() {
+        for line in text.lines() {
             let name = line.strip_prefix('.').map(|rest| rest.split(' ').next().unwrap());
-            assert!(name.is_none_or(|name| REQUESTS.contains(&name)), "{}: {line}", page.file());
+            assert!(name.is_none_or(|name| REQUESTS.contains(&name)), "{file}: {line}");
             let is_plain = !line.contains("](") && !line.contains("| ---") && !line.contains("```");
-            assert!(is_plain, "{}: {line}", page.file());
+            assert!(is_plain, "{file}: {line}");
         }
     }
+}
+
+#[test]
+fn each_verb_has_a_man_page_that_the_main_page_and_packages_name() {
+    let main = PAGES[0].render();
+    let (_, see_also) = main.split_once("SEE ALSO").unwrap();
+    let package = std::fs::read_to_string(root().join("contrib/package/nfpm.yaml")).unwrap();
+    let pages = all_pages();
+    assert!(pages.len() > 20, "{} pages", pages.len());
+    for (file, text) in &pages {
+        let (name, section) = file.rsplit_once('.').unwrap();
+        let is_main = file == "nri-runc.8";
+        let wanted = format!("\\fB{}\\fR({section})", markdown::argument(name));
+        assert_eq!(see_also.contains(&wanted), !is_main, "the main page names {wanted}");
+        let line = format!("src: man/{file}.gz, dst: /usr/share/man/man{section}/{file}.gz}}");
+        assert!(package.contains(&line), "contrib/package/nfpm.yaml has no line with {line}");
+        for title in ["NAME", "DESCRIPTION", "SEE ALSO"] {
+            assert!(
+                text.contains(&format!(".SH \"{title}\""))
+                    || text.contains(&format!(".SH {title}")),
+                "{file} lacks {title}"
+            );
+        }
+    }
+    let packaged = package.matches("src: man/").count();
+    assert_eq!(packaged, pages.len(), "contrib/package/nfpm.yaml has a page that is not made");
+    for verb in every_verb(&built()) {
+        let top = verb
+            .get_bin_name()
+            .unwrap_or_default()
+            .split(' ')
+            .nth(2)
+            .unwrap_or_default()
+            .to_owned();
+        let (_, text) =
+            pages.iter().find(|(file, _)| *file == format!("nri-runc-nri-{top}.8")).unwrap();
+        for long in verb.get_arguments().filter(|argument| !argument.is_hide_set()) {
+            let Some(long) = long.get_long().filter(|long| *long != "help") else { continue };
+            let wanted = format!("\\fB\\-\\-{}\\fR", long.replace('-', "\\-"));
+            assert!(text.contains(&wanted), "the page of {top} lacks --{long}");
+        }
+        assert!(text.contains("EXIT STATUS") && text.contains("\\fB2\\fR"), "{top}");
+        assert!(text.contains(&format!("nri\\-runc nri {top}")), "{top} has no example");
+    }
+}
+
+/// The programs that find what is wrong with a man page; the file is added.
+const LINTS: [&[&str]; 2] = [
+    &["mandoc", "-T", "lint", "-W", "warning"],
+    &["groff", "-K", "utf8", "-man", "-T", "utf8", "-ww", "-z"],
+];
+
+/// What such a program prints about a page; None without the program.
+#[expect(clippy::disallowed_methods, reason = "the program shows what a reader would see")]
+fn lint(words: &[&str], file: &Path) -> Option<String> {
+    let output = std::process::Command::new(words[0]).args(&words[1..]).arg(file).output().ok()?;
+    let said = [output.stdout, output.stderr].concat();
+    let ended = if output.status.success() { String::new() } else { output.status.to_string() };
+    Some(String::from_utf8_lossy(&said).into_owned() + &ended)
+}
+
+#[test]
+fn man_pages_are_rendered_without_a_warning() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut is_checked = false;
+    for words in LINTS {
+        for (file, text) in all_pages() {
+            let path = temp.path().join(&file);
+            write(temp.path(), &file, &text);
+            let Some(said) = lint(words, &path) else { break };
+            assert_eq!(said, "", "{} of {file}", words[0]);
+            is_checked = true;
+        }
+    }
+    if !is_checked {
+        return test_support::skip::machine_lacks("neither mandoc nor groff is installed");
+    }
+    let wrong = temp.path().join("wrong.8");
+    write(temp.path(), "wrong.8", ".TH A 8\n.SH NAME\na\n.nosuchrequest\n");
+    let said: Vec<String> = LINTS.iter().filter_map(|words| lint(words, &wrong)).collect();
+    assert!(said.iter().all(|said| !said.is_empty()), "a wrong page passed: {said:?}");
 }
 
 #[test]

@@ -23,20 +23,72 @@ fn append_verbs(roff: &mut Roff, command: &Command) {
             append_verbs(roff, verb);
             continue;
         }
-        let mut verb = verb.clone();
-        let usage = verb.render_usage().to_string();
-        let usage = usage.trim_start_matches("Usage:").split_whitespace().collect::<Vec<_>>();
-        roff.control("SS", [argument(&usage.join(" ")).as_str()]);
-        let about = verb.get_about().map(ToString::to_string).unwrap_or_default();
+        roff.control("SS", [argument(&usage(verb)).as_str()]);
+        let about = about(verb);
         roff.text(spans(&sentence(&about)));
-        append_details(roff, &verb, &about);
-        for argument in verb.get_positionals().filter(|argument| !argument.is_hide_set()) {
-            append_argument(roff, argument);
-        }
-        for option in options(&verb).filter(|option| !option.is_global_set()) {
-            append_argument(roff, option);
-        }
+        append_details(roff, verb, &about);
+        append_own_arguments(roff, verb);
     }
+}
+
+fn usage(verb: &Command) -> String {
+    let usage = verb.clone().render_usage().to_string();
+    usage.trim_start_matches("Usage:").split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn about(verb: &Command) -> String {
+    verb.get_about().map(ToString::to_string).unwrap_or_default()
+}
+
+fn append_own_arguments(roff: &mut Roff, verb: &Command) {
+    for argument in verb.get_positionals().filter(|argument| !argument.is_hide_set()) {
+        append_argument(roff, argument);
+    }
+    for option in options(verb).filter(|option| !option.is_global_set()) {
+        append_argument(roff, option);
+    }
+}
+
+/// The name of the page of a verb.
+pub(super) fn page_name(verb: &Command) -> String {
+    format!("nri-runc-nri-{}", verb.get_name())
+}
+
+/// Appends the page of one verb, with those below it.
+pub(super) fn append_page(roff: &mut Roff, verb: &Command) {
+    let about = about(verb);
+    roff.control("SH", ["NAME"]);
+    let short = about.trim_end_matches('.').replace('`', "");
+    roff.text([roman(format!("{} - {short}", page_name(verb)))]);
+    roff.control("SH", ["SYNOPSIS"]);
+    roff.text([bold(usage(verb))]);
+    roff.control("SH", ["DESCRIPTION"]);
+    roff.text(spans(&sentence(&about)));
+    append_details(roff, verb, &about);
+    if verb.has_subcommands() {
+        roff.control("SH", ["COMMANDS"]);
+        append_verbs(roff, verb);
+    }
+    roff.control("SH", ["OPTIONS"]);
+    append_own_arguments(roff, verb);
+    for option in options(verb).filter(|option| option.is_global_set()) {
+        append_argument(roff, option);
+    }
+    roff.control("SH", ["EXIT STATUS"]);
+    let codes = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+    for (code, meaning) in codes.lines().filter_map(|line| line.trim().split_once("  ")) {
+        roff.control("TP", []);
+        roff.text([bold(code)]);
+        roff.text(spans(&sentence(meaning)));
+    }
+    roff.control("SH", ["EXAMPLES"]);
+    let (_, example) = codes.split_once("Example:\n").unwrap_or_default();
+    super::markdown::append(roff, &format!("```\n{}\n```\n", example.trim()));
+    roff.control("SH", ["SEE ALSO"]);
+    super::markdown::append(
+        roff,
+        "**nri-runc**(8), **nri-runc-config**(5), **nri-runc-plugins**(7)\n",
+    );
 }
 
 /// What `--help` says beyond the first sentence.

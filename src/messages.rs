@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The codes of messages: each message of `docs/errors.md` has one, which is printed at the end of its line,
+//! as in `… [NR042]`. The table is `messages.txt`.
+//!
+//! A code is found by the finished text, where a line is printed: an error has passed through other errors,
+//! the daemon's response and the log until then, and none of them has to know of codes.
+
+use std::ops::Range;
+
+use crate::limits;
+
+/// The table, as `messages.txt` describes it.
+const TABLE: &str = include_str!("messages.txt");
+
+/// The mark of a message whose last `…` may be another message.
+const WRAPS: char = '+';
+/// The mark of a code whose message is no longer printed.
+const RETIRED: char = '-';
+
+/// What may follow a message within its line: the end, the next step, an outer error, an effect.
+const ENDS: [&str; 3] = [" (", ": ", "; it was"];
+
+/// A row of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Message {
+    /// `NR042`.
+    pub code: &'static str,
+    /// The text, with `…` for each part that is filled in.
+    pub text: &'static str,
+    /// Whether its last `…` may be another message.
+    pub wraps: bool,
+    /// Whether the program no longer prints it.
+    pub is_retired: bool,
+}
+
+/// A message found in a line.
+struct Found {
+    message: Message,
+    /// The line's bytes from the first word of the message to its last one.
+    at: Range<usize>,
+    /// How many bytes of the line are the message's own.
+    own: usize,
+}
+
+/// Returns the rows of the table.
+pub fn table() -> impl Iterator<Item = Message> {
+    TABLE.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
+        let (code, text) = line.split_once(' ')?;
+        let (wraps, is_retired) = (code.ends_with(WRAPS), code.ends_with(RETIRED));
+        Some(Message { code: code.trim_end_matches([WRAPS, RETIRED]), text, wraps, is_retired })
+    })
+}
+
+/// Adds the code of the message in this line, unless it has one or no message is known.
+pub(crate) fn with_code(line: &str) -> String {
+    match code_of(line) {
+        Some(code) => format!("{line} [{code}]"),
+        None => line.to_owned(),
+    }
+}
+
+/// Returns the code of the message in a line that has none yet. Of several, the message with most text of its
+/// own, since it says most; one that wraps others counts only without them.
+pub fn code_of(line: &str) -> Option<&'static str> {
+    if line.len() > limits::LINE_WITH_CODE || line.contains(" [NR") {
+        return None;
+    }
+    let inner = line.match_indices(": ").map(|(at, colon)| at + colon.len());
+    let starts: Vec<usize> =
+        std::iter::once(0).chain(inner).take(limits::PARTS_WITH_CODE).collect();
+    let known = table().filter(|message| !message.is_retired);
+    let found: Vec<Found> = known.filter_map(|message| find(message, line, &starts)).collect();
+    let found: Vec<&Found> = found.iter().filter(|one| !is_refined(one, &found)).collect();
+    // The end of such a message is the text of a plugin or of another program, which may look like ours.
+    let is_quoted = |inner: &Found| {
+        let mut open = found.iter().filter(|outer| outer.message.text.ends_with('…'));
+        open.any(|outer| !outer.message.wraps && inner.at.start >= outer.at.end)
+    };
+    let own = found.iter().filter(|found| !is_quoted(found));
+    own.max_by_key(|found| (!found.message.wraps, found.own)).map(|found| found.message.code)
+}
+
+/// Whether another message says more of the same part of the line.
+fn is_refined(one: &Found, all: &[Found]) -> bool {
+    all.iter().any(|other| other.at.end == one.at.end && other.own > one.own)
+}
+
+/// Finds a message in the line: at one of its parts, or anywhere if it begins with `…`.
+fn find(message: Message, line: &str, starts: &[usize]) -> Option<Found> {
+    let mut parts = message.text.split('…');
+    let first = parts.next()?;
+    if first.is_empty() {
+        return find_rest(message, line, None, parts);
+    }
+    let begins = |start: &&usize| line[**start..].starts_with(first);
+    let mut starts = starts.iter().filter(begins);
+    starts.find_map(|start| {
+        find_rest(message, line, Some(*start..*start + first.len()), parts.clone())
+    })
+}
+
+/// Finds the other parts of a message, each after the one before; `at` is the first, if that has text.
+fn find_rest<'t>(
+    message: Message,
+    line: &str,
+    at: Option<Range<usize>>,
+    parts: impl Iterator<Item = &'t str>,
+) -> Option<Found> {
+    let mut own = at.as_ref().map_or(0, Range::len);
+    let (mut begin, mut end) = at.map_or((None, 0), |at| (Some(at.start), at.end));
+    let has_end = |end: usize| {
+        let rest = &line[end..];
+        rest.is_empty() || ENDS.iter().any(|next| rest.starts_with(next))
+    };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() && !has_end(end) {
+        return None;
+    }
+    while let Some(part) = parts.next() {
+        let mut places = line[end..].match_indices(part).map(|(offset, _)| end + offset);
+        let is_last = parts.peek().is_none() && !part.is_empty();
+        let start = if is_last {
+            places.find(|start| has_end(start + part.len()))?
+        } else {
+            places.next()?
+        };
+        begin = begin.or(Some(start));
+        end = start + part.len();
+        own += part.len();
+    }
+    Some(Found { message, at: begin?..end, own })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_message_is_found_by_its_own_code() {
+        let mut wrong = Vec::new();
+        for Message { code, text, .. } in table().filter(|message| !message.is_retired) {
+            let line = text.replace('…', "x1");
+            for line in
+                [line.clone(), format!("cannot create c1: {line}"), format!("c1: {line} (do it)")]
+            {
+                let found = code_of(&line);
+                wrong.extend((found != Some(code)).then(|| format!("{line}: {found:?}")));
+            }
+        }
+        assert!(wrong.is_empty(), "these have the code of another message: {wrong:#?}");
+    }
+
+    fn message(line: &str) -> &'static str {
+        let code = code_of(line);
+        table().find(|message| Some(message.code) == code).map_or("", |message| message.text)
+    }
+
+    #[test]
+    fn the_message_that_says_most_has_the_code() {
+        for (line, wanted) in [
+            (
+                "cannot create c1: MemLimit cannot be applied: an annotation needs a key (plugin 10-a)",
+                "an annotation needs a key",
+            ),
+            ("cannot create c1: MemLimit cannot be applied: new (x)", "… cannot be applied: …"),
+            ("cannot create c1: reading /b: it is missing (ENOENT)", "it is missing (ENOENT)"),
+            ("config.json cannot be read: it is missing (ENOENT)", "config.json cannot be read: …"),
+            (
+                "10-a did not answer CreateContainer in time; it was skipped",
+                "… did not answer … in time",
+            ),
+            (
+                "the daemon took too long, and 10-a is required; nothing was changed or started",
+                "…, and …; nothing was changed or started",
+            ),
+            ("10-a was refused: its connection has ended", "its connection has ended"),
+        ] {
+            assert_eq!(message(line), wanted, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_text_of_a_plugin_is_not_taken_for_a_message_of_ours() {
+        let said = "an annotation needs a key";
+        assert_eq!(message(&format!("cannot create c1: 10-a refused: {said}")), "… refused: …");
+        let line = format!("validator 10-a rejected the adjustment: {said}");
+        assert_eq!(message(&line), "validator … rejected the adjustment: …");
+        let ours = "plugin \"10-a\" attempted restricted OCI hook injection";
+        let line = format!("validator 00-default-validator rejected the adjustment: {ours}");
+        assert_eq!(message(&line), "… \"…\" attempted restricted OCI hook injection");
+    }
+
+    #[test]
+    fn lines_without_a_message_and_with_a_code_stay_as_they_are() {
+        let long = format!("it is missing (ENOENT){}", " ".repeat(limits::LINE_WITH_CODE));
+        for line in ["", ": ", "10-a is synchronized with 1 pod", "no: it is odd [NR042]", &long] {
+            assert_eq!(with_code(line), line);
+        }
+        let line = "an empty frame";
+        assert!(with_code(line).starts_with("an empty frame [NR"), "{}", with_code(line));
+        assert_eq!(with_code(&with_code(line)), with_code(line));
+        assert_eq!(message("an empty frames"), "", "a word goes on");
+    }
+}

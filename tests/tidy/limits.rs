@@ -139,7 +139,6 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "crates/oci-document/src/document.rs FEW",
             "src/chain/create.rs SMALL",
             "src/daemon/verbs/host_facts.rs FEW",
-            "src/daemon/verbs/host_facts.rs LARGE",
             "src/plugin/turns.rs ENOUGH",
             "src/plugin/turns.rs RANKS",
             "src/plugin/turns.rs SAMPLES",

@@ -143,9 +143,12 @@ fn read(text: &[u8], span: &Range<usize>, name: &str, depth: usize) -> Result<Va
 fn fill(value: &mut Value, name: &str) {
     match value {
         Value::Object(members) => members.iter_mut().for_each(|(key, value)| fill(value, key)),
-        Value::Array(list) => list.iter_mut().for_each(|element| match element {
-            Value::Null => *element = zero(name),
-            element => fill(element, name),
+        Value::Array(list) => list.iter_mut().for_each(|element| {
+            if element.is_null() {
+                *element = zero(name);
+            } else {
+                fill(element, name);
+            }
         }),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }

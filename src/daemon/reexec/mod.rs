@@ -9,7 +9,7 @@
 //! state and executes the program, in one step: no other task runs in between. Until that step
 //! nothing has changed, and a failure leaves the daemon as it was.
 //!
-//! It ends no connection of a plugin that takes part; one that registers or is synchronized for too
+//! It never ends the connection of a plugin that takes part; one that registers or is synchronized for too
 //! long has to connect again. No wrapper waits for what plugins ask for on their own, and nothing
 //! is waited for without a bound. It imports `shared`,
 //! `connections`, `process`, `recovery`, `registry`, `run_dir` and `server`.

@@ -52,8 +52,22 @@ impl Decided {
 pub(super) async fn serve(
     daemon: &Rc<Daemon>,
     stream: &mut UnixStream,
-    mut call: VerbRequest,
+    call: VerbRequest,
 ) -> Result<()> {
+    let (key, verb) = (call.key.clone(), call.command_line.verb);
+    let look = root_answers(daemon, &key);
+    match frames::with_heartbeat(stream, look).await? {
+        Ok(()) => answer(daemon, stream, call).await,
+        Err(error) if verb.creates() => refuse(daemon, stream, call.verb(), &key, &error).await,
+        Err(_hangs) => {
+            // The runtime meets the same disk.
+            let _outcome_is_not_known = hand_over(daemon, stream, &key, Proceed::default()).await;
+            Ok(())
+        }
+    }
+}
+
+async fn answer(daemon: &Rc<Daemon>, stream: &mut UnixStream, mut call: VerbRequest) -> Result<()> {
     let key = call.key.clone();
     let begun = Instant::now();
     daemon.report.count(call.verb());
@@ -64,16 +78,6 @@ pub(super) async fn serve(
     let until = daemon.caller_waits_until();
     let verb = call.command_line.verb;
     let is_delete = verb == Verb::Delete;
-    if let Err(error) =
-        frames::with_heartbeat(stream, async { Ok(root_answers(daemon, &key).await) }).await?
-    {
-        if verb.creates() {
-            return refuse(daemon, stream, call.verb(), &key, &error).await;
-        }
-        // The runtime meets the same disk.
-        let _outcome_is_not_known = hand_over(daemon, stream, &key, Proceed::default()).await;
-        return Ok(());
-    }
     if frames::is_closed(stream) && !is_delete {
         // The daemon did not answer in time and was bypassed: asking plugins would have no effect.
         return Err(Error::new("the wrapper is gone"));
@@ -133,7 +137,10 @@ async fn root_answers(daemon: &Daemon, key: &ContainerKey) -> Result<()> {
         return Ok(());
     }
     let (host, of) = (daemon.host.clone(), key.clone());
-    let look = move || Ok(drop(state_dir::exists(&host, &of)));
+    let look = move || {
+        let _answers = state_dir::exists(&host, &of);
+        Ok(())
+    };
     daemon.off_loop(&key.root, look).await
 }
 

@@ -64,7 +64,7 @@ pub fn odd_document(text: &[u8]) -> Result<Option<Value>, DocumentError> {
         return Ok(None);
     }
     let mut document = read(text, &span, "", 0).map_err(|path| DocumentError::Repeated { path })?;
-    fill(&mut document, "");
+    fill(&mut document, "", "");
     Ok(Some(document))
 }
 
@@ -139,15 +139,17 @@ fn read(text: &[u8], span: &Range<usize>, name: &str, depth: usize) -> Result<Va
     })
 }
 
-/// Replaces each `null` in the lists of a value, the member `name`.
-fn fill(value: &mut Value, name: &str) {
+/// Replaces each `null` in the lists of a value, the member `name` of the object `of`.
+fn fill(value: &mut Value, name: &str, of: &str) {
     match value {
-        Value::Object(members) => members.iter_mut().for_each(|(key, value)| fill(value, key)),
+        Value::Object(members) => {
+            members.iter_mut().for_each(|(key, value)| fill(value, key, name));
+        }
         Value::Array(list) => list.iter_mut().for_each(|element| {
             if element.is_null() {
-                *element = zero(name);
+                *element = zero(name, of);
             } else {
-                fill(element, name);
+                fill(element, name, of);
             }
         }),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
@@ -155,8 +157,10 @@ fn fill(value: &mut Value, name: &str) {
 }
 
 /// The value that Go reads for `null` in a list of this name.
-fn zero(name: &str) -> Value {
+fn zero(name: &str, of: &str) -> Value {
     match name {
+        // Conditions of a system call, which are objects.
+        "args" if of == "syscalls" => Value::Object(Map::new()),
         name if STRING_LISTS.contains(&name) => Value::from(""),
         "additionalGids" => Value::from(0),
         _ => Value::Object(Map::new()),
@@ -182,7 +186,7 @@ fn put(object: &mut Map<String, Value>, of: &str, key: String, value: Value) -> 
                 put(before, &key, inner, value).map_err(|path| format!("{key}.{path}"))?;
             }
         }
-        (Some(Value::Object(_)), Value::Null) if key == "user" => {}
+        (Some(Value::Object(_)), Value::Null) if key == "user" && !MAPS.contains(&of) => {}
         (Some(Value::String(_)), Value::Null) => {}
         (Some(Value::Number(_) | Value::Bool(_)), Value::Null) if is_read => return Err(key),
         (Some(Value::Array(before)), Value::Array(again))
@@ -267,6 +271,10 @@ mod tests {
                 br#"{"x":[{"a":1}],"x":[{"b":2}],"y":1,"y":null}"#,
                 json!({"x": [{"b": 2}], "y": null}),
             ),
+            (
+                br#"{"netDevices":{"user":{"name":"a"},"user":null}}"#,
+                json!({"netDevices": {"user": null}}),
+            ),
             (br#"{"mounts":[{"source":"/x"}],"mounts":null}"#, json!({"mounts": null})),
             (br#"{"mounts":[{"source":"/x"}],"mounts":[],"mounts":[{}]}"#, json!({"mounts": [{}]})),
             (
@@ -291,6 +299,10 @@ mod tests {
         assert_eq!(
             says(br#"{"env":[null],"mounts":[null]}"#),
             json!({"env": [""], "mounts": [{}]})
+        );
+        assert_eq!(
+            says(br#"{"syscalls":[{"names":[null],"args":[null]}]}"#),
+            json!({"syscalls": [{"names": [""], "args": [{}]}]})
         );
         assert_eq!(says(br#"{"annotations":{"a":null}}"#), json!({"annotations": {"a": ""}}));
         assert_eq!(says(br#"{"x":1e999}"#), json!({"x": null}));

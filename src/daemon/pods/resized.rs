@@ -229,9 +229,10 @@ async fn take_writes(daemon: &Rc<Daemon>, id: &str, watch: &LimitWatch) {
         daemon.report.note_missing(engine, OVERWRITTEN, id);
     }
     let foreign = written.iter().filter(|(_, by)| **by != Written::ByKubelet);
-    let before = pod.foreign_limits.len();
+    let before = pod.foreign_limits.clone();
+    pod.foreign_limits.retain(|file| by(file) != Some(Written::ByKubelet));
     pod.foreign_limits.extend(foreign.map(|(file, _)| (*file).to_owned()));
-    if pod.foreign_limits.len() != before {
+    if pod.foreign_limits != before {
         daemon.note_pod(id, |record| record.foreign_limits.clone_from(&pod.foreign_limits));
     }
     tell_if_changed(daemon, &pod, limits).await;

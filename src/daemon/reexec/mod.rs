@@ -136,7 +136,7 @@ impl Reexec<'_> {
             }
             let held_at = clock::monotonic();
             self.hold(true);
-            let ready = tokio::time::timeout(REQUESTS_WAIT, self.until_quiet()).await;
+            let ready = tokio::time::timeout_at(until.into(), self.until_quiet()).await;
             // From here on no other task runs.
             match ready {
                 Ok(true) => {
@@ -260,7 +260,9 @@ impl Reexec<'_> {
     fn cut_unsettled(&self) {
         self.daemon.registry.roster.cut_unregistered();
         let connected = self.daemon.registry.connected();
-        for plugin in connected.iter().filter(|plugin| plugin.is_synchronizing()) {
+        // A launched one would be stopped, and is under the daemon's own limit.
+        let others = connected.iter().filter(|plugin| !plugin.chained.launched);
+        for plugin in others.filter(|plugin| plugin.is_synchronizing()) {
             let why = "the daemon becomes another program, and it was not synchronized in time";
             plugin.chained.plugin.disconnect(why);
         }

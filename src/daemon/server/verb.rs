@@ -58,7 +58,10 @@ pub(super) async fn serve(
     let look = root_answers(daemon, &key);
     match frames::with_heartbeat(stream, look).await? {
         Ok(()) => answer(daemon, stream, call).await,
-        Err(error) if verb.creates() => refuse(daemon, stream, call.verb(), &key, &error).await,
+        // An update that passed by would undo what plugins set.
+        Err(error) if verb.creates() || verb == Verb::Update => {
+            refuse(daemon, stream, call.verb(), &key, &error).await
+        }
         Err(_hangs) => {
             // The runtime meets the same disk.
             let _outcome_is_not_known = hand_over(daemon, stream, &key, Proceed::default()).await;

@@ -141,9 +141,12 @@ async fn listen(shared: Rc<Shared>) {
         pidfd::readable(&shared.events).await;
         // Room for many events of 32 bytes.
         let mut buffer = [0; 4096];
-        if let Ok(length) = rustix::io::read(&shared.events, &mut buffer) {
-            events(buffer.get(..length).unwrap_or_default())
-                .for_each(|event| deliver(&shared, event));
+        match rustix::io::read(&shared.events, &mut buffer) {
+            Ok(length) => events(buffer.get(..length).unwrap_or_default())
+                .for_each(|event| deliver(&shared, event)),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            // Without a descriptor for it the kernel drops the event.
+            Err(_lost) => deliver(&shared, RawEvent { file: -1, pid: 0, process: -1 }),
         }
         tokio::time::sleep(READ_PAUSE).await;
     }

@@ -380,6 +380,9 @@ fn every_row_of_the_table_of_exit_codes_is_true() {
     host.configure(&host.path("fake/runc"), &audit);
     host.start_daemon();
     let away = TestHost::new("");
+    // The log that is searched where none is configured is this machine's.
+    let path = format!("[audit]\npath = \"{}\"\n", away.path("audit.log").display());
+    away.configure(&away.path("fake/runc"), &path);
     for (verb, code, meaning) in EXIT_CODES_OF_VERBS {
         if (verb, code) == ("daemon", 0) {
             let mut daemon = away.spawn_daemon();

@@ -116,7 +116,9 @@ fn a_member_that_runc_reads_into_an_earlier_one_is_refused_with_its_place() {
     }
     host.write("bundle/config.json", BUNDLE);
     succeeds(&host.create("c1"));
-    std::fs::remove_file(host.path("fake/argv")).unwrap();
+    for used in ["fake/argv", "log.json"] {
+        std::fs::remove_file(host.path(used)).unwrap();
+    }
     let request = r#"{"memory": {"limit": 1, "limit": null}}"#;
     host.write("resources", request);
     let file = host.path("resources").display().to_string();

@@ -57,8 +57,9 @@ struct Place {
 
 /// The files of a host that its operator or its service manager chooses, and the runtime's state below
 /// `root` (`docs/threat-model.md` says why).
-const OWN: [&str; 11] = [
+const OWN: [&str; 12] = [
     "run",
+    "run.rootless",
     "root",
     "fake",
     "config.toml",

@@ -91,8 +91,9 @@ fn root(strace: &Path) -> Option<Place> {
     let other_verbs = [["start", "zz"], ["delete", "zz"], ["kill", "zz"]]
         .map(|[verb, id]| Ended(place.host.spawn(&["--root", &root, verb, id])));
     creates_from_another_bundle(&place);
-    drop(other_verbs);
+    // The children hang until the server is gone.
     drop(server);
+    drop(other_verbs);
     Some(place)
 }
 

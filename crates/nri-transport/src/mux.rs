@@ -120,9 +120,9 @@ impl Pause {
         self.0.send_if_modified(|was| std::mem::replace(was, is_paused) != is_paused);
     }
 
-    /// Wakes a waiting reader, which asks again.
+    /// Wakes a waiting reader, which asks again. Each call to a plugin does this, and pauses are rare.
     pub(crate) fn wake(&self) {
-        self.0.send_modify(|_same| ());
+        self.0.send_if_modified(|is_paused| *is_paused);
     }
 
     /// Waits for the end of the pause. Answers may stand behind a request: while a call waits for one,

@@ -113,10 +113,10 @@ list_keys! {
     "labels" = "[]", "Pods that have all of these labels, as in a [rule](#keys-of-a-rule). Pod authors write labels, and can leave one out.", |p, v| p.pods.set("labels", v)?;
     "engines" = "[]", "Pods of one of these engines, as in a rule. Empty = any.", |p, v| p.pods.set("engines", v)?;
     "handlers" = "[]", "Pods with one of these runtime handlers; the default handler is `\"\"`. Empty = any.", |p, v| p.pods.set("handlers", v)?;
-    "claims" = "[]", "Containers with a claim that one of these DRA drivers serves, by kubelet's word. The pod is refused as a whole.", |p, v| p.claims = read_items(v, "the name of a DRA driver", |item| !item.contains(['/', '=']))?;
+    "claims" = "[]", "Containers with a claim that one of these DRA drivers serves, as kubelet reports it. The pod is refused as a whole.", |p, v| p.claims = read_items(v, "the name of a DRA driver", |item| !item.contains(['/', '=']))?;
     "cdi" = "[]", "Containers that were given one of these CDI devices.", |p, v| p.cdi = read_items(v, "VENDOR/CLASS=NAME", is_cdi)?;
-    "devices" = "[]", "Containers with a device node, or a mount from or to a path, of one of these paths. A node counts by its number too, whatever path it has in the container.", |p, v| p.devices = read_items(v, "an absolute path without //, . and ..", is_clean_path)?;
-    "resources" = "[]", "Containers with one of these extended resources (`vendor.com/gpu`), by kubelet's word. The pod is refused as a whole.", |p, v| p.resources = read_items(v, "DOMAIN/NAME", |item| item.contains('/'))?;
+    "devices" = "[]", "Containers with a device node at one of these paths, or a mount with one as its source or destination. A node of the host also matches by its device number.", |p, v| p.devices = read_items(v, "an absolute path without //, . and ..", is_clean_path)?;
+    "resources" = "[]", "Containers with one of these extended resources (`vendor.com/gpu`), as kubelet reports them. The pod is refused as a whole.", |p, v| p.resources = read_items(v, "DOMAIN/NAME", |item| item.contains('/'))?;
     "annotations" = "[]", "Pods and containers with one of these annotations: `\"KEY\"`, or `\"KEY=VALUE\"`.", |p, v| p.annotations = read_items(v, "KEY or KEY=VALUE", |item| !item.starts_with('='))?;
     "images" = "[]", "Containers of one of these images, by the name that the engine has.", |p, v| p.images = read_items(v, "the name of an image", |_| true)?;
     "plugin" = "", "Plugin (`name` or `NN-name`) without which these containers are not created. Needed.", |p, v| p.plugin = read_plugin(v)?;

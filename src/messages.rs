@@ -6,6 +6,7 @@
 //! the daemon's response and the log until then, and none of them has to know of codes.
 
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use crate::limits;
 
@@ -42,8 +43,15 @@ struct Found {
     own: usize,
 }
 
+/// The rows, read once: each line of the log is looked up.
+static ROWS: LazyLock<Vec<Message>> = LazyLock::new(|| read_table().collect());
+
 /// Returns the rows of the table.
 pub fn table() -> impl Iterator<Item = Message> {
+    ROWS.iter().copied()
+}
+
+fn read_table() -> impl Iterator<Item = Message> {
     TABLE.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
         let (code, text) = line.split_once(' ')?;
         let (wraps, is_retired) = (code.ends_with(WRAPS), code.ends_with(RETIRED));

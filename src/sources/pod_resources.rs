@@ -87,7 +87,10 @@ async fn is_among_claims(file: PathBuf, uid: &str) -> Result<bool> {
 }
 
 /// Reads a `ListPodResourcesResponse` (pods 1): of `PodResources` name 1, namespace 2, containers 3.
+/// Of two pods of this name (one that is ending and its successor) the allocations of both count, since the
+/// message has no UID.
 fn read(response: &[u8], pod: KubeletPod<'_>) -> Result<PodAllocations> {
+    let mut found: Option<PodAllocations> = None;
     for field in fields(response) {
         let field = field?;
         let is_it = field.number == 1
@@ -96,14 +99,21 @@ fn read(response: &[u8], pod: KubeletPod<'_>) -> Result<PodAllocations> {
         if !is_it {
             continue;
         }
-        let containers = fields(field.value).filter_map(|field| match field {
-            Ok(field) if field.number != 3 => None,
-            field => Some(field.and_then(|field| container(field.value))),
-        });
-        return containers.collect();
+        let found = found.get_or_insert_default();
+        for field in fields(field.value) {
+            let field = field?;
+            if field.number == 3 {
+                let (name, allocated) = container(field.value)?;
+                let known = found.entry(name).or_default();
+                known.claims.extend(allocated.claims);
+                known.resources.extend(allocated.resources);
+            }
+        }
     }
-    let name = quoted(&format!("{}/{}", pod.namespace, pod.name));
-    Err(Error::new(format!("kubelet does not list the pod {name}")))
+    found.ok_or_else(|| {
+        let name = quoted(&format!("{}/{}", pod.namespace, pod.name));
+        Error::new(format!("kubelet does not list the pod {name}"))
+    })
 }
 
 /// `ContainerResources`: name 1, devices 2 (resource_name 1), dynamic_resources 5 (claim_resources 4, of which
@@ -202,6 +212,13 @@ mod tests {
         assert_eq!(listed["app"].claims, ["dra.net".to_owned()].into());
         assert_eq!(listed["app"].resources, ["nvidia.com/gpu".to_owned()].into());
         assert_eq!(listed["side"], Allocated::default());
+    }
+
+    #[test]
+    fn of_two_pods_of_one_name_both_allocations_count() {
+        let both = [response("dra.net"), response("dra.gpu")].concat();
+        let Allocations::Listed(listed) = known(&both, "{}") else { panic!() };
+        assert_eq!(listed["app"].claims, ["dra.gpu".to_owned(), "dra.net".to_owned()].into());
     }
 
     #[test]

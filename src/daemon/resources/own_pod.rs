@@ -3,6 +3,7 @@
 //! runtime made for the containers on record. Nothing that the process says of itself counts, nor
 //! what it has named a cgroup.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use crate::daemon::runtime::state_dir;
@@ -73,32 +74,39 @@ fn init_cgroups(daemon: &Daemon, record: &Container) -> io::Result<Option<String
 /// The container in which a process is, by its `/proc/PID/cgroup`, among these IDs and cgroup
 /// paths. The outermost counts: a process in a container can make cgroups below its own, by any
 /// name. Any process that may make cgroups can give one the name of a container: the cgroup is that
-/// container's only if the container's init process is there, or below.
+/// container's only if the container's init process is there, or below. On cgroup v1 the hierarchies
+/// must agree: where a process was moved in one alone, its container is not known.
 ///
 /// # Errors
-/// Fails when a cgroup has the name of a container whose init process is not known.
+/// Fails when a cgroup has the name of a container whose init process is not known, and when two hierarchies name two
+/// containers.
 fn outermost(
     text: &str,
     containers: &[(&str, &str)],
     init: impl Fn(usize) -> Option<String>,
 ) -> io::Result<Option<usize>> {
     let mut is_unknown = false;
+    let mut found = BTreeSet::new();
     for (hierarchy, path) in text.lines().filter_map(hierarchy_and_path) {
         let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
-        for cgroup in ends.map(|end| &path[..end]) {
-            let named = |(id, path): &(&str, &str)| is_cgroup_of(cgroup, id, path);
-            for at in (0..containers.len()).filter(|at| named(&containers[*at])) {
-                match init(at) {
-                    Some(init) if is_at_or_below(&init, hierarchy, cgroup) => return Ok(Some(at)),
-                    Some(_elsewhere) => {}
-                    None => is_unknown = true,
-                }
+        let named = ends.flat_map(|end| {
+            let cgroup = &path[..end];
+            let all = containers.iter().enumerate();
+            let named = all.filter(move |(_, (id, path))| is_cgroup_of(cgroup, id, path));
+            named.map(move |(at, _)| (cgroup, at))
+        });
+        found.extend(named.into_iter().find_map(|(cgroup, at)| match init(at) {
+            Some(init) => is_at_or_below(&init, hierarchy, cgroup).then_some(at),
+            None => {
+                is_unknown = true;
+                None
             }
-        }
+        }));
     }
-    match is_unknown {
-        true => Err(io::Error::other("the cgroup of a container of that name is not known")),
-        false => Ok(None),
+    match (found.len(), is_unknown) {
+        (0, true) => Err(io::Error::other("the cgroup of a container of that name is not known")),
+        (0 | 1, _) => Ok(found.pop_first()),
+        _ => Err(io::Error::other("its cgroups are those of several containers")),
     }
 }
 
@@ -181,6 +189,21 @@ mod tests {
         assert!(outermost("0::/kubepods/podv/victim", &all, |_| None).is_err());
         assert!(outermost("0::/x/kubepods/podv/victim", &all, |_| None).is_err());
         assert!(matches!(outermost("0::/elsewhere", &all, |_| None), Ok(None)));
+    }
+
+    #[test]
+    fn hierarchies_that_name_two_containers_prove_nothing() {
+        let all = [("victim", "/podv/victim"), ("own", "/podo/own")];
+        let inits = [
+            "4:cpu:/podv/victim\n3:pids:/podv/victim\n0::/",
+            "4:cpu:/podo/own\n3:pids:/podo/own\n0::/",
+        ];
+        let in_cgroups = |text: &str| outermost(text, &all, |at| Some(inits[at].to_owned()));
+        assert!(in_cgroups("4:cpu:/podo/own\n3:pids:/podv/victim\n0::/").is_err());
+        for text in ["4:cpu:/podo/own\n3:pids:/podo/own\n0::/", "4:cpu:/podo/own\n3:pids:/\n0::/x"]
+        {
+            assert!(matches!(in_cgroups(text), Ok(Some(1))), "{text}");
+        }
     }
 
     #[test]

@@ -156,8 +156,10 @@ async fn keep_plugin(
 ) {
     let mut pauses = Pauses::default();
     let mut current = LaunchedRun::before(&daemon, &record);
+    let mut id = String::new();
     loop {
         let Some(file) = wanted_file.borrow_and_update().clone() else { break };
+        id = file.id();
         let begun = Instant::now();
         if current.as_ref().is_none_or(|run| run.file != file) {
             let started = LaunchedRun::start(&daemon, &file, &mut wanted_file, &record).await;
@@ -201,6 +203,7 @@ async fn keep_plugin(
     if let Some(run) = current {
         run.end(&daemon, "its file is gone").await;
     }
+    daemon.registry.returning.expect_no_longer(&id);
 }
 
 /// Waits for the end of a run; without one, for ever.

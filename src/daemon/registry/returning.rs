@@ -92,9 +92,14 @@ impl ReturningPlugins {
 
     /// Ends the wait for a successor that failed.
     pub(super) fn drop_successor(&self, id: &str) {
-        let mut expected = self.expected.borrow_mut();
-        if expected.get(id).is_some_and(|expected| expected.is_successor) {
-            expected.remove(id);
+        if self.expected.borrow().get(id).is_some_and(|expected| expected.is_successor) {
+            self.expect_no_longer(id);
+        }
+    }
+
+    /// Ends the wait for a plugin that does not come back.
+    pub(crate) fn expect_no_longer(&self, id: &str) {
+        if self.expected.borrow_mut().remove(id).is_some() {
             self.arrived.notify_waiters();
         }
     }
@@ -171,5 +176,36 @@ impl ReturningPlugins {
             .iter()
             .filter(|(name, expected)| !is_present(name) && !expected.is_gone_for_good());
         late.map(|(name, _)| name.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    #[tokio::test]
+    async fn a_wait_ends_with_the_word_that_a_plugin_does_not_come_back() {
+        let returning = ReturningPlugins::default();
+        returning.expect("10-a", LONG);
+        returning.expect("20-b", LONG);
+        let gone = async {
+            tokio::task::yield_now().await;
+            returning.expect_no_longer("30-unknown");
+            returning.expect_no_longer("10-a");
+        };
+        let (late, ()) = tokio::join!(returning.wait(|id| id == "20-b"), gone);
+        assert_eq!(late, [""; 0]);
+        assert!(!returning.expects("10-a"));
+    }
+
+    #[tokio::test]
+    async fn an_expected_plugin_that_stays_away_is_late() {
+        let returning = ReturningPlugins::default();
+        returning.expect("10-a", Duration::ZERO);
+        returning.expect_no_longer("20-b");
+        assert_eq!(returning.wait(|_| false).await, ["10-a"]);
+        assert_eq!(returning.absent(|_| false), ["10-a"]);
     }
 }

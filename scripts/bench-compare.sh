@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # What a change costs: builds another commit, with its own bench, and runs the bench of both in turns.
+# It says worse, or better, of a ratio where each round of one side is beyond each round of the other.
 # bench-compare.sh REV [PARTS]; ROUNDS: how often (3). The other commit's build stays in target/compare.
 set -eu
 cd "$(dirname "$0")/.."
@@ -24,7 +25,7 @@ measure() { # the tree, the file of the report
         program=$(make -s --no-print-directory path)
         target=$(echo "$program" | cut -d/ -f2)
         case $target in release | quick) target= ;; esac
-        NRI_RUNC_BENCH="$parts" sh scripts/bench.sh "$program" $target >"$2" 2>&1
+        NRI_RUNC_BENCH="$parts" NRI_RUNC_BENCH_CSV="$out/figures.csv" sh scripts/bench.sh "$program" $target >"$2" 2>&1
     ) || { tail -n 20 "$2"; exit 1; }
 }
 
@@ -38,7 +39,13 @@ done
 awk -v rounds="$ROUNDS" '
     { side = FILENAME; sub(/.*\//, "", side); sub(/\..*/, "", side) }
     # A row of the report: a name, then its ratio.
-    $1 ~ /^[a-z_0-9]+$/ && $2 ~ /^[0-9.]+$/ { if (!($1 in seen)) { seen[$1]; order[++n] = $1 } sum[side, $1] += $2; count[side, $1]++ }
+    $1 ~ /^[a-z_0-9]+$/ && $2 ~ /^[0-9.]+$/ {
+        if (!($1 in seen)) { seen[$1]; order[++n] = $1 }
+        if ($3 == ">=") rises[$1]
+        sum[side, $1] += $2
+        if (!count[side, $1]++ || $2 < least[side, $1]) least[side, $1] = $2
+        if ($2 > most[side, $1]) most[side, $1] = $2
+    }
     END {
         if (!n) { print "bench-compare: the bench printed no ratio"; exit 1 }
         printf "%-32s %9s %9s %8s\n", "ratio, mean of " rounds, "before", "after", "change"
@@ -46,6 +53,8 @@ awk -v rounds="$ROUNDS" '
             k = order[i]
             if (!count["before", k] || !count["after", k]) { printf "%-32s on one side only\n", k; continue }
             b = sum["before", k] / count["before", k]; a = sum["after", k] / count["after", k]
-            printf "%-32s %9.3f %9.3f %+7.1f%%\n", k, b, a, b ? (a / b - 1) * 100 : 0
+            higher = least["after", k] > most["before", k]; lower = most["after", k] < least["before", k]
+            word = !(higher || lower) ? "" : (higher == (k in rises)) ? "better" : "worse"
+            printf "%-32s %9.3f %9.3f %+7.1f%%  %s\n", k, b, a, b ? (a / b - 1) * 100 : 0, word
         }
     }' "$out"/before.* "$out"/after.*

@@ -120,8 +120,6 @@ func serve(socket, requestFile string) error {
 				time.Sleep(time.Millisecond)
 			}
 			fmt.Println(told.Load())
-		case "memory":
-			fmt.Println(resident())
 		}
 	}
 	if err := lines.Err(); err != nil && err != io.EOF {
@@ -175,14 +173,4 @@ func spent() int64 {
 		return 0
 	}
 	return usage.Utime.Nano() + usage.Stime.Nano()
-}
-
-func resident() string {
-	status, _ := os.ReadFile("/proc/self/status")
-	for _, line := range strings.Split(string(status), "\n") {
-		if words := strings.Fields(line); len(words) > 1 && words[0] == "VmRSS:" {
-			return words[1]
-		}
-	}
-	return "0"
 }

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, oneshot};
 
+use super::memory::Memory;
 use super::mover::{Mover, shares};
 use super::report::Ratio;
-use super::{Place, status_kib, time};
+use super::{Place, time};
 
 const ROUNDS: usize = 30;
 
@@ -92,8 +93,8 @@ pub(crate) fn during_synchronize(place: &Place) -> [Ratio; 2] {
     let slow = "the same, of a newcomer that thinks for 1.5 s about each part";
     let beside = "nobody is told";
     [
-        time("create_during_synchronize", quick, beside, Some(1.5), rounds(Duration::ZERO)),
-        time("create_during_slow_synchronize", slow, beside, Some(1.5), rounds(THINKS)),
+        time("create_during_synchronize", quick, beside, rounds(Duration::ZERO)),
+        time("create_during_slow_synchronize", slow, beside, rounds(THINKS)),
     ]
 }
 
@@ -142,23 +143,21 @@ pub(crate) fn during_updates(place: &Place) -> [Ratio; 3] {
     let plugin = Beside::start(move |begins| async move { flood(&socket, begins, count).await });
     // What the first updates make room for is not what grows.
     std::thread::sleep(Duration::from_secs(1));
-    let before = status_kib(place.daemon_pid(), "VmRSS");
+    let before = Memory::of(place.daemon_pid()).resident;
     let (begun, first) = (Instant::now(), answered.load(Ordering::Relaxed));
     let during = creates(Duration::from_secs(seconds));
     let done = (answered.load(Ordering::Relaxed) - first) as f64 / begun.elapsed().as_secs_f64();
-    let after = status_kib(place.daemon_pid(), "VmRSS");
+    let after = Memory::of(place.daemon_pid()).resident;
     drop(plugin);
     place.timed(&place.binary, &["delete", "--force", "u"]);
     let rounds = during.into_iter().zip(quiet.into_iter().cycle()).collect();
     let what = "`create` while a plugin asks for 1000 updates a second, wall time";
     let asked = 1.0 / EACH.as_secs_f64();
-    let kept_up =
-        time("updates_done", "of these updates", "asked for", Some(0.95), vec![(done, asked)]);
+    let kept_up = time("updates_done", "of these updates", "asked for", vec![(done, asked)]);
     let memory = "our resident memory after these updates";
-    let memory =
-        time("rss_during_updates", memory, "in the beginning", Some(1.05), vec![(after, before)]);
+    let memory = time("rss_during_updates", memory, "in the beginning", vec![(after, before)]);
     [
-        time("create_during_updates", what, "nobody asks", Some(1.5), rounds),
+        time("create_during_updates", what, "nobody asks", rounds),
         Ratio { unit: "/s", rises: true, ..kept_up },
         Ratio { unit: "KiB", ..memory },
     ]

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::memory::Memory;
 use super::mover::{Mover, shares};
 use super::report::Ratio;
 use super::{Place, time};
@@ -48,7 +49,7 @@ pub(crate) fn update_other(place: &Place) -> Ratio {
     stub.close();
     place.timed(&place.binary, &["delete", "--force", "c"]);
     let what = "a plugin's update of another container, its record on disk";
-    time("update_other", what, "runc update", Some(0.05), rounds)
+    time("update_other", what, "runc update", rounds)
 }
 
 /// A daemon that knows `count` containers besides those that are measured.
@@ -140,15 +141,15 @@ fn again(places: &mut [Place; 2]) -> [Ratio; 2] {
         place.await_plugins(0);
         time_of[which] = begun.elapsed().as_secs_f64() * 1e3;
         std::thread::sleep(Duration::from_secs(3)); // They are looked at once.
-        memory_of[which] = super::status_kib(place.daemon_pid(), "VmRSS");
+        memory_of[which] = Memory::of(place.daemon_pid()).resident;
     }
     let (what, beside) = ("a daemon starts with 10,000 containers on record", "with 10");
     let [many, few] = memory_of;
     [
-        time("start_10000", what, beside, None, vec![(time_of[0], time_of[1])]),
+        time("start_10000", what, beside, vec![(time_of[0], time_of[1])]),
         Ratio {
             unit: "KiB",
-            ..time("rss_10000", "its resident memory", beside, None, vec![(many, few)])
+            ..time("rss_10000", "its resident memory", beside, vec![(many, few)])
         },
     ]
 }
@@ -167,7 +168,7 @@ fn create_among(places: &[Place; 2]) -> Ratio {
         rounds.push((pair[0], pair[1]));
     }
     let what = "`create` beside 10,000 known containers, wall time";
-    time("create_10000_known", what, "beside 10", Some(1.1), rounds)
+    time("create_10000_known", what, "beside 10", rounds)
 }
 
 /// A newcomer is told of 10,000 containers, by us and by the adaptation in Go.
@@ -180,5 +181,5 @@ pub(crate) fn synchronize(go: &Path, dir: &Path) -> Ratio {
         rounds.push((ours, theirs));
     }
     let what = "a newcomer is told of 10,000 containers";
-    time("synchronize_10000", what, "the Go adaptation v0.12.5", Some(0.5), rounds)
+    time("synchronize_10000", what, "the Go adaptation v0.12.5", rounds)
 }

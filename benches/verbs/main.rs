@@ -17,20 +17,18 @@ mod busy;
 mod chain;
 mod cri;
 mod known;
+mod memory;
 mod mover;
 mod plugin;
 mod report;
 
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::sys::ptrace;
-use nix::sys::wait::waitpid;
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use memory::Memory;
 use plugin::Plugins;
 use report::Ratio;
 
@@ -99,10 +97,7 @@ impl Place {
 
     /// Wall time in milliseconds.
     fn timed(&self, program: &Path, words: &[&str]) -> f64 {
-        let begun = Instant::now();
-        let usage = run(&mut self.command(program, words));
-        assert!(usage.succeeded, "{} {words:?} failed", program.display());
-        begun.elapsed().as_secs_f64() * 1e3
+        wall(self.command(program, words))
     }
 
     /// Wall and processor time in milliseconds; the daemon's work counts, also what it does when
@@ -168,7 +163,7 @@ impl Place {
 
     /// Wrapped against bare, in turns: wall time, and processor time, which a busy machine
     /// disturbs less. The bundle is made by neither.
-    fn create(&self, names: [&'static str; 2], what: &'static str, aim: Option<f64>) -> [Ratio; 2] {
+    fn create(&self, names: [&'static str; 2], what: &'static str) -> [Ratio; 2] {
         let bundle = self.path("bundle").display().to_string();
         let words = ["create", "--bundle", &bundle, "c"];
         let (mut wall, mut cpu) = (Vec::new(), Vec::new());
@@ -184,66 +179,50 @@ impl Place {
             cpu.push((pair[1].1, pair[0].1));
         }
         let spent = "the same, processor time of wrapper, runtime and daemon";
-        [
-            time(names[0], what, "runc create", aim, wall),
-            time(names[1], spent, "runc create", None, cpu),
-        ]
+        [time(names[0], what, "runc create", wall), time(names[1], spent, "runc create", cpu)]
     }
 
-    fn passthrough(&self) -> Ratio {
+    /// A verb without events, against the runtime alone and against a program that only becomes it.
+    fn passthrough(&self, floor: Option<&Path>) -> Vec<Ratio> {
         let bundle = self.path("bundle").display().to_string();
         self.timed(&self.runc, &["create", "--bundle", &bundle, "c"]);
-        let mut pairs = Vec::new();
-        for round in 0..ROUNDS * 3 {
-            let mut pair = [0.0; 2];
-            for turn in 0..2 {
-                let which = (round + turn) % 2;
-                let program = if which == 0 { &self.runc } else { &self.binary };
-                pair[which] = self.timed(program, &["state", "c"]);
-            }
-            pairs.push((pair[1], pair[0]));
+        let wrapper = || self.command(&self.binary, &["state", "c"]);
+        let bare = || self.command(&self.runc, &["state", "c"]);
+        let what = "`state` passed through, wall time";
+        let mut ratios = vec![time("passthrough", what, "runc state", in_turns(wrapper, bare))];
+        if let Some(floor) = floor {
+            let least = || {
+                let mut command = Command::new(floor);
+                command.arg(&self.runc).args(bare().get_args());
+                command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+                command
+            };
+            let baseline = "a static C program that is execve alone";
+            ratios.push(time("passthrough_floor", what, baseline, in_turns(wrapper, least)));
         }
         self.timed(&self.runc, &["delete", "--force", "c"]);
-        time("passthrough", "`state` passed through, wall time", "runc state", Some(1.05), pairs)
-    }
-
-    /// Peak memory in KiB of a command, its children included.
-    fn peak(&self, program: &Path, words: &[&str]) -> f64 {
-        let mut peaks: Vec<i64> =
-            (0..9).map(|_| run(&mut self.command(program, words)).peak).collect();
-        peaks.sort_unstable();
-        peaks[peaks.len() / 2] as f64
+        ratios
     }
 }
 
-impl Place {
-    /// Peak memory in KiB of the wrapper in a whole `create`, read at its own execve of the runtime: what
-    /// `wait4` tells would include the process that started it.
-    #[expect(unsafe_code, reason = "a command that is traced from its beginning")]
-    fn peak_before_exec(&self) -> f64 {
-        let bundle = self.path("bundle").display().to_string();
-        let mut command = self.command(&self.binary, &["create", "--bundle", &bundle, "x"]);
-        let trace = || ptrace::traceme().map_err(std::io::Error::from);
-        // SAFETY: between fork and exec, one system call.
-        unsafe { command.pre_exec(trace) };
-        let mut child = command.spawn().unwrap();
-        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
-        let execve = nix::libc::SYS_execve.to_string();
-        // It has stopped at its beginning; from there before and after each system call.
-        waitpid(pid, None).unwrap();
-        loop {
-            ptrace::syscall(pid, None).unwrap();
-            waitpid(pid, None).unwrap();
-            let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap();
-            if call.split(' ').next() == Some(execve.as_str()) {
-                break;
-            }
+/// Wall times of two commands, in turns.
+fn in_turns(ours: impl Fn() -> Command, theirs: impl Fn() -> Command) -> Vec<(f64, f64)> {
+    let round = |round| {
+        let mut pair = [0.0; 2];
+        for turn in 0..2 {
+            let which = (round + turn) % 2;
+            pair[which] = wall(if which == 0 { theirs() } else { ours() });
         }
-        let peak = status_kib(child.id(), "VmHWM");
-        child.kill().unwrap();
-        child.wait().unwrap();
-        peak
-    }
+        (pair[1], pair[0])
+    };
+    (0..ROUNDS * 3).map(round).collect()
+}
+
+/// Wall time in milliseconds.
+fn wall(mut command: Command) -> f64 {
+    let begun = Instant::now();
+    assert!(run(&mut command).succeeded, "{command:?} failed");
+    begun.elapsed().as_secs_f64() * 1e3
 }
 
 impl Drop for Place {
@@ -258,8 +237,6 @@ impl Drop for Place {
 /// What a process came to.
 struct Usage {
     succeeded: bool,
-    /// Peak memory in KiB.
-    peak: i64,
     /// Processor time in milliseconds, of its children too.
     cpu: f64,
 }
@@ -279,35 +256,35 @@ fn run(command: &mut Command) -> Usage {
     unsafe { nix::libc::wait4(pid, &raw mut status, 0, &raw mut usage) };
     let millis = |time: nix::libc::timeval| time.tv_sec as f64 * 1e3 + time.tv_usec as f64 / 1e3;
     let cpu = millis(usage.ru_utime) + millis(usage.ru_stime);
-    Usage { succeeded: status == 0, peak: usage.ru_maxrss, cpu }
+    Usage { succeeded: status == 0, cpu }
 }
 
 fn time(
     name: &'static str,
     what: &'static str,
     baseline: &'static str,
-    aim: Option<f64>,
     rounds: Vec<(f64, f64)>,
 ) -> Ratio {
-    Ratio { name, what, baseline, aim, rises: false, unit: "ms", rounds }
+    Ratio { name, what, baseline, rises: false, unit: "ms", rounds }
 }
 
+/// Resident memory, which the page cache changes too, and private pages, by which it is judged.
 fn memory(
-    name: &'static str,
-    what: &'static str,
+    names: [&'static str; 2],
+    what: [&'static str; 2],
     baseline: &'static str,
-    aim: f64,
-    ours: f64,
-    theirs: f64,
-) -> Ratio {
-    let rounds = vec![(ours, theirs)];
-    Ratio { name, what, baseline, aim: Some(aim), rises: false, unit: "KiB", rounds }
-}
-
-fn status_kib(pid: u32, name: &str) -> f64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with(name)).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    ours: Memory,
+    theirs: Memory,
+) -> [Ratio; 2] {
+    let ratio = |at: usize, ours, theirs| Ratio {
+        name: names[at],
+        what: what[at],
+        baseline,
+        rises: false,
+        unit: "KiB",
+        rounds: vec![(ours, theirs)],
+    };
+    [ratio(0, ours.resident, theirs.resident), ratio(1, ours.private, theirs.private)]
 }
 
 /// Where /run is no memory, as in containers, other memory stands for it.
@@ -328,24 +305,26 @@ fn main() {
 
 /// Whether this part is measured: all are, but where `NRI_RUNC_BENCH` names some.
 fn is_wanted(part: &str) -> bool {
-    std::env::var("NRI_RUNC_BENCH").map_or(true, |names| names.split(',').any(|name| name == part))
+    let names = std::env::var("NRI_RUNC_BENCH").unwrap_or_default();
+    names.is_empty() || names.split(',').any(|name| name == part)
 }
 
 fn verbs(place: &Place) -> Vec<Ratio> {
-    let mut ratios = vec![place.passthrough()];
+    let floor = std::env::var_os("NRI_RUNC_FLOOR").map(PathBuf::from);
+    let mut ratios = place.passthrough(floor.as_deref());
     let names = ["create_no_plugin", "create_no_plugin_cpu"];
-    ratios.extend(place.create(names, "`create`, daemon without plugins, wall time", None));
+    ratios.extend(place.create(names, "`create`, daemon without plugins, wall time"));
     {
         let _one = Plugins::start(&place.path("nri.sock"), 1, Duration::ZERO);
         place.await_plugins(1);
         let what = "`create`, one plugin sets a variable and an annotation, wall time";
         let names = ["create_one_plugin", "create_one_plugin_cpu"];
-        ratios.extend(place.create(names, what, Some(1.06)));
+        ratios.extend(place.create(names, what));
     }
-    let runc = place.peak(&place.runc, &["--version"]);
-    let wrapper = place.peak_before_exec();
-    let (what, peak) = ("peak memory of `create` before exec", "peak memory of runc --version");
-    ratios.push(memory("wrapper_rss", what, peak, 0.10, wrapper, runc));
+    let names = ["wrapper_rss", "wrapper_private"];
+    let what = ["resident memory of `create` before exec", "the same, private pages"];
+    let theirs = place.at_exit(&place.runc, &["--version"]);
+    ratios.extend(memory(names, what, "runc --version at its end", place.before_exec(), theirs));
     ratios
 }
 
@@ -367,12 +346,22 @@ fn rules(place: &mut Place) -> [Ratio; 2] {
     place.await_plugins(1);
     let what = "`create`, one plugin and a hundred rules, wall time";
     let names = ["create_hundred_rules", "create_hundred_rules_cpu"];
-    let ratios = place.create(names, what, None);
+    let ratios = place.create(names, what);
     drop(one);
     place.write("config.toml", &text);
     place.stop_daemon();
     place.start_daemon();
     ratios
+}
+
+/// What a hundred rules add to a create with one plugin, where both were measured.
+fn rules_alone(ratios: &[Ratio]) -> Option<Ratio> {
+    let of = |name: &str| ratios.iter().find(|ratio| ratio.name == name);
+    let (many, none) = (of("create_hundred_rules_cpu")?, of("create_one_plugin_cpu")?);
+    let rounds = many.each().zip(none.each()).collect();
+    let what = "processor time of a create with a hundred rules, each over runc's";
+    let ratio = time("rules_over_one_plugin_cpu", what, "without rules", rounds);
+    Some(Ratio { unit: "", ..ratio })
 }
 
 fn measure() {
@@ -406,11 +395,12 @@ fn measure() {
         ratios.push(known::synchronize(Path::new(&go), place.temp.path()));
         let _ten = Plugins::start(&place.path("nri.sock"), 10, Duration::ZERO);
         place.await_plugins(10);
-        let daemon = status_kib(place.daemon_pid(), "VmRSS");
+        let daemon = Memory::of(place.daemon_pid());
         let (chain, theirs) = chain::measure(Path::new(&go), place.temp.path());
         ratios.extend(chain);
-        let what = "resident memory after load, 10 plugins";
-        ratios.push(memory("daemon_rss", what, "the Go adaptation v0.12.5", 0.20, daemon, theirs));
+        let names = ["daemon_rss", "daemon_private"];
+        let what = ["resident memory after load, 10 plugins", "the same, private pages"];
+        ratios.extend(memory(names, what, "the Go adaptation v0.12.5", daemon, theirs));
     }
     drop(place);
     if is_wanted("cri") {
@@ -419,5 +409,6 @@ fn measure() {
             Err(why) => println!("skipped: {}: {why}", cri::NAMES.join(", ")),
         }
     }
+    ratios.extend(rules_alone(&ratios));
     report::tell(&ratios, &base().display().to_string());
 }

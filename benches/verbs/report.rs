@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What was measured, as a table for people and as `target/bench/report.json` for scripts.
 
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -11,8 +14,6 @@ pub(crate) struct Ratio {
     /// What one value of ours and of theirs is.
     pub(crate) what: &'static str,
     pub(crate) baseline: &'static str,
-    /// The ratio that is aimed at, `None` where none was set.
-    pub(crate) aim: Option<f64>,
     /// Larger is better.
     pub(crate) rises: bool,
     pub(crate) unit: &'static str,
@@ -20,7 +21,47 @@ pub(crate) struct Ratio {
     pub(crate) rounds: Vec<(f64, f64)>,
 }
 
+/// The ratios that are aimed at; the others are only reported.
+const AIMS: [(&str, f64); 26] = [
+    ("passthrough", 1.05),
+    ("passthrough_floor", 0.94),
+    ("create_no_plugin", 1.06),
+    ("create_no_plugin_cpu", 1.05),
+    ("create_one_plugin", 1.05),
+    ("create_one_plugin_cpu", 1.06),
+    ("rules_over_one_plugin_cpu", 1.01),
+    ("wrapper_rss", 0.10),
+    ("wrapper_private", 0.05),
+    ("update_other", 0.05),
+    ("create_during_synchronize", 1.2),
+    ("create_during_slow_synchronize", 1.2),
+    ("create_during_updates", 1.5),
+    ("updates_done", 0.95),
+    ("rss_during_updates", 1.05),
+    ("create_10000_known", 1.06),
+    ("synchronize_10000", 0.30),
+    ("chain10", 0.45),
+    ("chain10_cpu", 0.20),
+    ("events_parallel", 11.0),
+    ("daemon_rss", 0.20),
+    ("daemon_private", 0.30),
+    ("cri_one_plugin", 0.93),
+    ("cri_ten_plugins", 0.85),
+    ("cri_slow_plugin", 0.75),
+    ("cri_slow_reentrant", 0.40),
+];
+
 impl Ratio {
+    fn aim(&self) -> Option<f64> {
+        AIMS.iter().find(|(name, _)| *name == self.name).map(|(_, aim)| *aim)
+    }
+
+    /// Whether the aim is met; `None` without one.
+    fn is_met(&self) -> Option<bool> {
+        let aim = self.aim()?;
+        Some(if self.rises { self.median() >= aim } else { self.median() <= aim })
+    }
+
     fn ours(&self) -> f64 {
         median(self.rounds.iter().map(|round| round.0))
     }
@@ -34,7 +75,7 @@ impl Ratio {
         self.ours() / self.theirs()
     }
 
-    fn each(&self) -> impl Iterator<Item = f64> {
+    pub(crate) fn each(&self) -> impl Iterator<Item = f64> {
         self.rounds.iter().map(|round| round.0 / round.1)
     }
 
@@ -49,15 +90,16 @@ impl Ratio {
             "ours": self.ours(),
             "theirs": self.theirs(),
             "unit": self.unit,
-            "aim": self.aim,
+            "aim": self.aim(),
+            "met": self.is_met(),
         })
     }
 
     fn line(&self) -> String {
-        let aim = self.aim.map_or_else(String::new, |aim| {
+        let aim = self.aim().map_or_else(String::new, |aim| {
             let sign = if self.rises { ">=" } else { "<=" };
-            let is_met = if self.rises { self.median() >= aim } else { self.median() <= aim };
-            format!("{sign} {aim:.2}{}", if is_met { "" } else { " missed" })
+            let is_met = if self.is_met() == Some(true) { "met" } else { "missed" };
+            format!("{sign} {aim:.2} {is_met}")
         });
         format!(
             "{:<22}{:>7.3}  {aim:<15}{:>9.1}{:>10.1} {:<5}{:>4}  {}, against {}",
@@ -95,6 +137,7 @@ pub(crate) fn tell(ratios: &[Ratio], place: &str) {
     for ratio in ratios {
         println!("{}", ratio.line());
     }
+    append(ratios, &format!("Linux {kernel}, {cpus} processors"), load);
     let machine = json!({"kernel": kernel, "cpus": cpus, "load": load, "place": place});
     let told: serde_json::Map<String, Value> =
         ratios.iter().map(|ratio| (ratio.name.to_owned(), ratio.to_json())).collect();
@@ -103,4 +146,35 @@ pub(crate) fn tell(ratios: &[Ratio], place: &str) {
     std::fs::create_dir_all(&dir).unwrap();
     nri_runc::testing::files::replace(&dir.join("report.json"), document.to_string().as_bytes())
         .unwrap();
+}
+
+/// Adds a row for each ratio to the history that `NRI_RUNC_BENCH_CSV` names: what a commit cost on which machine.
+fn append(ratios: &[Ratio], machine: &str, load: &str) {
+    let Some(path) = std::env::var_os("NRI_RUNC_BENCH_CSV") else { return };
+    let said = |program: &str, words: &[&str]| {
+        let output = Command::new(program).args(words).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    let date = said("date", &["-u", "+%Y-%m-%dT%H:%MZ"]);
+    let commit = said("git", &["describe", "--always", "--dirty", "--abbrev=12"]);
+    let mut file = OpenOptions::new().append(true).create(true).open(path).unwrap();
+    if file.metadata().unwrap().len() == 0 {
+        writeln!(file, "date,commit,machine,load,name,ratio,ours,theirs,unit,runs,aim,met")
+            .unwrap();
+    }
+    for ratio in ratios {
+        let aim = ratio.aim().map_or_else(String::new, |aim| aim.to_string());
+        let is_met = ratio.is_met().map_or("", |is_met| if is_met { "met" } else { "missed" });
+        writeln!(
+            file,
+            "{date},{commit},\"{machine}\",{load},{},{:.4},{:.3},{:.3},{},{},{aim},{is_met}",
+            ratio.name,
+            ratio.median(),
+            ratio.ours(),
+            ratio.theirs(),
+            ratio.unit,
+            ratio.rounds.len()
+        )
+        .unwrap();
+    }
 }

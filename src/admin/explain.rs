@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::policy::exec_rule;
 use super::show::{ago, name_of_pod, rows, table, text};
@@ -56,8 +56,18 @@ fn state(document: &Value) -> String {
         None => state,
         Some((key, word)) => {
             let time = time(&document[format!("{key}_time")]);
-            format!("{state} ({word} {time}, {} ago)", ago(&document[format!("{key}_at")]))
+            let ago = ago(&document[format!("{key}_at")]);
+            format!("{state} ({word} {time}, {ago} ago{})", exit(document))
         }
+    }
+}
+
+/// Formats the exit code, with the reason where it is known; nothing while it is not.
+fn exit(container: &Value) -> String {
+    match (container["exit_code"].as_i64(), text(&container["status_reason"])) {
+        (None, _) => String::new(),
+        (Some(code), reason) if reason.is_empty() => format!(", exit code {code}"),
+        (Some(code), reason) => format!(", exit code {code}: {reason}"),
     }
 }
 
@@ -94,17 +104,30 @@ fn changes(document: &Value, wide: bool, page: &mut String) {
         let (name, time, ago) = (text(&first["event"]), time(&first["time"]), ago(&first["at"]));
         let _infallible = writeln!(page, "\n{name}, {time} ({ago} ago)");
         let rows = rows(&Value::from(event.to_vec()), |change| {
+            let (before, after) = differing(&change["before"], &change["after"]);
             vec![
                 plugin_or_dash(&change["plugin"]),
                 text(&change["field"]),
-                cut(text(&change["before"]), wide),
-                cut(text(&change["after"]), wide),
+                cut(text(&before), wide),
+                cut(text(&after), wide),
             ]
         });
         for row in table(&["plugin", "field", "before", "after"], &rows).lines() {
             let _infallible = writeln!(page, "  {row}");
         }
     }
+}
+
+/// Two values without the members in which they agree.
+fn differing(before: &Value, after: &Value) -> (Value, Value) {
+    let (Value::Object(old), Value::Object(new)) = (before, after) else {
+        return (before.clone(), after.clone());
+    };
+    let only = |of: &Map<String, Value>, other: &Map<String, Value>| {
+        let members = of.iter().filter(|(key, value)| other.get(*key) != Some(value));
+        Value::Object(members.map(|(key, value)| (key.clone(), value.clone())).collect())
+    };
+    (only(old, new), only(new, old))
 }
 
 /// Formats a plugin; an engine's own change has none.
@@ -133,7 +156,8 @@ fn pod(document: &Value) -> String {
     traces(document, &mut page);
     for container in document["containers"].as_array().into_iter().flatten() {
         let [name, state, id] = ["name", "state", "id"].map(|key| text(&container[key]));
-        let _infallible = writeln!(page, "container: {name} {state} {}", short_id(&id));
+        let exit = exit(container);
+        let _infallible = writeln!(page, "container: {name} {state}{exit} {}", short_id(&id));
     }
     page
 }
@@ -216,4 +240,38 @@ fn matches(document: &Value) -> String {
         ]
     });
     table(&["id", "name", "state", "age"], &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_change_shows_only_the_members_that_differ() {
+        let mount = |ro: &[&str]| json!({"destination": "/x", "type": "bind", "options": ro});
+        let (before, after) = differing(&mount(&["rw"]), &mount(&["ro"]));
+        assert_eq!((before, after), (json!({"options": ["rw"]}), json!({"options": ["ro"]})));
+        let (before, after) = differing(&json!({"a": 1}), &json!({"a": 1, "b": 2}));
+        assert_eq!((before, after), (json!({}), json!({"b": 2})));
+        for (before, after) in
+            [(json!(null), mount(&[])), (json!(1), json!(2)), (json!([1]), json!([1, 2]))]
+        {
+            assert_eq!(differing(&before, &after), (before.clone(), after.clone()));
+        }
+    }
+
+    #[test]
+    fn an_exit_code_stands_with_the_end_and_only_where_it_is_known() {
+        let ended = |code: Value, reason: &str| {
+            let times = json!({"finished_time": "2026-11-22T14:17:01Z", "finished_at": 1});
+            let mut document =
+                json!({"state": "stopped", "exit_code": code, "status_reason": reason});
+            document.as_object_mut().unwrap().extend(times.as_object().unwrap().clone());
+            state(&document)
+        };
+        assert!(ended(json!(137), "OOMKilled").ends_with(" ago, exit code 137: OOMKilled)"));
+        assert!(ended(json!(0), "").ends_with(" ago, exit code 0)"));
+        assert!(ended(json!(null), "Unknown").ends_with(" ago)"));
+    }
 }

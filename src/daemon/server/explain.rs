@@ -155,6 +155,8 @@ fn explained(daemon: &Daemon, container: &Container) -> Value {
         "pod": pod,
         "name": container.name,
         "state": rows::state(daemon, container),
+        "exit_code": container.exit_code,
+        "status_reason": Some(&container.status_reason).filter(|reason| !reason.is_empty()),
         "engine": container.engine,
         "evidence": container.evidence,
         "runtime": container.runtime,

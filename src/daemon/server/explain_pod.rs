@@ -50,6 +50,7 @@ fn explained(store: &Store, pod: &Pod) -> Value {
             "id": container.key.id,
             "name": container.name,
             "state": container.state.name(),
+            "exit_code": container.exit_code,
             "refused": container.refused,
         })
     };

@@ -198,9 +198,9 @@ pub(crate) const SPELLED_WORD: usize = 200;
 pub(crate) const COMPARED_RULES: usize = 32;
 /// A column of a table, in characters; a longer cell overflows it, as one cell must not widen all rows.
 pub(crate) const COLUMN: usize = 256;
-/// Rows of plugins, and of failures, that `top` shows, so that the pods have room on the same screen.
+/// Rows of plugins, and lines of failures, that `top` shows, so that the pods have room on the same screen.
 pub(crate) const TOP_PLUGINS: usize = 20;
-pub(crate) const TOP_FAILURES: usize = 5;
+pub(crate) const TOP_FAILURES: usize = 8;
 
 // Queues and connections
 /// Audit lines that wait for the disk, and their bytes; the next are lost and counted.

@@ -14,7 +14,8 @@ pub(super) fn page(document: &Value, size: Option<(usize, usize)>) -> String {
     let limit = |most: usize| size.map_or(usize::MAX, |_| most);
     add_section(&mut lines, plugins(document), limit(limits::TOP_PLUGINS));
     add_section(&mut lines, requests(document), usize::MAX);
-    add_section(&mut lines, failures(document), limit(limits::TOP_FAILURES));
+    let width = size.map_or(usize::MAX, |(width, _)| width);
+    add_section(&mut lines, failures(document, width), limit(limits::TOP_FAILURES));
     // Pods get the rest of the screen: a blank line and their heading, and the line about more.
     let rest = size.map_or(usize::MAX, |(_, height)| height.saturating_sub(lines.len() + 3));
     add_section(&mut lines, pods(document), rest);
@@ -118,13 +119,36 @@ fn requests(document: &Value) -> String {
     if rows.is_empty() { String::new() } else { table(&head, &rows) }
 }
 
-/// Renders the failures, latest first.
-fn failures(document: &Value) -> String {
-    let mut rows: Vec<Vec<String>> = rows(&document["failures"], |failure| {
-        vec![ago(&failure["at"]), text(&failure["count"]), text(&failure["what"])]
-    });
-    rows.reverse();
+/// Columns of a failure's line before its text.
+const BEFORE_FAILURE: usize = 16;
+
+/// Renders the failures, latest first. A long line goes on in further rows: its reason stands at its end.
+fn failures(document: &Value, width: usize) -> String {
+    let failures = document["failures"].as_array().into_iter().flatten().rev();
+    let rows: Vec<Vec<String>> = failures
+        .flat_map(|failure| {
+            let lines = wrapped(&text(&failure["what"]), width.saturating_sub(BEFORE_FAILURE));
+            let first = [ago(&failure["at"]), text(&failure["count"])];
+            let starts = std::iter::once(first).chain(std::iter::repeat_with(Default::default));
+            starts.zip(lines).map(|([ago, times], line)| vec![ago, times, line]).collect::<Vec<_>>()
+        })
+        .collect();
     if rows.is_empty() { String::new() } else { table(&["ago", "times", "failure"], &rows) }
+}
+
+/// The text in lines of this width, broken between words; a longer word is cut at the edge of the screen.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let Some(line) = lines.last_mut() else { break };
+        let is_full = line.chars().count() + 1 + word.chars().count() > width;
+        match line.is_empty() {
+            true => line.push_str(word),
+            false if is_full => lines.push(word.to_owned()),
+            false => line.extend([" ", word]),
+        }
+    }
+    lines
 }
 
 /// Renders the pods, most recently changed first.
@@ -232,6 +256,19 @@ mod tests {
         let page = page(&sample(), Some((120, 60)));
         assert!(page.contains("... and 10 more"), "{page}");
         assert!(page.lines().last().unwrap().starts_with("... and"), "pods are cut last: {page}");
+    }
+
+    #[test]
+    fn the_reason_at_the_end_of_a_long_failure_is_on_the_screen() {
+        let what = "create 3ed05dbf8edc (web) is refused: the plugin 10-policy answered: the image has no signature";
+        let document = json!({"failures": [{"at": 5, "count": 3, "what": what}]});
+        let page = page(&document, Some((80, 24)));
+        assert!(page.contains("no signature"), "{page}");
+        assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
+        assert_eq!(wrapped("a bc def", 4), ["a bc", "def"]);
+        assert_eq!(wrapped("a", usize::MAX), ["a"]);
+        assert_eq!(wrapped("", 0), [""]);
+        assert_eq!(wrapped("long words stay", 1), ["long", "words", "stay"]);
     }
 
     #[test]

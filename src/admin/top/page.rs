@@ -119,15 +119,13 @@ fn requests(document: &Value) -> String {
     if rows.is_empty() { String::new() } else { table(&head, &rows) }
 }
 
-/// Columns of a failure's line before its text.
-const BEFORE_FAILURE: usize = 16;
-
 /// Renders the failures, latest first. A long line goes on in further rows: its reason stands at its end.
 fn failures(document: &Value, width: usize) -> String {
     let failures = document["failures"].as_array().into_iter().flatten().rev();
     let rows: Vec<Vec<String>> = failures
         .flat_map(|failure| {
-            let lines = wrapped(&text(&failure["what"]), width.saturating_sub(BEFORE_FAILURE));
+            let lines =
+                wrapped(&text(&failure["what"]), width.saturating_sub("23h59m  TIMES  ".len()));
             let first = [ago(&failure["at"]), text(&failure["count"])];
             let starts = std::iter::once(first).chain(std::iter::repeat_with(Default::default));
             starts.zip(lines).map(|([ago, times], line)| vec![ago, times, line]).collect::<Vec<_>>()

@@ -107,3 +107,17 @@ fn a_source_that_cannot_be_drawn_is_named_in_one_line() {
         assert!(printed.contains(why) && printed.lines().count() == 1, "{text}: {printed}");
     }
 }
+
+/// A reader who follows the quick start sees what the picture at the beginning of the README shows.
+#[test]
+fn a_recorded_command_is_one_of_the_quick_start() {
+    let read = |name: &str| std::fs::read_to_string(root().join(name)).unwrap();
+    let (svg, page) = (read("docs/docker.svg"), read("docs/quickstart/docker.md"));
+    let commands = svg.lines().filter(|line| line.contains(r#"class="command""#));
+    let commands = commands.filter_map(|line| line.split_once(">$ ")?.1.strip_suffix("</text>"));
+    let commands: Vec<&str> = commands.collect();
+    assert!(commands.len() >= 4, "{commands:?}");
+    for command in commands {
+        assert!(page.contains(command), "docs/docker.svg: {command} is not in the quick start");
+    }
+}

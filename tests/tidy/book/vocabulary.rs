@@ -3,10 +3,13 @@
 //! A page that names one which does not exist fails here, wherever the sentence stands.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use clap::Command;
 use nri_runc::testing::admin;
+use regex::Regex;
 
+use super::super::root;
 use super::{Page, pages};
 
 /// The first column of the tables of a page, one name for each code span.
@@ -171,4 +174,82 @@ fn each_option_that_a_page_names_exists() {
     }
     assert_eq!(unknown, Vec::<String>::new());
     assert!(count > 40, "{count} options were found");
+}
+
+/// The text of every file in this folder, and below.
+fn texts_below(folder: &Path) -> String {
+    let entries = std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
+    let texts = entries.map(|path| match path.is_dir() {
+        true => texts_below(&path),
+        false => std::fs::read_to_string(path).unwrap(),
+    });
+    texts.collect()
+}
+
+/// The states in the schemas of outputs.
+fn states() -> BTreeSet<String> {
+    let schemas = texts_below(&root().join("docs/schema"));
+    let lists = schemas.split("\"state\": {\"enum\": [").skip(1);
+    let words = lists.flat_map(|rest| rest.split(']').next().unwrap().split(", "));
+    words.map(|word| word.trim_matches('"').to_owned()).collect()
+}
+
+/// The cells of a line, each with the column where it begins. Two blanks separate cells.
+fn cells(line: &str) -> Vec<(usize, &str)> {
+    let cell = Regex::new(r"\S+(?: \S+)*").unwrap();
+    cell.find_iter(line).map(|found| (found.start(), found.as_str())).collect()
+}
+
+/// The faults of the tables in a page: headings that the program does not print, and states that it does not know.
+fn wrong_in_tables(text: &str, headings: &str, states: &BTreeSet<String>) -> Vec<String> {
+    let is_heading =
+        |word: &str| word.len() > 1 && !word.contains(|c: char| c.is_ascii_lowercase());
+    let (mut wrong, mut state_at) = (Vec::new(), None);
+    for line in text.lines() {
+        let cells = cells(line);
+        if cells.len() > 2 && cells.iter().all(|(_, cell)| is_heading(cell)) {
+            let known = |word: &str| headings.contains(&format!("\"{}\"", word.to_lowercase()));
+            wrong.extend(
+                cells.iter().filter(|(_, word)| !known(word)).map(|cell| cell.1.to_owned()),
+            );
+            state_at = cells.iter().find(|(_, word)| *word == "STATE").map(|(at, _)| *at);
+        } else if cells.is_empty() || line.starts_with("```") {
+            state_at = None;
+        } else if let Some((_, state)) = cells.iter().find(|(at, _)| Some(*at) == state_at) {
+            let state = state.trim_end_matches('…');
+            wrong.extend((!states.contains(state)).then(|| state.to_owned()));
+        }
+    }
+    wrong
+}
+
+#[test]
+fn each_heading_and_state_of_a_table_is_the_programs() {
+    let (headings, states) = (texts_below(&root().join("src/admin")), states());
+    assert!(states.len() > 10, "{states:?}");
+    for page in pages() {
+        let wrong = wrong_in_tables(&page.text, &headings, &states);
+        assert_eq!(wrong, [""; 0], "{}", page.name);
+    }
+    let table = "PLUGIN  STATE   PID\n10-a    exited  7\n20-b    gone    8\n\nNAME  STATUS  AGE\n";
+    assert_eq!(wrong_in_tables(table, &headings, &states), ["exited", "STATUS"]);
+}
+
+/// The pages speak of these exit codes in prose, each as the code of a process that is named there.
+#[test]
+fn each_exit_code_of_a_command_is_in_its_table() {
+    let table = std::fs::read_to_string(root().join("docs/exit-codes.md")).unwrap();
+    let is_known = |verb: &str, code: &str| {
+        let of_all = format!("| {code} | ");
+        table.contains(&format!("| `{verb}` | {code} |")) || table.contains(&of_all)
+    };
+    let said = Regex::new(r"`(?:nri-runc nri )?([a-z]+)[^`]*` exits with (\d+)").unwrap();
+    let mut count = 0;
+    for page in pages() {
+        for found in said.captures_iter(&page.text) {
+            assert!(is_known(&found[1], &found[2]), "{}: {}", page.name, &found[0]);
+            count += 1;
+        }
+    }
+    assert!(count > 0 && !is_known("drift", "9"), "{count} sentences");
 }

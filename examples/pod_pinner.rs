@@ -9,9 +9,14 @@
 //!
 //! A pod whose request equals its limit and is a number of whole CPUs gets that many of the
 //! `exclusive` ones, one set for all its containers, until it is removed; where none are left it
-//! is refused. Other containers run on the `shared` ones. kubelet's own CPU manager must be off.
+//! is refused. They are of one NUMA node where one has enough, and the pod's memory is that of their nodes.
+//! Other containers run on the `shared` ones. kubelet's own CPU manager must be off.
+//!
+//! It knows the pods that its runtime tells it of. On a node with containers of another handler, these run on the
+//! exclusive CPUs too, unless the runtime reports the whole node (`[nri] scope = "node"` of nri-runc).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nri_plugin::{Adjustment, Context, Event, Handler, api, async_trait};
@@ -22,12 +27,34 @@ use serde::Deserialize;
 struct Config {
     exclusive: String,
     shared: String,
+    /// Where the kernel lists the NUMA nodes.
+    #[serde(default = "kernels_nodes")]
+    nodes: PathBuf,
+}
+
+fn kernels_nodes() -> PathBuf {
+    "/sys/devices/system/node".into()
+}
+
+/// The CPUs of each NUMA node; none without NUMA.
+fn nodes(folder: &Path) -> nri_plugin::Result<BTreeMap<u32, BTreeSet<u32>>> {
+    let mut nodes = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("node")?.parse().ok());
+        if let Some(number) = number {
+            let list = std::fs::read_to_string(entry.path().join("cpulist"))?;
+            nodes.insert(number, numbers(list.trim())?);
+        }
+    }
+    Ok(nodes)
 }
 
 #[derive(Default)]
 struct State {
     exclusive: BTreeSet<u32>,
     shared: String,
+    nodes: BTreeMap<u32, BTreeSet<u32>>,
     /// Pod to CPUs.
     taken: HashMap<String, BTreeSet<u32>>,
 }
@@ -40,6 +67,10 @@ fn numbers(list: &str) -> nri_plugin::Result<BTreeSet<u32>> {
         all.extend(first.parse::<u32>()?..=last.parse::<u32>()?);
     }
     Ok(all)
+}
+
+fn list<'n>(numbers: impl Iterator<Item = &'n u32>) -> String {
+    numbers.map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// How many whole CPUs the pod was given, if its request equals its limit.
@@ -64,9 +95,17 @@ impl State {
             let left = free.len();
             return Err(format!("the pod wants {count} exclusive CPUs, {left} are left").into());
         }
-        let cpus: BTreeSet<u32> = free.into_iter().take(count).collect();
+        let in_node = |cpus: &BTreeSet<u32>| &free & cpus;
+        let one_node = self.nodes.values().map(in_node).find(|cpus| cpus.len() >= count);
+        let cpus: BTreeSet<u32> = one_node.unwrap_or(free).into_iter().take(count).collect();
         self.taken.insert(pod.id.clone(), cpus.clone());
         Ok(Some(cpus))
+    }
+
+    /// The NUMA nodes of these CPUs, as `cpuset.mems` is written; empty without NUMA.
+    fn memory(&self, cpus: &BTreeSet<u32>) -> String {
+        let nodes = self.nodes.iter().filter(|(_, of_node)| !of_node.is_disjoint(cpus));
+        list(nodes.map(|(node, _)| node))
     }
 }
 
@@ -95,6 +134,7 @@ impl Handler for PodPinner {
         let mut state = self.state();
         state.exclusive = numbers(&config.exclusive)?;
         state.shared = config.shared;
+        state.nodes = nodes(&config.nodes)?;
         Ok(())
     }
 
@@ -131,9 +171,11 @@ impl Handler for PodPinner {
     ) -> nri_plugin::Result<api::CreateContainerResponse> {
         let mut state = self.state();
         let own = state.take(&request.pod)?;
-        let own = own.map(|cpus| cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
-        let cpus = own.unwrap_or_else(|| state.shared.clone());
-        let cpu = Some(api::LinuxCPU { cpus, ..Default::default() }).into();
+        let (cpus, mems) = match own {
+            Some(cpus) => (list(cpus.iter()), state.memory(&cpus)),
+            None => (state.shared.clone(), String::new()),
+        };
+        let cpu = Some(api::LinuxCPU { cpus, mems, ..Default::default() }).into();
         Ok(Adjustment::new().resources(api::LinuxResources { cpu, ..Default::default() }).into())
     }
 

@@ -277,6 +277,34 @@ fn a_pod_of_whole_cpus_gets_them_for_all_its_containers_until_it_is_gone() {
 }
 
 #[test]
+fn a_pinned_pod_has_cpus_and_memory_of_one_numa_node_where_one_has_enough() {
+    let mut host = TestHost::new("");
+    for (node, cpus) in [("node0", "0-3"), ("node1", "4-7"), ("possible", "0-1")] {
+        std::fs::create_dir_all(host.path(&format!("nodes/{node}"))).unwrap();
+        host.write(&format!("nodes/{node}/cpulist"), &format!("{cpus}\n"));
+    }
+    let nodes = host.path("nodes").display().to_string();
+    let config = json!({"exclusive": "3-6", "shared": "0-2", "nodes": nodes});
+    host.write("pinner.json", &config.to_string());
+    host.start_daemon();
+    let config = host.path("pinner.json").display().to_string();
+    let started = by_hand(&host, "pod_pinner", &["--config", &config]).spawn().unwrap();
+    let _pinner = Started(started);
+    wait_until("it is synchronized", || is_synchronized(&host, "30-pod-pinner"));
+    let mems = || seen(&host)["linux"]["resources"]["cpu"]["mems"].as_str().map(ToOwned::to_owned);
+    let create = |id: &str, pod: &str, resources: &str| {
+        host.create_from(&in_pod(&host, id, pod, resources, json!({})), id)
+    };
+    succeeds(&create("a1", "poda", TWO_CPUS));
+    assert_eq!((cpus(&host), mems()), ("4,5".to_owned(), Some("1".to_owned())));
+    // What is left is of both.
+    succeeds(&create("b1", "podb", TWO_CPUS));
+    assert_eq!((cpus(&host), mems()), ("3,6".to_owned(), Some("0,1".to_owned())));
+    succeeds(&create("c1", "podc", HALF_A_CPU));
+    assert_eq!((cpus(&host), mems()), ("0-2".to_owned(), None));
+}
+
+#[test]
 fn a_pinner_that_comes_back_knows_what_is_taken() {
     let mut host = TestHost::new("");
     host.write("pinner.json", r#"{"exclusive": "2-4", "shared": "0"}"#);

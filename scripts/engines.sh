@@ -38,7 +38,11 @@ for name in "$@"; do
         failed="$failed $name"
         continue ;;
     esac
-    NRI_RUNC_TOOLS=$of_engine sh scripts/skips.sh "$name" \
-        cargo test --locked --no-fail-fast --test engines "$suite" -- --test-threads=4 --skip hooks:: || failed="$failed $name"
+    if NRI_RUNC_TOOLS=$of_engine sh scripts/skips.sh "$name" \
+        cargo test --locked --no-fail-fast --test engines "$suite" -- --test-threads=4 --skip hooks::; then
+        sh scripts/matrix.sh ran 'make engines' "${name%%-*}" "${name#*-}" "runc $("$tools/bin/runc" --version | grep -o '[0-9][0-9.]*[0-9]' | head -n 1)"
+    else
+        failed="$failed $name"
+    fi
 done
 [ -z "$failed" ] || { echo "engines: not passed:$failed"; exit 1; }

@@ -177,4 +177,5 @@ trap 'remove_cgroups; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 make_cgroup "${work##*/}"
 unshare --net --uts --ipc --mount --pid --fork --kill-child --mount-proc sh "$0" inside "$work"
+sh scripts/matrix.sh ran 'make k3s' k3s 1.32.0 runc
 say "all of it holds"

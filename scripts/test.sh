@@ -15,6 +15,7 @@ cargo build --locked --examples --bins
 run sh scripts/left.sh sh scripts/skips.sh test cargo test --locked --no-fail-fast --tests -- --test-threads=4
 run cargo test --locked -p nri-api -p nri-adaptation -p nri-transport -p nri-plugin -p oci-document \
     --features nri-api/services,nri-api/json,nri-plugin/harness
+[ -n "$failed" ] || run sh scripts/matrix.sh tested
 [ -z "$failed" ] || printf 'failed, see above:%s\n' "$failed"
 run cargo test --locked --doc
 [ -z "$failed" ]

@@ -77,3 +77,7 @@ truncate -s 6G "$vm/disk.img"
 /usr/sbin/mke2fs -q -t ext4 -d "$root" "$vm/disk.img"
 rm -rf "$root"
 VM_MINUTES=${VM_MINUTES:-60} VM_DISK=$vm/disk.img sh scripts/vm/boot.sh engines "$@"
+kernel=$(find "$vm" -name 'vmlinuz-*' | sed -n '1s/.*vmlinuz-\([0-9]*\.[0-9]*\).*/\1/p')
+for name in "$@"; do
+    sh scripts/matrix.sh ran 'make engines' "${name%%-*}" "${name#*-}" runc cgroupfs v2 "$kernel"
+done

@@ -110,7 +110,7 @@ fn make_test(fails_for: &str) -> (String, Option<i32>) {
     for folder in ["scripts", "bin"] {
         std::fs::create_dir(path(folder)).unwrap();
     }
-    for script in ["test.sh", "left.sh", "skips.sh"] {
+    for script in ["test.sh", "left.sh", "skips.sh", "matrix.sh"] {
         let from = program::project().join("scripts").join(script);
         program::copy(&from, &path("scripts").join(script));
     }

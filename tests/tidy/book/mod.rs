@@ -7,6 +7,7 @@ mod commands;
 mod errors;
 mod limits;
 mod links;
+mod matrix;
 mod pictures;
 mod vocabulary;
 

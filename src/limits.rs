@@ -161,6 +161,15 @@ pub(crate) const CALLERS: usize = 16;
 /// A `tracestate` that is passed on, in bytes: its recommendation asks for 512 at least.
 pub(crate) const TRACE_STATE: usize = 512;
 
+/// Values that `drift` lists, some 300 bytes each: an answer is one part then.
+pub(crate) const DRIFTS: usize = 2000;
+/// Containers whose files do not answer, each within 10 s, until a look at all of them ends.
+pub(crate) const DRIFT_UNANSWERED: usize = 3;
+/// Values of containers that are put back within a minute, and those of one container within an hour: another
+/// program may change them as often.
+pub(crate) const DRIFT_WRITES: usize = 60;
+pub(crate) const DRIFT_WRITES_OF_CONTAINER: usize = 10;
+
 // Lines and texts
 /// A line for the journal or syslog, in characters, whose datagrams have a limit; a longer one is cut.
 pub(crate) const LOG_LINE: usize = 16 << 10;

@@ -256,7 +256,8 @@ mod tests {
 
     #[test]
     fn limits_are_read_by_their_name_and_an_ended_process_has_none() {
-        let limits = b"Limit                     Soft Limit           Hard Limit           Units     \n\
+        let limits =
+            b"Limit                     Soft Limit           Hard Limit           Units     \n\
             Max cpu time              unlimited            unlimited            seconds   \n\
             Max open files            1024                 524288               files     \n";
         let (_temp, host) = host_with(&[("limits", limits), ("oom_score_adj", b"-998\n")]);

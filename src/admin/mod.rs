@@ -5,6 +5,7 @@
 
 mod audit;
 mod check;
+mod drift;
 mod dry;
 mod examples;
 pub(crate) mod exit;
@@ -108,6 +109,8 @@ enum AdminVerb {
     Audit(audit::Audit),
     /// Show which rules decide what plugins may do.
     Policy(policy::Policy),
+    /// Show values that plugins own and that something else changed.
+    Drift(drift::Drift),
     /// Check configuration, runtime, plugins and engines.
     Check(PlainOutput),
     /// Show how plugins would change a bundle (needs no daemon).
@@ -183,6 +186,7 @@ impl AdminVerb {
                 (plain.output, daemon, true)
             }
             Self::Check(plain) => (plain.output, Some("checking"), true),
+            Self::Drift(drift) => (drift.output.output, Some("reading cgroups"), true),
             Self::Reload { output, .. } => {
                 (output.output, Some("reloading the configuration"), true)
             }
@@ -325,6 +329,7 @@ fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
         AdminVerb::Replay(replay) => dry::replay(loaded, replay).map(|()| DONE),
         AdminVerb::Audit(audit) => audit::audit(config, audit, format),
         AdminVerb::Check(_) => check(&loaded, format),
+        AdminVerb::Drift(wanted) => drift::drift(config, wanted, format),
         AdminVerb::Install(how) => {
             tell(format, &install::install(how, &loaded)?, install::show, paint::diff)
         }

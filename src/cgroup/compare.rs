@@ -74,11 +74,12 @@ fn is_same(file: &str, expected: &str, actual: &str) -> Option<bool> {
     }
     if let (Some(expected), Some(actual)) = (Amount::of(expected), Amount::of(actual)) {
         let is_rounded = match (expected, actual) {
-            (Amount::Number(expected), Amount::Number(actual)) if file.starts_with("memory.") => {
+            (Amount::Number(expected), Amount::Number(actual)) if is_bytes(file) => {
                 is_within_a_page(actual, expected)
             }
-            (Amount::Number(expected), Amount::Number(actual)) => huge_page(file)
-                .is_some_and(|page| actual <= expected && expected - actual < page),
+            (Amount::Number(expected), Amount::Number(actual)) => {
+                huge_page(file).is_some_and(|page| actual <= expected && expected - actual < page)
+            }
             (Amount::Unlimited, _) | (_, Amount::Unlimited) => false,
         };
         return Some(expected == actual || is_rounded);
@@ -86,6 +87,13 @@ fn is_same(file: &str, expected: &str, actual: &str) -> Option<bool> {
     let is_one = |text: &str| !text.contains(char::is_whitespace);
     let is_known_pair = file == "cpu.max";
     (is_known_pair || is_one(expected) && is_one(actual)).then_some(false)
+}
+
+/// Whether the file is a limit of memory, which the kernel has in whole pages.
+fn is_bytes(file: &str) -> bool {
+    let limit =
+        |file: &str| matches!(file, "max" | "high" | "low" | "min" | "swap.max" | "swap.high");
+    file.strip_prefix("memory.").is_some_and(|file| file.ends_with("_in_bytes") || limit(file))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,12 +177,14 @@ mod tests {
     #[test]
     fn v1_values_of_others_are_named() {
         let tree = CgroupTree::v1();
+        tree.file("/sys/fs/cgroup/memory/k/c/memory.swappiness", "7\n");
         for (wanted, line) in [
             (json!({"cpu": {"cpus": "0-1"}}), "cpuset.cpus: 0-1 -> 0-3"),
             (json!({"cpu": {"shares": 512}}), "cpu.shares: 512 -> 1024"),
             (json!({"cpu": {"quota": -1}}), "cpu.cfs_quota_us: -1 -> 50000"),
             (json!({"memory": {"limit": 70_000}}), "memory.limit_in_bytes: 70000 -> 1000"),
             (json!({"memory": {"disableOOMKiller": true}}), "memory.oom_control: 1 -> 0"),
+            (json!({"memory": {"swappiness": 60}}), "memory.swappiness: 60 -> 7"),
             (
                 json!({"hugepageLimits": [{"pageSize": "2MB", "limit": 2_097_152}]}),
                 "hugetlb.2MB.limit_in_bytes: 2097152 -> 0",

@@ -31,7 +31,7 @@ use serde_json::{Map, Value};
 
 use crate::error::in_our_words;
 
-pub(crate) use compare::{Difference, difference};
+pub(crate) use compare::difference;
 pub(crate) use place::{Cgroups, Layout, Mounts};
 pub(crate) use write::{AppliedWrite, WriteError, carry_out, may_read_as, members, reads_as};
 

@@ -166,6 +166,7 @@ impl Loaded {
         let mut advice = limits::listed(unread, "file", "without .toml at the end of the name");
         advice.extend(advice::unreached(&self.config.rules));
         advice.extend(advice::bare_denials(&self.config.exec_rules));
+        advice.extend(advice::idle_reapply(&self.config));
         advice
     }
 

@@ -101,6 +101,7 @@ impl Daemon {
         self.registry.apply(&config);
         *self.config.borrow_mut() = Rc::new(config);
         self.watches.reloaded.notify_one();
+        self.watches.drift_reloaded.notify_one();
         let (store, now) = (self.records.read(), self.registry.rules());
         let mut shown_more = self.registry.connected();
         shown_more.retain(|connected| {

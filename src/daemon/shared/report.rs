@@ -2,7 +2,7 @@
 //! The part of `status` beside the records: requests, failures, unreadable data of the engines, and
 //! identity claims that an engine contradicts. Each list is bounded.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
@@ -78,6 +78,8 @@ pub(crate) struct Report {
     pub(crate) connections: ConnectionLines,
     /// Lines about requests of plugins, and about listeners.
     pub(crate) few_lines: FewLines,
+    /// Values that differed at the last look at all containers: of cgroups, and of init processes.
+    pub(crate) drifts: Cell<Option<(usize, usize)>>,
 }
 
 impl Default for Report {
@@ -92,6 +94,7 @@ impl Default for Report {
             contradictions: RefCell::default(),
             connections: ConnectionLines::default(),
             few_lines: FewLines::default(),
+            drifts: Cell::default(),
         }
     }
 }

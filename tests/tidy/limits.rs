@@ -124,6 +124,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "src/daemon/connections/admission.rs AT_ONCE",
             "src/daemon/connections/slots.rs LEVELS",
             "src/daemon/recovery/lost.rs AT_ONCE",
+            "src/daemon/resources/drift.rs AT_ONCE",
             "src/daemon/resources/updates.rs AT_ONCE",
             "src/daemon/server/admin.rs AT_ONCE",
             "src/daemon/shared/snapshot_room.rs UNIT",

@@ -76,7 +76,7 @@ fn a_value_that_another_process_wrote_is_named_and_the_exit_code_says_so() {
     let metrics = String::from_utf8_lossy(&metrics.stdout).into_owned();
     assert!(metrics.contains("nri_runc_drift{place=\"cgroup\"} 1\n"), "{metrics}");
     // An update of the engine has the plugin's value with it.
-    succeeds(&place.update("c1", &json!({"pids": {"limit": 90}})));
+    succeeds(&place.update("c1", &json!({"cpu": {"shares": 512}})));
     wait_until("the update brought it back", || drift(&place, &[]).0 == Some(0));
     assert_eq!(text(&place, "pids", "pids.max"), "77");
 }
@@ -127,7 +127,7 @@ fn what_is_unknown_or_away_fails_and_what_is_nobodys_is_no_drift() {
     write(&place, "pids", "pids.max", "50");
     assert_eq!(drift(&place, &["c1"]).0, Some(3));
     let (code, _, said) = drift(&place, &["nobody"]);
-    assert!(code == Some(1) && said.contains("no container or pod nobody is known"), "{said}");
+    assert!(code == Some(1) && said.contains("no container or pod has the ID nobody"), "{said}");
     place.host.kill_daemon();
     let (code, _, said) = drift(&place, &[]);
     assert!(code == Some(1) && said.contains("the daemon is not running"), "{said}");

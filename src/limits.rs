@@ -170,6 +170,16 @@ pub(crate) const DRIFT_UNANSWERED: usize = 3;
 pub(crate) const DRIFT_WRITES: usize = 60;
 pub(crate) const DRIFT_WRITES_OF_CONTAINER: usize = 10;
 
+/// The last requests to plugins and their answers that the daemon keeps for `sysdump`, in bytes, and the longest
+/// message of them; a creation has some 8 KiB.
+pub(crate) const FLIGHT: usize = 1 << 20;
+pub(crate) const FLIGHT_MESSAGE: usize = 16 << 10;
+
+/// A large part of a `sysdump`, in bytes, of which there are four, and the lines or rows of others: with the
+/// small parts an archive has 20 MB at most, before it is compressed.
+pub(crate) const SYSDUMP_PART: usize = 2 << 20;
+pub(crate) const SYSDUMP_LINES: usize = 5000;
+
 // Lines and texts
 /// A line for the journal or syslog, in characters, whose datagrams have a limit; a longer one is cut.
 pub(crate) const LOG_LINE: usize = 16 << 10;

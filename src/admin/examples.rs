@@ -7,7 +7,7 @@ use clap::builder::PossibleValue;
 use super::show::wrapped;
 
 /// Verb and example, as a user types it.
-const EXAMPLES: [(&str, &str); 25] = [
+const EXAMPLES: [(&str, &str); 26] = [
     ("adjust", "nri-runc nri adjust --bundle ./bundle --apply change.json"),
     ("audit", "nri-runc nri audit --pod shop/web --since 1h"),
     ("check", "nri-runc nri check"),
@@ -31,6 +31,7 @@ const EXAMPLES: [(&str, &str); 25] = [
     ("restart", "nri-runc nri restart"),
     ("status", "nri-runc nri status -o json"),
     ("stop", "nri-runc nri stop"),
+    ("sysdump", "nri-runc nri sysdump --plain ./sysdump"),
     ("top", "nri-runc nri top --interval 5s"),
     ("uninstall", "nri-runc nri uninstall containerd --dry-run"),
 ];

@@ -20,7 +20,7 @@ pub const EXIT_CODES: [(u8, &str); 4] = [
 ];
 
 /// The meaning of a code for one verb, where that is not obvious.
-pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 23] = [
+pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 25] = [
     ("adjust", FAILED, "a plugin refused, plugins conflict, or a plugin is missing"),
     ("audit", DONE, "also if no entry matches"),
     ("audit", FAILED, "no audit log is kept, or an ID prefix is ambiguous"),
@@ -42,6 +42,8 @@ pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 23] = [
     ("replay", DONE, "also if requests of the script fail: the output says which"),
     ("replay", FAILED, "the script cannot be read, or has no valid line"),
     ("stop", DONE, "also if the daemon is not running"),
+    ("sysdump", DONE, "also if the daemon is not running: errors.txt says what is missing"),
+    ("sysdump", FAILED, "the file or directory exists, or cannot be written"),
     ("top", DONE, "ended by q, Ctrl-C or --count"),
     ("uninstall", FAILED, "not registered, or containers still use it"),
 ];

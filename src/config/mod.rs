@@ -40,7 +40,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-pub(crate) use changes::{ChangedKey, changes};
+pub(crate) use changes::{ChangedKey, changes, effective};
 pub(crate) use duration::{parse as parse_duration, show as show_duration};
 pub(crate) use exec_rules::ExecRuleSection;
 pub(crate) use injections::InjectionSection;

@@ -382,6 +382,8 @@ fn exits(host: &TestHost, away: &TestHost, verb: &str, code: u8) -> (Option<i32>
             .status
             .code(),
         ("replay", 1) => code_of(away, &["replay", "/nowhere"]),
+        ("sysdump", 0) => code_of(away, &["sysdump", &format!("{root}/dump.tar.gz")]),
+        ("sysdump", 1) => code_of(away, &["sysdump", &bundle]),
         ("top", 0) => code_of(host, &["top", "-n", "1", "--interval", "100ms"]),
         ("uninstall", 1) => code_of(away, &["uninstall", "docker", "--root", &bundle]),
         _ => None,

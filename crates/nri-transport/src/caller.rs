@@ -66,6 +66,38 @@ pub struct RequestSubject<'a> {
 /// Pairs that a request carries beside its message, for instance the trace that it belongs to.
 pub type Metadata = [(&'static str, String)];
 
+/// Copies of the messages of one call as they are on the wire, for a recorder. A message that is longer than the
+/// limit is not copied.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CallCopies {
+    limit: usize,
+    /// The encoded `ttrpc.Request`, and its length in bytes.
+    pub request: Vec<u8>,
+    pub request_bytes: usize,
+    /// The encoded `ttrpc.Response`, and its length in bytes; empty and 0 without one.
+    pub answer: Vec<u8>,
+    pub answer_bytes: usize,
+}
+
+impl CallCopies {
+    /// Copies messages of at most `limit` bytes; none with 0.
+    pub fn up_to(limit: usize) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
+    fn copy(&self, message: &[u8]) -> Vec<u8> {
+        if message.len() <= self.limit { message.to_vec() } else { Vec::new() }
+    }
+
+    fn take_request(&mut self, message: &[u8]) {
+        (self.request, self.request_bytes) = (self.copy(message), message.len());
+    }
+
+    fn take_answer(&mut self, message: &[u8]) {
+        (self.answer, self.answer_bytes) = (self.copy(message), message.len());
+    }
+}
+
 /// A SynchronizeRequest that is encoded already.
 #[derive(Debug)]
 pub struct SynchronizePart(pub Vec<u8>);
@@ -276,11 +308,26 @@ impl PluginCaller {
         timeout: Duration,
         metadata: &Metadata,
     ) -> Result<R::Answer, Unanswered> {
+        self.call_with_copies(request, timeout, metadata, &mut CallCopies::default()).await
+    }
+
+    /// The same, with copies of both messages; that of the request is there also without an answer.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn call_with_copies<R: PluginRequest>(
+        &self,
+        request: &R,
+        timeout: Duration,
+        metadata: &Metadata,
+        copies: &mut CallCopies,
+    ) -> Result<R::Answer, Unanswered> {
         while self.outgoing.is_full() {
             Outgoing::wait_for_space().await;
         }
-        let (_forgotten_with_this, reply) = self.send(request, timeout, metadata)?;
+        let (_forgotten_with_this, reply) = self.send(request, timeout, metadata, copies)?;
         let bytes = reply.await.map_err(|_closed| Unanswered::Closed)??;
+        copies.take_answer(bytes.get(TTRPC_HEADER..).unwrap_or_default());
         let length = bytes.len();
         let read = move || read_answer(bytes.get(TTRPC_HEADER..).unwrap_or_default());
         if length <= LARGE {
@@ -297,13 +344,14 @@ impl PluginCaller {
         request: &R,
         timeout: Duration,
         metadata: &Metadata,
+        copies: &mut CallCopies,
     ) -> Result<(PendingCall<'_>, oneshot::Receiver<ReplyBytes>), Unanswered> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(number) = *next else {
             self.outgoing.close(NO_NUMBER_LEFT);
             return Err(Unanswered::Closed);
         };
-        let bytes = message(number, request, timeout, metadata)?;
+        let bytes = message(number, request, timeout, metadata, copies)?;
         *next = number.checked_add(2);
         let reply = self.waiting.expect(number);
         self.reading.pause.wake();
@@ -319,6 +367,7 @@ fn message<R: PluginRequest>(
     request: &R,
     timeout: Duration,
     metadata: &Metadata,
+    copies: &mut CallCopies,
 ) -> Result<Vec<u8>, Unanswered> {
     let size = request.size();
     let room = usize::try_from(size).unwrap_or(usize::MAX);
@@ -337,6 +386,7 @@ fn message<R: PluginRequest>(
     let written = written.and_then(|()| write_metadata(&mut bytes, metadata));
     // Only a message that is larger than it was measured cannot be written.
     written.map_err(|_error| Unanswered::TooLarge(size))?;
+    copies.take_request(bytes.get(START..).unwrap_or_default());
     let length = u32::try_from(bytes.len() - START).unwrap_or(u32::MAX);
     let header = &mut bytes[FRAME_HEADER..START];
     header[..4].copy_from_slice(&length.to_be_bytes());

@@ -43,7 +43,7 @@ mod stream;
 mod unread;
 
 pub use caller::{
-    Metadata, PluginCaller, PluginRequest, RequestSubject, SynchronizePart, Unanswered,
+    CallCopies, Metadata, PluginCaller, PluginRequest, RequestSubject, SynchronizePart, Unanswered,
 };
 pub use frame::{TTRPC_LIMIT, Trunk};
 pub use handshake::{

@@ -17,7 +17,7 @@ use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::recovery::{enabled, lost};
 use crate::daemon::registry::NRI_VERSION;
 use crate::daemon::resources::drift;
-use crate::daemon::server::{explain, exposed, frames, holdings, policy, rows};
+use crate::daemon::server::{explain, exposed, frames, holdings, policy, recent, rows};
 use crate::daemon::shared::report::Contradiction;
 use crate::daemon::shared::{Daemon, events};
 use crate::error::{Result, quoted};
@@ -97,6 +97,11 @@ async fn answer(daemon: &Rc<Daemon>, verb: &str, question: &Value) -> DaemonResp
             Ok(document) => document,
             Err(error) => return DaemonResponse::Refuse(error.to_string()),
         },
+        "recent" => {
+            let calls = daemon.report.flight.calls();
+            let shown = tokio::task::spawn_blocking(move || recent::show_all(&calls)).await;
+            shown.unwrap_or_default()
+        }
         "metrics" => json!({"text": holdings::metrics_text(daemon)}),
         "explain" => match explain::explain(daemon, question["id"].as_str().unwrap_or_default()) {
             Ok(document) => document,

@@ -11,6 +11,7 @@ pub(crate) mod caches;
 pub(crate) mod events;
 pub(crate) mod eviction_rate;
 pub(crate) mod few_lines;
+pub(crate) mod flight_recorder;
 pub(crate) mod lane;
 pub(crate) mod messages;
 mod off_loop;

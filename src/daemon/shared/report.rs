@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Instant;
 
 use tracing::{error, warn};
@@ -15,6 +16,7 @@ use crate::limits;
 use crate::metrics::Metrics;
 
 use super::few_lines::FewLines;
+use super::flight_recorder::FlightRecorder;
 use super::refused::ConnectionLines;
 
 /// One failure, as `status` shows it.
@@ -65,6 +67,8 @@ pub(crate) struct Report {
     pub(crate) started: Instant,
     /// Everything that is counted for Prometheus.
     pub(crate) metrics: Metrics,
+    /// The last requests to plugins.
+    pub(crate) flight: Arc<FlightRecorder>,
     /// The audit log, if one is kept.
     pub(crate) audit: AuditLog,
     /// Requests by verb.
@@ -84,9 +88,11 @@ pub(crate) struct Report {
 
 impl Default for Report {
     fn default() -> Self {
+        let metrics = Metrics::default();
         Self {
             started: Instant::now(),
-            metrics: Metrics::default(),
+            flight: FlightRecorder::new(metrics.call_meter()),
+            metrics,
             audit: AuditLog::default(),
             requests: RefCell::default(),
             failures: RefCell::default(),

@@ -95,7 +95,7 @@ fn a_limit_that_the_process_lowered_itself_is_marked() {
 
 #[test]
 fn the_fields_of_the_configuration_are_put_back_and_no_others() {
-    let Some(mut place) = pinned("") else { return };
+    let Some(place) = pinned("") else { return };
     let log = place.host.path("audit.log");
     let audit = format!("{BACK}[audit]\ntarget = \"file\"\npath = \"{}\"\n", log.display());
     place.host.configure(place.real.runc(), &audit);

@@ -235,6 +235,7 @@ impl SectionNames {
 }
 
 impl Default for Config {
+    #[expect(clippy::too_many_lines, reason = "a table, a line for each key")]
     fn default() -> Self {
         Self {
             runtime: vec!["runc".to_owned(), "crun".to_owned(), "youki".to_owned()],

@@ -133,7 +133,8 @@ fn named_values(value: &mut Value) {
                 }
             }
         }
-        _ => document(value),
+        Value::Array(_) | Value::String(_) => document(value),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use ttrpc::Code;
 
+use crate::copies::CallCopies;
 use crate::frame::{
     FRAME_HEADER, PLUGIN_CONNECTION, REQUEST, RESPONSE, TTRPC_HEADER, TTRPC_LIMIT, TYPE,
     into_frames, message_length, message_number,
@@ -65,38 +66,6 @@ pub struct RequestSubject<'a> {
 
 /// Pairs that a request carries beside its message, for instance the trace that it belongs to.
 pub type Metadata = [(&'static str, String)];
-
-/// Copies of the messages of one call as they are on the wire, for a recorder. A message that is longer than the
-/// limit is not copied.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CallCopies {
-    limit: usize,
-    /// The encoded `ttrpc.Request`, and its length in bytes.
-    pub request: Vec<u8>,
-    pub request_bytes: usize,
-    /// The encoded `ttrpc.Response`, and its length in bytes; empty and 0 without one.
-    pub answer: Vec<u8>,
-    pub answer_bytes: usize,
-}
-
-impl CallCopies {
-    /// Copies messages of at most `limit` bytes; none with 0.
-    pub fn up_to(limit: usize) -> Self {
-        Self { limit, ..Self::default() }
-    }
-
-    fn copy(&self, message: &[u8]) -> Vec<u8> {
-        if message.len() <= self.limit { message.to_vec() } else { Vec::new() }
-    }
-
-    fn take_request(&mut self, message: &[u8]) {
-        (self.request, self.request_bytes) = (self.copy(message), message.len());
-    }
-
-    fn take_answer(&mut self, message: &[u8]) {
-        (self.answer, self.answer_bytes) = (self.copy(message), message.len());
-    }
-}
 
 /// A SynchronizeRequest that is encoded already.
 #[derive(Debug)]

@@ -56,7 +56,8 @@ pub(super) fn write_plain(dir: &Path, parts: &[Part]) -> Result<()> {
 
 fn create(path: &Path) -> Result<File> {
     let mut options = File::options();
-    options.write(true).create_new(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+    options.write(true).create_new(true).mode(0o600).custom_flags(flags);
     options.open(path).doing(|| format!("creating {}", path.display()))
 }
 

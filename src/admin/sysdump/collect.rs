@@ -204,7 +204,7 @@ fn journal(identifier: &str, form: &str) -> Result<String> {
     let answer = bounded::run("journalctl", &words, JOURNAL_WAIT)?;
     match answer.status.success() {
         true => Ok(answer.stdout),
-        false => Err(Error::new(format!("journalctl failed: {}", answer.stderr.trim()))),
+        false => Err(Error::new(format!("journalctl failed ({})", answer.status))),
     }
 }
 

@@ -161,6 +161,25 @@ pub(crate) const CALLERS: usize = 16;
 /// A `tracestate` that is passed on, in bytes: its recommendation asks for 512 at least.
 pub(crate) const TRACE_STATE: usize = 512;
 
+/// Values that `drift` lists, some 300 bytes each: an answer is one part then.
+pub(crate) const DRIFTS: usize = 2000;
+/// Containers whose files do not answer, each within 10 s, until a look at all of them ends.
+pub(crate) const DRIFT_UNANSWERED: usize = 3;
+/// Values of containers that are put back within a minute, and those of one container within an hour: another
+/// program may change them as often.
+pub(crate) const DRIFT_WRITES: usize = 60;
+pub(crate) const DRIFT_WRITES_OF_CONTAINER: usize = 10;
+
+/// The last requests to plugins and their answers that the daemon keeps for `sysdump`, in bytes, and the longest
+/// message of them; a creation has some 8 KiB.
+pub(crate) const FLIGHT: usize = 1 << 20;
+pub(crate) const FLIGHT_MESSAGE: usize = 16 << 10;
+
+/// A large part of a `sysdump`, in bytes, of which there are four, and the lines or rows of others: with the
+/// small parts an archive has 20 MB at most, before it is compressed.
+pub(crate) const SYSDUMP_PART: usize = 2 << 20;
+pub(crate) const SYSDUMP_LINES: usize = 5000;
+
 // Lines and texts
 /// A line for the journal or syslog, in characters, whose datagrams have a limit; a longer one is cut.
 pub(crate) const LOG_LINE: usize = 16 << 10;

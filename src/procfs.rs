@@ -77,6 +77,49 @@ pub(crate) fn login_uid(host: &Host, pid: u32) -> io::Result<Option<u32>> {
     Ok(uid.filter(|uid| *uid != u32::MAX))
 }
 
+/// The adjustment of a process's badness for the OOM killer; `None` if the process has ended.
+///
+/// # Errors
+/// Fails when that cannot be read.
+pub(crate) fn oom_score_adj(host: &Host, pid: u32) -> io::Result<Option<String>> {
+    let text = read(host, pid, "oom_score_adj")?;
+    Ok(text.map(|text| String::from_utf8_lossy(&text).trim().to_owned()))
+}
+
+/// Resource limits as `/proc/PID/limits` names them.
+const LIMITS: [(&str, &str); 16] = [
+    ("RLIMIT_AS", "Max address space"),
+    ("RLIMIT_CORE", "Max core file size"),
+    ("RLIMIT_CPU", "Max cpu time"),
+    ("RLIMIT_DATA", "Max data size"),
+    ("RLIMIT_FSIZE", "Max file size"),
+    ("RLIMIT_LOCKS", "Max file locks"),
+    ("RLIMIT_MEMLOCK", "Max locked memory"),
+    ("RLIMIT_MSGQUEUE", "Max msgqueue size"),
+    ("RLIMIT_NICE", "Max nice priority"),
+    ("RLIMIT_NOFILE", "Max open files"),
+    ("RLIMIT_NPROC", "Max processes"),
+    ("RLIMIT_RSS", "Max resident set"),
+    ("RLIMIT_RTPRIO", "Max realtime priority"),
+    ("RLIMIT_RTTIME", "Max realtime timeout"),
+    ("RLIMIT_SIGPENDING", "Max pending signals"),
+    ("RLIMIT_STACK", "Max stack size"),
+];
+
+/// A resource limit of a process as `SOFT:HARD`, of which each may be `unlimited`; `None` if the process
+/// has ended, or the kernel does not show this limit.
+///
+/// # Errors
+/// Fails when that cannot be read.
+pub(crate) fn resource_limit(host: &Host, pid: u32, kind: &str) -> io::Result<Option<String>> {
+    let Some(text) = read(host, pid, "limits")? else { return Ok(None) };
+    let name = LIMITS.iter().find(|(known, _)| *known == kind).map(|(_, name)| *name);
+    let text = String::from_utf8_lossy(&text);
+    let rest = name.and_then(|name| text.lines().find_map(|line| line.strip_prefix(name)));
+    let mut values = rest.unwrap_or_default().split_whitespace();
+    Ok(values.next().zip(values.next()).map(|(soft, hard)| format!("{soft}:{hard}")))
+}
+
 /// When a process started, in clock ticks since the host was booted; `None` if it has ended.
 ///
 /// # Errors
@@ -210,6 +253,30 @@ fn read(host: &Host, pid: u32, name: &str) -> io::Result<Option<Vec<u8>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_are_read_by_their_name_and_an_ended_process_has_none() {
+        let limits =
+            b"Limit                     Soft Limit           Hard Limit           Units     \n\
+            Max cpu time              unlimited            unlimited            seconds   \n\
+            Max open files            1024                 524288               files     \n";
+        let (_temp, host) = host_with(&[("limits", limits), ("oom_score_adj", b"-998\n")]);
+        let of = |kind| resource_limit(&host, 7, kind).unwrap();
+        assert_eq!(of("RLIMIT_NOFILE").as_deref(), Some("1024:524288"));
+        assert_eq!(of("RLIMIT_CPU").as_deref(), Some("unlimited:unlimited"));
+        assert_eq!((of("RLIMIT_RTTIME"), of("RLIMIT_NEW")), (None, None));
+        assert_eq!(oom_score_adj(&host, 7).unwrap().as_deref(), Some("-998"));
+        assert_eq!(resource_limit(&host, 8, "RLIMIT_CPU").unwrap(), None);
+        assert_eq!(oom_score_adj(&host, 8).unwrap(), None);
+    }
+
+    #[test]
+    fn every_limit_that_the_kernel_shows_has_a_name() {
+        let text = std::fs::read_to_string("/proc/self/limits").unwrap();
+        for line in text.lines().skip(1) {
+            assert!(LIMITS.iter().any(|(_, name)| line.starts_with(name)), "{line}");
+        }
+    }
 
     fn host_with(files: &[(&str, &[u8])]) -> (tempfile::TempDir, Host) {
         let temp = tempfile::tempdir().unwrap();

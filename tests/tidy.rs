@@ -173,7 +173,7 @@ const DAEMON_ROOMS: &[(&str, &str)] = &[
     ("connections", "shared process registry resources watch"),
     ("verbs", "bundle lifecycle shared pods registry request resources runtime watch"),
     ("recovery", "bundle lifecycle shared pods request resources runtime watch"),
-    ("server", "lifecycle shared process recovery registry request runtime verbs watch"),
+    ("server", "lifecycle shared process recovery registry request resources runtime verbs watch"),
     ("run_dir", "shared connections process recovery server watch"),
     ("reload", "shared connections process recovery run_dir server"),
     ("reexec", "shared connections process recovery registry run_dir server"),

@@ -7,13 +7,14 @@ use clap::builder::PossibleValue;
 use super::show::wrapped;
 
 /// Verb and example, as a user types it.
-const EXAMPLES: [(&str, &str); 24] = [
+const EXAMPLES: [(&str, &str); 26] = [
     ("adjust", "nri-runc nri adjust --bundle ./bundle --apply change.json"),
     ("audit", "nri-runc nri audit --pod shop/web --since 1h"),
     ("check", "nri-runc nri check"),
     ("completion", "nri-runc nri completion bash"),
     ("daemon", "nri-runc nri daemon --config /etc/nri-runc/config.toml"),
     ("disable", "nri-runc nri disable"),
+    ("drift", "nri-runc nri drift shop/web"),
     ("enable", "nri-runc nri enable"),
     ("explain", "nri-runc nri explain shop/web/nginx"),
     ("forget", "nri-runc nri forget 4f1c0a"),
@@ -30,6 +31,7 @@ const EXAMPLES: [(&str, &str); 24] = [
     ("restart", "nri-runc nri restart"),
     ("status", "nri-runc nri status -o json"),
     ("stop", "nri-runc nri stop"),
+    ("sysdump", "nri-runc nri sysdump --plain ./sysdump"),
     ("top", "nri-runc nri top --interval 5s"),
     ("uninstall", "nri-runc nri uninstall containerd --dry-run"),
 ];

@@ -8,16 +8,19 @@ pub(super) const DONE: u8 = 0;
 pub(super) const FAILED: u8 = 1;
 /// Wrong command line.
 pub(super) const USAGE: u8 = 2;
+/// Done, and something was found that a script may want to know.
+pub(super) const FOUND: u8 = 3;
 
 /// The meaning of each code for every verb.
-pub const EXIT_CODES: [(u8, &str); 3] = [
+pub const EXIT_CODES: [(u8, &str); 4] = [
     (DONE, "done"),
     (FAILED, "failed: one line on standard error says why and what to do"),
     (USAGE, "wrong command line: nothing was done"),
+    (FOUND, "done, and something was found: only of the commands below that say so"),
 ];
 
 /// The meaning of a code for one verb, where that is not obvious.
-pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 21] = [
+pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 25] = [
     ("adjust", FAILED, "a plugin refused, plugins conflict, or a plugin is missing"),
     ("audit", DONE, "also if no entry matches"),
     ("audit", FAILED, "no audit log is kept, or an ID prefix is ambiguous"),
@@ -26,6 +29,8 @@ pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 21] = [
     ("daemon", DONE, "ended by SIGTERM or SIGINT"),
     ("daemon", FAILED, "could not start, also if another daemon runs"),
     ("disable", DONE, "also if plugins are disabled already"),
+    ("drift", DONE, "no value differs"),
+    ("drift", FOUND, "at least one value differs"),
     ("enable", DONE, "also if nri.disable keeps plugins disabled"),
     ("explain", FAILED, "no container or pod matches, or several do"),
     ("forget", FAILED, "no record or several match, or the container still exists"),
@@ -37,14 +42,15 @@ pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 21] = [
     ("replay", DONE, "also if requests of the script fail: the output says which"),
     ("replay", FAILED, "the script cannot be read, or has no valid line"),
     ("stop", DONE, "also if the daemon is not running"),
+    ("sysdump", DONE, "also if the daemon is not running: errors.txt says what is missing"),
+    ("sysdump", FAILED, "the file or directory exists, or cannot be written"),
     ("top", DONE, "ended by q, Ctrl-C or --count"),
     ("uninstall", FAILED, "not registered, or containers still use it"),
 ];
 
 /// Renders the end of the help of all verbs.
 pub(super) fn help() -> String {
-    let rows = EXIT_CODES.iter().map(|(code, meaning)| (*code, *meaning));
-    lines("Exit codes:", rows)
+    lines("Exit codes:", EXIT_CODES.into_iter())
 }
 
 /// Renders the end of the help of one verb: what is not plain about a code, else what it means for all.
@@ -52,7 +58,7 @@ pub(super) fn help_of(verb: &str) -> String {
     let rows = EXIT_CODES.into_iter().flat_map(|(code, meaning)| {
         let own = EXIT_CODES_OF_VERBS.iter().filter(|row| (row.0, row.1) == (verb, code));
         let mut meanings: Vec<&str> = own.map(|row| row.2).collect();
-        if meanings.is_empty() {
+        if meanings.is_empty() && code != FOUND {
             meanings.push(meaning);
         }
         meanings.into_iter().map(move |meaning| (code, meaning))
@@ -126,7 +132,9 @@ mod tests {
     #[test]
     fn the_help_of_each_verb_has_each_code_with_its_own_meaning_first() {
         let help = help_of("status");
-        assert_eq!(help, super::help(), "a verb without rows of its own has those of all");
+        let all = super::help();
+        assert!(all.starts_with(&help), "a verb without rows of its own has those of all");
+        assert!(!help.contains("\n  3") && help_of("drift").contains("\n  3  at least one value"));
         let help = help_of("check");
         assert!(help.starts_with("Exit codes:\n  0  all checks passed"), "{help}");
         assert!(help.ends_with("  2  wrong command line: nothing was done"), "{help}");

@@ -5,6 +5,7 @@
 
 mod audit;
 mod check;
+mod drift;
 mod dry;
 mod examples;
 pub(crate) mod exit;
@@ -25,6 +26,7 @@ mod show;
 mod signals;
 mod suggest;
 mod switch;
+mod sysdump;
 mod systemd;
 mod top;
 mod watch;
@@ -108,8 +110,12 @@ enum AdminVerb {
     Audit(audit::Audit),
     /// Show which rules decide what plugins may do.
     Policy(policy::Policy),
+    /// Show values that plugins own and that something else changed.
+    Drift(drift::Drift),
     /// Check configuration, runtime, plugins and engines.
     Check(PlainOutput),
+    /// Write an archive for a support case, without secrets (needs no daemon).
+    Sysdump(sysdump::Sysdump),
     /// Show how plugins would change a bundle (needs no daemon).
     Adjust(dry::Adjust),
     /// Send scripted requests to plugins, or record such a script.
@@ -183,6 +189,8 @@ impl AdminVerb {
                 (plain.output, daemon, true)
             }
             Self::Check(plain) => (plain.output, Some("checking"), true),
+            Self::Sysdump(dump) => (dump.output.output, Some("collecting"), true),
+            Self::Drift(drift) => (drift.output.output, Some("reading cgroups"), true),
             Self::Reload { output, .. } => {
                 (output.output, Some("reloading the configuration"), true)
             }
@@ -325,6 +333,8 @@ fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
         AdminVerb::Replay(replay) => dry::replay(loaded, replay).map(|()| DONE),
         AdminVerb::Audit(audit) => audit::audit(config, audit, format),
         AdminVerb::Check(_) => check(&loaded, format),
+        AdminVerb::Sysdump(wanted) => sysdump::sysdump(&loaded, wanted, format),
+        AdminVerb::Drift(wanted) => drift::drift(config, wanted, format),
         AdminVerb::Install(how) => {
             tell(format, &install::install(how, &loaded)?, install::show, paint::diff)
         }
@@ -361,7 +371,10 @@ fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
 fn refuse_missing_file(arguments: &Arguments, loaded: &Loaded) -> Result<()> {
     let goes_on = matches!(
         arguments.verb,
-        AdminVerb::Daemon { .. } | AdminVerb::Hook { .. } | AdminVerb::Check(_)
+        AdminVerb::Daemon { .. }
+            | AdminVerb::Hook { .. }
+            | AdminVerb::Check(_)
+            | AdminVerb::Sysdump(_)
     );
     let Some(why) = loaded.unreadable.as_ref().filter(|_| !goes_on) else { return Ok(()) };
     let by = match &arguments.config {

@@ -7,7 +7,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::text::printable;
 
 /// Verbs of other tools, and their equivalents here.
-const VERBS: [(&str, &str); 50] = [
+const VERBS: [(&str, &str); 51] = [
+    ("collect", "sysdump"),
     ("completions", "completion bash"),
     ("config", "check"),
     ("container", "pods"),
@@ -20,6 +21,7 @@ const VERBS: [(&str, &str); 50] = [
     ("doctor", "check"),
     ("down", "stop"),
     ("dry-run", "adjust --bundle DIR"),
+    ("dump", "sysdump"),
     ("events", "pods --watch"),
     ("get", "pods"),
     ("history", "audit"),
@@ -40,7 +42,7 @@ const VERBS: [(&str, &str); 50] = [
     ("record", "replay --record FILE"),
     ("register", "install ENGINE"),
     ("remove", "uninstall ENGINE"),
-    ("report", "check"),
+    ("report", "sysdump"),
     ("rm", "uninstall ENGINE"),
     ("rules", "policy test"),
     ("run", "adjust --bundle DIR"),
@@ -49,8 +51,7 @@ const VERBS: [(&str, &str); 50] = [
     ("simulate", "adjust --bundle DIR"),
     ("start", "restart"),
     ("stats", "top"),
-    ("support", "check"),
-    ("sysdump", "check"),
+    ("support", "sysdump"),
     ("unregister", "uninstall ENGINE"),
     ("up", "restart"),
     ("update", "reexec"),

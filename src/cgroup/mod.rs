@@ -8,6 +8,7 @@
 //! Reference: kernel `cgroup-v1/`, `cgroup-v2.rst`; runc's `cgroups` package.
 
 mod blkio;
+mod compare;
 mod formulas;
 mod place;
 pub(crate) mod resctrl;
@@ -30,6 +31,7 @@ use serde_json::{Map, Value};
 
 use crate::error::in_our_words;
 
+pub(crate) use compare::difference;
 pub(crate) use place::{Cgroups, Layout, Mounts};
 pub(crate) use write::{AppliedWrite, WriteError, carry_out, may_read_as, members, reads_as};
 

@@ -151,6 +151,11 @@ impl Cgroups {
         self.dirs.get(controller).map(PathBuf::as_path)
     }
 
+    /// One of its folders, to name it.
+    pub(crate) fn any_dir(&self) -> Option<&Path> {
+        self.dirs.values().next().map(PathBuf::as_path)
+    }
+
     /// Whether systemd manages it: then only systemd writes it (D22).
     pub(crate) fn is_scope(&self) -> bool {
         let is_scope =

@@ -128,10 +128,15 @@ const LARGEST_PAGE: u64 = 64 << 10;
 /// which v1 shows as its largest number.
 fn is_rounded(now: &str, wanted: &str) -> bool {
     match (now.parse::<u64>(), wanted.parse::<u64>()) {
-        (Ok(now), Ok(wanted)) => now <= wanted && wanted - now < LARGEST_PAGE,
+        (Ok(now), Ok(wanted)) => is_within_a_page(now, wanted),
         (Ok(now), Err(_)) => wanted.starts_with('-') && now > u64::MAX / 4,
         (Err(_), _) => false,
     }
+}
+
+/// Whether the kernel may have rounded the wanted number of bytes to this one.
+pub(super) fn is_within_a_page(now: u64, wanted: u64) -> bool {
+    now <= wanted && wanted - now < LARGEST_PAGE
 }
 
 /// The numbers of a list such as `0-3,7`; `None` for any other form.

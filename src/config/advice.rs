@@ -43,6 +43,12 @@ pub(super) fn bare_denials(rules: &[ExecRuleSection]) -> Vec<String> {
     limits::listed(lines, "exec rule", "that would refuse probes and lifecycle hooks too")
 }
 
+/// The fields that are never put back, since nothing looks for them.
+pub(super) fn idle_reapply(config: &Config) -> Option<String> {
+    let is_idle = config.drift_every.is_none() && !config.drift_reapply.is_empty();
+    is_idle.then(|| "drift.reapply puts nothing back without drift.every".to_owned())
+}
+
 /// Whether `rule` matches all pods and plugins that `other` matches.
 fn covers(rule: &RuleSection, other: &RuleSection) -> bool {
     let lists = [
@@ -130,6 +136,14 @@ mod tests {
 
     fn rules(first: &str, second: &str) -> Vec<String> {
         unreached(&read(&format!("[[rule]]\n{first}\n[[rule]]\n{second}\n")).rules)
+    }
+
+    #[test]
+    fn fields_to_put_back_need_an_interval() {
+        let read = |text| idle_reapply(&read(text));
+        assert!(read("[drift]\nreapply = [\"CPUSetCPUs\"]\n").is_some());
+        assert!(read("[drift]\nreapply = [\"CPUSetCPUs\"]\nevery = \"1s\"\n").is_none());
+        assert!(read("[drift]\nevery = \"1s\"\n").is_none());
     }
 
     #[test]

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
+use super::Loaded;
 use super::keys::{Effect, KEYS, Key};
 use super::lists::LISTS;
-use super::reader::{WrittenSection, settings};
+use super::reader::{WrittenSection, place_of, settings};
 use crate::error::quoted;
 
 /// A key whose value differs between two readings.
@@ -53,6 +54,27 @@ pub(crate) fn changes(
         (before != after).then_some(ChangedKey { key, line, before, after, effect })
     });
     changed.chain(sections).collect()
+}
+
+/// Every key in force with its value in TOML and its origin, a place of a file or the default, and the sections
+/// of lists.
+pub(crate) fn effective(loaded: &Loaded) -> Value {
+    let files = loaded.in_force();
+    let written = settings(files);
+    let defaults = KEYS.iter().filter(|key| !written.keys.contains_key(key.path));
+    let defaults = defaults.filter_map(|key| {
+        let value = default(key)?;
+        Some(json!({"key": key.path, "value": value, "origin": "default"}))
+    });
+    let keys = written.keys.iter().map(|(key, value)| {
+        let path: Vec<&str> = key.split('.').collect();
+        json!({"key": key, "value": value, "origin": place_of(files, &path)})
+    });
+    let keys: Value = keys.chain(defaults).collect();
+    let sections = written.sections.iter();
+    let sections = sections.map(|s| json!({"list": s.list, "name": s.name, "keys": s.keys}));
+    let read: Vec<&PathBuf> = files.iter().map(|(path, _)| path).collect();
+    json!({"files": read, "keys": keys, "sections": sections.collect::<Value>()})
 }
 
 /// The sections that are gone, new or other than they were, and the lists in which others come first.
@@ -147,6 +169,22 @@ mod tests {
     }
 
     #[test]
+    fn each_key_in_force_has_its_origin() {
+        let text = "run_dir = \"/x\"\n[log]\nlevel = \"debug\"\n[[rule]]\nname = \"r\"\n";
+        let loaded = Loaded { files: files(text), ..Loaded::default() };
+        let effective = effective(&loaded);
+        let key = |name: &str| {
+            let mut keys = effective["keys"].as_array().unwrap().iter();
+            keys.find(|key| key["key"] == name).cloned().unwrap()
+        };
+        let level = json!({"key": "log.level", "value": "\"debug\"", "origin": "f:3:1"});
+        assert_eq!(key("log.level"), level);
+        assert_eq!(key("log.format")["origin"], "default");
+        assert_eq!(effective["sections"][0]["name"], "r");
+        assert!(effective["keys"].as_array().unwrap().iter().all(|key| !key["value"].is_null()));
+    }
+
+    #[test]
     fn only_keys_with_another_value_have_changed() {
         let before = "autostart = true\n[log]\nlevel = \"info\"\n[plugin.a]\nstrikes = 1\n";
         let after = "# now\nlog.level = 'debug'\nautostart=true\n[nri]\ndisable = false\n";
@@ -224,7 +262,7 @@ mod tests {
         for key in KEYS.iter().filter(|key| !key.path.contains('*') && key.path != "runtime") {
             let values = ["\"/other\"", "[\"/other\"]", "true", "false", "7", "[7]", "\"7s\""];
             let more = ["\"0640\"", "\"fail\"", "\"file\"", "\"warn\"", "\"json\"", "\"[::1]:7\""];
-            let more = more.iter().chain(&["\"1Gi\"", "\"all\"", "\"refuse\""]);
+            let more = more.iter().chain(&["\"1Gi\"", "\"all\"", "\"refuse\"", "[\"MemLimit\"]"]);
             let mut found = values.iter().chain(more).filter_map(|value| {
                 let (mut config, mut problems) = (Config::default(), Vec::new());
                 apply(&mut config, "f", &format!("{} = {value}\n", key.path), &mut problems);

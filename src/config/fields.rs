@@ -58,6 +58,18 @@ pub(super) fn check_field(name: &str) -> Result<(), std::borrow::Cow<'static, st
     Err(format!("{name:?} is not a field that plugins can set (did you mean {hint:?}?)").into())
 }
 
+/// Whether a field of that name is a resource of a cgroup; else the mistake.
+pub(super) fn check_resource(name: &str) -> Result<(), std::borrow::Cow<'static, str>> {
+    check_field(name)?;
+    let is_resource = match name {
+        "PidsLimit" | "HugepageLimits" | "CgroupsUnified" => true,
+        "MemoryPolicy" => false,
+        name => name.starts_with("Mem") || name.starts_with("CPU"),
+    };
+    let why = || format!("{name:?} is not a resource that can be written again").into();
+    is_resource.then_some(()).ok_or_else(why)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,5 +81,15 @@ mod tests {
             assert!(wrong.contains(&format!("did you mean {hint:?}")), "{wrong}");
         }
         assert_eq!(check_field("Env"), Ok(()));
+    }
+
+    #[test]
+    fn only_resources_of_cgroups_are_written_again() {
+        for name in ["CPUSetCPUs", "MemLimit", "PidsLimit", "HugepageLimits", "CgroupsUnified"] {
+            assert_eq!(check_resource(name), Ok(()), "{name}");
+        }
+        for name in ["Env", "Rlimits", "OomScoreAdj", "MemoryPolicy", "BlockioClass", "CPUSetCPU"] {
+            assert!(check_resource(name).is_err(), "{name}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use toml_edit::Value;
 
 use super::duration::parse as parse_duration;
-use super::fields::check_field;
+use super::fields::{check_field, check_resource};
 use super::lists::LISTS;
 use super::settings::{
     ANY_PLUGIN, AuditTarget, Config, DaemonPolicy, Displace, Evict, ExecArgs, MetricsListener,
@@ -121,6 +121,20 @@ fn read_fields(value: &Value) -> Result<Vec<String>, Mistake> {
         let name = read_string(value)?;
         check_field(&name).map(|()| name)
     })
+}
+
+/// Names of resources, which can be written again.
+fn read_resources(value: &Value) -> Result<Vec<String>, Mistake> {
+    read_list(value, "strings", |value| {
+        let name = read_string(value)?;
+        check_resource(&name).map(|()| name)
+    })
+}
+
+fn read_interval(value: &Value) -> Result<std::time::Duration, Mistake> {
+    let interval = read_duration(value)?;
+    let is_long = interval >= std::time::Duration::from_secs(1);
+    is_long.then_some(interval).ok_or_else(|| "expected a duration of at least \"1s\"".into())
 }
 
 fn read_number(value: &Value) -> Result<u32, Mistake> {
@@ -326,6 +340,8 @@ keys! {
     "plugin.*.displace" = "\"never\"", Reload, "Which processes may be this plugin while a file `NN-NAME` lies in `nri.plugin_path`: `never` = only the one that the daemon starts from it, `any` = others as well ([Names of pre-installed plugins](rules.md#names-of-pre-installed-plugins)).", |c, n, v| section(c, n).displace = read_displace(v)?;
     "plugin.*.runtime_annotations" = "[]", Reload, "Annotations that the runtime acts on and that this plugin may set, as patterns: `org.systemd.property.*`, `run.oci.*`, `org.criu.config`, `module.wasm.image/variant`, `io.kubernetes.cri.container-type`. Without it they are refused, since they reach further than the plugin's adjustment says. `bundle`, runc's own key, stays refused.", |c, n, v| section(c, n).runtime_annotations = Some(read_patterns(v)?);
     "kubernetes.kubelet" = "[]", Reload, "Programs that are kubelet, by name or whole path, beside kubelet itself, k3s, RKE2, MicroK8s and k0s. Only what kubelet writes to a pod's cgroup is a resize of the pod.", |c, _, v| c.kubelet = read_programs(v)?;
+    "drift.every" = "", Reload, "How often the daemon compares what plugins and injections own with what the kernel has ([Drift](drift.md)), at least `1s`. Absent = only when `nri-runc nri drift` asks.", |c, _, v| c.drift_every = Some(read_interval(v)?);
+    "drift.reapply" = "[]", Reload, "Resources that the daemon writes again where they differ at such a look, by NRI name (`CPUSetCPUs`, `MemLimit`, ...), within limits and with a line of the audit log. Empty = none.", |c, _, v| c.drift_reapply = read_resources(v)?;
     "eviction.signal" = "\"SIGTERM\"", Reload, "First signal sent to a container that a plugin evicts.", |c, _, v| c.eviction_signal = read_string(v)?;
     "eviction.grace" = "\"10s\"", Reload, "Time between that signal and SIGKILL.", |c, _, v| c.eviction_grace = read_duration(v)?;
     "eviction.per_minute" = "10", Reload, "Maximum number of evictions per minute, for all plugins together; further ones are refused. 0 = none.", |c, _, v| c.eviction_per_minute = read_number(v)?;

@@ -40,7 +40,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-pub(crate) use changes::{ChangedKey, changes};
+pub(crate) use changes::{ChangedKey, changes, effective};
 pub(crate) use duration::{parse as parse_duration, show as show_duration};
 pub(crate) use exec_rules::ExecRuleSection;
 pub(crate) use injections::InjectionSection;
@@ -166,6 +166,7 @@ impl Loaded {
         let mut advice = limits::listed(unread, "file", "without .toml at the end of the name");
         advice.extend(advice::unreached(&self.config.rules));
         advice.extend(advice::bare_denials(&self.config.exec_rules));
+        advice.extend(advice::idle_reapply(&self.config));
         advice
     }
 

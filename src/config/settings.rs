@@ -162,6 +162,8 @@ pub struct Config {
     pub blockio_config_file: Option<PathBuf>,
     pub rdt_config_file: Option<PathBuf>,
     pub resctrl_path: PathBuf,
+    pub drift_every: Option<Duration>,
+    pub drift_reapply: Vec<String>,
     pub eviction_signal: String,
     pub eviction_grace: Duration,
     pub eviction_per_minute: u32,
@@ -233,6 +235,7 @@ impl SectionNames {
 }
 
 impl Default for Config {
+    #[expect(clippy::too_many_lines, reason = "a table, a line for each key")]
     fn default() -> Self {
         Self {
             runtime: vec!["runc".to_owned(), "crun".to_owned(), "youki".to_owned()],
@@ -270,6 +273,8 @@ impl Default for Config {
             blockio_config_file: None,
             rdt_config_file: None,
             resctrl_path: PathBuf::from("/sys/fs/resctrl"),
+            drift_every: None,
+            drift_reapply: Vec::new(),
             eviction_signal: "SIGTERM".to_owned(),
             eviction_grace: Duration::from_secs(10),
             eviction_per_minute: 10,

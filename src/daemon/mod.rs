@@ -52,6 +52,7 @@ use recovery::{bypassed, catch_up, enabled, lost, rediscover};
 use reexec::Reexec;
 use reexec::resume::{self, Predecessor, SavedState};
 use reload::Reloads;
+use resources::drift;
 use run_dir::RunDir;
 use server::drain::Drain;
 use server::http::MetricsServer;
@@ -255,6 +256,7 @@ fn follow_engines(daemon: &Rc<Daemon>) {
     resized::follow_all(daemon);
     enabled::catch_up(daemon);
     tokio::task::spawn_local(lost::look_out(Rc::clone(daemon)));
+    tokio::task::spawn_local(drift::look_out(Rc::clone(daemon)));
     if !daemon.is_bystander() {
         crio_added::look_out(daemon);
     }

@@ -80,6 +80,8 @@ pub(crate) struct Holdings {
     pub(crate) audit_lost: u64,
     /// Lines of the log that were lost.
     pub(crate) log_lines_lost: u64,
+    /// Values that differ from what plugins own, by place; empty before the first look.
+    pub(crate) drifts: Vec<(&'static str, usize)>,
     /// Whether an engine's own NRI serves the plugins, so that this daemon consults none.
     pub(crate) passes_through: bool,
     /// Whether plugins are disabled by the kill switch or the configuration.
@@ -99,6 +101,7 @@ pub(crate) struct Metrics {
     // Kept between scrapes for the order of their rows.
     containers: Family<Labels<1>, Gauge>,
     problems: Family<Labels<1>, Gauge>,
+    drifts: Family<Labels<1>, Gauge>,
     audit_lines: Family<Labels<1>, Counter>,
 }
 
@@ -185,6 +188,9 @@ impl Metrics {
         let help = "Records that could not be read, written, or were found again";
         set_each(&self.problems, "problem", &holdings.problems);
         registry.register("nri_runc_records", help, self.problems.clone());
+        let help = "Values that differ from what plugins own, at the last look at all containers";
+        set_each(&self.drifts, "place", &holdings.drifts);
+        registry.register("nri_runc_drift", help, self.drifts.clone());
         for (result, count) in [("written", holdings.audit_written), ("lost", holdings.audit_lost)]
         {
             let counter = self.audit_lines.get_or_create(&[("result", result.into())]);

@@ -4,6 +4,8 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use nri_transport::CallCopies;
+
 /// A request that was sent to a plugin, and its result.
 #[derive(Debug, Clone, Copy)]
 pub struct CallSample<'a> {
@@ -24,6 +26,14 @@ pub struct CallSample<'a> {
 pub trait CallMeter: Debug + Send + Sync {
     /// A request had a result.
     fn record_call(&self, sample: &CallSample<'_>);
+
+    /// The longest message of a request that [`Self::keep_copies`] is to get, in bytes; 0 for none.
+    fn copies_up_to(&self) -> usize {
+        0
+    }
+
+    /// Receives the messages of the request.
+    fn keep_copies(&self, _sample: &CallSample<'_>, _copies: CallCopies) {}
 
     /// A reply asks for this many updates and evictions of other containers.
     fn record_wishes(

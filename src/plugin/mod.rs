@@ -24,7 +24,7 @@ pub use nri_api as api;
 pub use nri_api::event::{ALL_EVENTS, Event};
 pub(crate) use nri_api::identity::PluginIdentity;
 pub(crate) use nri_api::json;
-pub(crate) use nri_transport::Upcalls;
+pub(crate) use nri_transport::{CallCopies, Upcalls};
 
 pub(crate) use discover::{PluginFile, Unusable, UnusableKind, discover, identities};
 pub(crate) use handover::SavedPlugin;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A request on its way to a plugin: its turn, its time-out, its result.
 
-use nri_transport::{PluginRequest, Unanswered};
+use nri_transport::{CallCopies, PluginRequest, Unanswered};
 use tokio::time::Instant;
 use ttrpc::Code;
 
@@ -36,11 +36,16 @@ impl Plugin {
             return Outcome::NotConnected;
         }
         let begun = Instant::now();
-        let (outcome, error) = self.send(request, begun).await;
+        let limit = self.meter.as_ref().map_or(0, |meter| meter.copies_up_to());
+        let mut copies = CallCopies::up_to(limit);
+        let (outcome, error) = self.send(request, begun, &mut copies).await;
         // A method that a plugin does not have was not called.
         if let (Some(meter), false) = (&self.meter, matches!(outcome, Outcome::Unimplemented(_))) {
             let (waited, took) = (begun.duration_since(queued), begun.elapsed());
-            meter.record_call(&CallSample { plugin: &self.id(), operation, waited, took, error });
+            let id = self.id();
+            let sample = CallSample { plugin: &id, operation, waited, took, error };
+            meter.record_call(&sample);
+            meter.keep_copies(&sample, copies);
         }
         outcome
     }
@@ -50,10 +55,11 @@ impl Plugin {
         &self,
         request: &R,
         begun: Instant,
+        copies: &mut CallCopies,
     ) -> (Outcome<R::Answer>, Option<&'static str>) {
         let timeout = self.timeout();
         let trace = trace::current().map_or_else(Vec::new, TraceContext::into_metadata);
-        let answer = self.caller.call(request, timeout, &trace);
+        let answer = self.caller.call_with_copies(request, timeout, &trace, copies);
         // The call ends with the connection, but not before an answer that has arrived is read: a refusal
         // refuses even if the plugin exits right after it.
         let answered = tokio::time::timeout(timeout, answer).await;

@@ -5,10 +5,11 @@
 use std::collections::BTreeSet;
 use std::process::{Child, Stdio};
 
+use nri_runc::plugin::api;
 use nri_runc::testing::admin::{EXIT_CODES, EXIT_CODES_OF_VERBS};
 use saphyr::{LoadableYamlNode, Scalar, Yaml};
 use serde_json::{Value, json};
-use test_support::adjustments::sets;
+use test_support::adjustments::{open_files, sets};
 use test_support::{BUNDLE, SILENT, Script, TestHost, started, succeeds, wait_until};
 
 use super::terminal::{ends, signal};
@@ -348,6 +349,22 @@ fn exits(host: &TestHost, away: &TestHost, verb: &str, code: u8) -> (Option<i32>
         ("check", 1) => code_of(&TestHost::new("unknown_key = 1\n"), &["check"]),
         ("daemon", 1) => code_of(host, &["daemon"]),
         ("disable", 0) => code_of(away, &["disable"]).and(code_of(away, &["disable"])),
+        ("drift", 0) => code_of(host, &["drift"]),
+        ("drift", 3) => {
+            let script = Script {
+                adjust: api::ContainerAdjustment {
+                    rlimits: vec![open_files()],
+                    ..Default::default()
+                },
+                ..Script::default()
+            };
+            let _limits = host.plugin("10", "limits", script);
+            succeeds(&host.create("drifts"));
+            // The runtime of the tests applies no limit.
+            succeeds(&host.verb(&["start", "drifts"]));
+            wait_until("it runs", || code_of(host, &["drift"]) == Some(3));
+            code_of(host, &["drift", "drifts"])
+        }
         ("enable", 0) => code_of(&TestHost::new("---\ndisable = true"), &["enable"]),
         ("explain" | "forget", 1) => code_of(host, &[verb, "nobody"]),
         ("install", 0) => {
@@ -365,6 +382,8 @@ fn exits(host: &TestHost, away: &TestHost, verb: &str, code: u8) -> (Option<i32>
             .status
             .code(),
         ("replay", 1) => code_of(away, &["replay", "/nowhere"]),
+        ("sysdump", 0) => code_of(away, &["sysdump", &format!("{root}/dump.tar.gz")]),
+        ("sysdump", 1) => code_of(away, &["sysdump", &bundle]),
         ("top", 0) => code_of(host, &["top", "-n", "1", "--interval", "100ms"]),
         ("uninstall", 1) => code_of(away, &["uninstall", "docker", "--root", &bundle]),
         _ => None,

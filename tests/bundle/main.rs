@@ -54,6 +54,7 @@ mod screens;
 mod service;
 mod shared;
 mod socket;
+mod sysdump;
 mod takeover;
 mod terminal;
 mod top;

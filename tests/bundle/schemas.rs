@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
-use test_support::adjustments::{env, sets, update_of};
+use test_support::adjustments::{env, open_files, sets, update_of};
 use test_support::schema::{Schema, wrong_forms};
 use test_support::{Script, TestHost, fails, is_synchronized, succeeds, wait_until};
 
@@ -14,11 +14,12 @@ use super::rules::pod_container;
 
 /// The schemas, each with its free places: values of any kind, members of a map, and members that an
 /// output need not have.
-const SCHEMAS: [(&str, &[&str]); 7] = [
+const SCHEMAS: [(&str, &[&str]); 8] = [
     ("status", &[".requests.", ".program."]),
     ("plugins", &[".gone_at-", ".gone_time-", ".reason-"]),
     ("pods", &[".labels."]),
     ("explain", &[".before", ".after", ".owners."]),
+    ("drift", &[]),
     ("check", &[".warning-"]),
     ("audit-line", &[".from", ".to", "-"]),
     ("adjust", &[".adjust.", ".adjust+", ".owners."]),
@@ -61,6 +62,8 @@ fn outputs(host: &mut TestHost) -> Vec<(&'static str, Value)> {
     let adjust = api::ContainerAdjustment {
         annotations: [("example.org/a".to_owned(), "b".to_owned())].into(),
         env: vec![env("A", "1"), env("PATH", "/bin")],
+        // The runtime of the tests applies none.
+        rlimits: vec![open_files()],
         ..Default::default()
     };
     let updates = vec![update_of("c2", &json!({"cpu": {"shares": 512}}))];
@@ -79,7 +82,7 @@ fn outputs(host: &mut TestHost) -> Vec<(&'static str, Value)> {
     let _guard = host.plugin("20", "guard", refusing);
     fails(&host.create("refused"), &["20-guard refused"]);
 
-    for verb in ["status", "plugins", "pods", "check"] {
+    for verb in ["status", "plugins", "pods", "check", "drift"] {
         outputs.push((verb, host.admin(&[verb])));
     }
     for (what, has) in [

@@ -124,6 +124,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "src/daemon/connections/admission.rs AT_ONCE",
             "src/daemon/connections/slots.rs LEVELS",
             "src/daemon/recovery/lost.rs AT_ONCE",
+            "src/daemon/resources/drift.rs AT_ONCE",
             "src/daemon/resources/updates.rs AT_ONCE",
             "src/daemon/server/admin.rs AT_ONCE",
             "src/daemon/shared/snapshot_room.rs UNIT",
@@ -161,6 +162,14 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "src/config/mistakes.rs RUNTIME_TYPO_LETTERS",
             "src/config/mistakes.rs TYPO_LETTERS",
             "src/daemon/process/detach.rs DESCRIPTORS",
+        ],
+    ),
+    (
+        "what a text has that looks like a secret",
+        &[
+            "src/admin/sysdump/redact.rs KEY_LENGTH",
+            "src/admin/sysdump/redact.rs KEY_LINES",
+            "src/admin/sysdump/redact.rs LONGEST_VALUE",
         ],
     ),
 ];

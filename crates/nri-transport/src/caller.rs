@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use ttrpc::Code;
 
+use crate::copies::CallCopies;
 use crate::frame::{
     FRAME_HEADER, PLUGIN_CONNECTION, REQUEST, RESPONSE, TTRPC_HEADER, TTRPC_LIMIT, TYPE,
     into_frames, message_length, message_number,
@@ -276,11 +277,26 @@ impl PluginCaller {
         timeout: Duration,
         metadata: &Metadata,
     ) -> Result<R::Answer, Unanswered> {
+        self.call_with_copies(request, timeout, metadata, &mut CallCopies::default()).await
+    }
+
+    /// The same, with copies of both messages; that of the request is there also without an answer.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn call_with_copies<R: PluginRequest>(
+        &self,
+        request: &R,
+        timeout: Duration,
+        metadata: &Metadata,
+        copies: &mut CallCopies,
+    ) -> Result<R::Answer, Unanswered> {
         while self.outgoing.is_full() {
             Outgoing::wait_for_space().await;
         }
-        let (_forgotten_with_this, reply) = self.send(request, timeout, metadata)?;
+        let (_forgotten_with_this, reply) = self.send(request, timeout, metadata, copies)?;
         let bytes = reply.await.map_err(|_closed| Unanswered::Closed)??;
+        copies.take_answer(bytes.get(TTRPC_HEADER..).unwrap_or_default());
         let length = bytes.len();
         let read = move || read_answer(bytes.get(TTRPC_HEADER..).unwrap_or_default());
         if length <= LARGE {
@@ -297,13 +313,14 @@ impl PluginCaller {
         request: &R,
         timeout: Duration,
         metadata: &Metadata,
+        copies: &mut CallCopies,
     ) -> Result<(PendingCall<'_>, oneshot::Receiver<ReplyBytes>), Unanswered> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(number) = *next else {
             self.outgoing.close(NO_NUMBER_LEFT);
             return Err(Unanswered::Closed);
         };
-        let bytes = message(number, request, timeout, metadata)?;
+        let bytes = message(number, request, timeout, metadata, copies)?;
         *next = number.checked_add(2);
         let reply = self.waiting.expect(number);
         self.reading.pause.wake();
@@ -319,6 +336,7 @@ fn message<R: PluginRequest>(
     request: &R,
     timeout: Duration,
     metadata: &Metadata,
+    copies: &mut CallCopies,
 ) -> Result<Vec<u8>, Unanswered> {
     let size = request.size();
     let room = usize::try_from(size).unwrap_or(usize::MAX);
@@ -337,6 +355,7 @@ fn message<R: PluginRequest>(
     let written = written.and_then(|()| write_metadata(&mut bytes, metadata));
     // Only a message that is larger than it was measured cannot be written.
     written.map_err(|_error| Unanswered::TooLarge(size))?;
+    copies.take_request(bytes.get(START..).unwrap_or_default());
     let length = u32::try_from(bytes.len() - START).unwrap_or(u32::MAX);
     let header = &mut bytes[FRAME_HEADER..START];
     header[..4].copy_from_slice(&length.to_be_bytes());

@@ -35,6 +35,7 @@
 
 mod backpressure;
 mod caller;
+mod copies;
 mod frame;
 mod handshake;
 mod mux;
@@ -45,6 +46,7 @@ mod unread;
 pub use caller::{
     Metadata, PluginCaller, PluginRequest, RequestSubject, SynchronizePart, Unanswered,
 };
+pub use copies::CallCopies;
 pub use frame::{TTRPC_LIMIT, Trunk};
 pub use handshake::{
     NRI_VERSION, NoUpcalls, NotRegistered, RuntimeServer, Upcalls, client, register,

@@ -226,7 +226,7 @@ pub(super) async fn admit(
         // A later plugin that chooses its name takes no label from it.
         counted_connections.reserve(&id);
     }
-    plugin.count_calls(daemon.report.metrics.call_meter());
+    plugin.count_calls(daemon.report.flight.clone());
     let begun = Takeover::begin(daemon, &plugin, launched);
     let begun = begun.map_err(|why| (ConnectionLine::Contested, why));
     let takeover = match begun {

@@ -40,7 +40,7 @@ pub(crate) async fn resume(
     let plugin = Plugin::resume(saved, upcalls, log.as_ref()).await;
     drop(unregistered);
     let mut plugin = plugin.doing(|| format!("going on with {id}"))?;
-    plugin.count_calls(daemon.report.metrics.call_meter());
+    plugin.count_calls(daemon.report.flight.clone());
     let settings = daemon.config().plugin(plugin.index(), plugin.name());
     let chained = ChainedPlugin::new(plugin, log.is_some(), &settings);
     chained.reconfigure(&daemon.config());

@@ -96,7 +96,7 @@ pub(crate) async fn apply(
 }
 
 /// The turn to write a container's resources, and the lane, held until then.
-async fn turn_to_write(
+pub(super) async fn turn_to_write(
     daemon: &Daemon,
     key: &ContainerKey,
 ) -> Result<(OwnedMutexGuard<()>, Rc<Lane>), UpdateError> {
@@ -334,7 +334,7 @@ async fn put_back(
 }
 
 /// Runs the runtime's own `update` with the complete resources, so that it keeps all of them.
-async fn run_update(
+pub(super) async fn run_update(
     daemon: &Rc<Daemon>,
     record: &Container,
     mut resources: Block,

@@ -7,12 +7,14 @@
 
 pub(crate) mod apply;
 pub(crate) mod classes;
+pub(crate) mod drift;
 pub(crate) mod error;
 pub(crate) mod evict;
 pub(crate) mod ignored;
 pub(crate) mod in_force;
 pub(crate) mod own_pod;
 pub(crate) mod partial;
+mod put_back;
 pub(crate) mod route;
 mod ruled;
 pub(crate) mod target;

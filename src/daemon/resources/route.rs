@@ -8,9 +8,10 @@ use std::path::PathBuf;
 
 use tracing::debug;
 
-use crate::cgroup::{Cgroups, members};
+use crate::cgroup::{Cgroups, Mounts, members};
 use crate::error::Error;
 use crate::files;
+use crate::host::Host;
 use crate::presence::IfThere;
 use crate::runtime::RuntimeKind;
 use crate::state::Container;
@@ -54,24 +55,65 @@ pub(crate) fn own_cgroups(
     record: &Container,
     paths: &BTreeMap<String, PathBuf>,
 ) -> Result<Option<Cgroups>, UpdateError> {
-    let pid = record.init_pid.ok_or(UpdateError::Gone)?;
-    let found = daemon.caches.cgroup_mounts(&daemon.host).and_then(|mounts| {
-        let found = Cgroups::find(&daemon.host, &mounts, pid, paths)?;
-        Ok((found, daemon.caches.own_cgroups(&daemon.host, &mounts)?))
+    let mounts = daemon.caches.cgroup_mounts(&daemon.host);
+    let known = mounts.and_then(|mounts| {
+        let ours = daemon.caches.own_cgroups(&daemon.host, &mounts)?;
+        Ok((mounts, ours))
     });
-    // Opened last: if the process still exists, the paths were this very process's.
-    let process = pidfd::open_same(&daemon.host, pid, record.init_start);
-    process.map_err(|unknown| not_known(unknown.into()))?.ok_or(UpdateError::Gone)?;
-    Ok(match found {
-        // A container that has no cgroups for itself is in those of another process.
-        Ok((found, ours)) if !ours.as_ref().is_some_and(|ours| found.holds(ours)) => Some(found),
-        Ok(_) => None,
-        Err(error) if error.may_pass() => return Err(not_known(error)),
-        Err(error) => {
+    let process = InitOf::new(record)?;
+    match known {
+        Ok((mounts, ours)) => process.own_cgroups(&daemon.host, &mounts, ours.as_deref(), paths),
+        Err(error) => process.exists(&daemon.host).and(if error.may_pass() {
+            Err(not_known(error))
+        } else {
             debug!("{}: {error}", record.key.id);
-            None
+            Ok(None)
+        }),
+    }
+}
+
+/// A container's init process.
+#[derive(Debug, Clone)]
+pub(crate) struct InitOf {
+    id: String,
+    pub(crate) pid: u32,
+    start: Option<u64>,
+}
+
+impl InitOf {
+    pub(crate) fn new(record: &Container) -> Result<Self, UpdateError> {
+        let pid = record.init_pid.ok_or(UpdateError::Gone)?;
+        Ok(Self { id: record.key.id.clone(), pid, start: record.init_start })
+    }
+
+    /// Fails if the process is gone. Called after its files were read: they were this very process's then.
+    pub(crate) fn exists(&self, host: &Host) -> Result<(), UpdateError> {
+        let process = pidfd::open_same(host, self.pid, self.start);
+        process.map_err(|unknown| not_known(unknown.into()))?.ok_or(UpdateError::Gone)?;
+        Ok(())
+    }
+
+    /// Its cgroups, if the daemon, with `ours`, is not in them.
+    pub(crate) fn own_cgroups(
+        &self,
+        host: &Host,
+        mounts: &Mounts,
+        ours: Option<&Cgroups>,
+        paths: &BTreeMap<String, PathBuf>,
+    ) -> Result<Option<Cgroups>, UpdateError> {
+        let found = Cgroups::find(host, mounts, self.pid, paths);
+        self.exists(host)?;
+        match found {
+            // A container that has no cgroups for itself is in those of another process.
+            Ok(found) if !ours.is_some_and(|ours| found.holds(ours)) => Ok(Some(found)),
+            Ok(_) => Ok(None),
+            Err(error) if error.may_pass() => Err(not_known(error)),
+            Err(error) => {
+                debug!("{}: {error}", self.id);
+                Ok(None)
+            }
         }
-    })
+    }
 }
 
 /// The error for cgroups whose place cannot be known.

@@ -16,7 +16,8 @@ use crate::daemon::process::requests::ReloadRequest;
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::recovery::{enabled, lost};
 use crate::daemon::registry::NRI_VERSION;
-use crate::daemon::server::{explain, exposed, frames, holdings, policy, rows};
+use crate::daemon::resources::drift;
+use crate::daemon::server::{explain, exposed, frames, holdings, policy, recent, rows};
 use crate::daemon::shared::report::Contradiction;
 use crate::daemon::shared::{Daemon, events};
 use crate::error::{Result, quoted};
@@ -96,6 +97,11 @@ async fn answer(daemon: &Rc<Daemon>, verb: &str, question: &Value) -> DaemonResp
             Ok(document) => document,
             Err(error) => return DaemonResponse::Refuse(error.to_string()),
         },
+        "recent" => {
+            let calls = daemon.report.flight.calls();
+            let shown = tokio::task::spawn_blocking(move || recent::show_all(&calls)).await;
+            shown.unwrap_or_default()
+        }
         "metrics" => json!({"text": holdings::metrics_text(daemon)}),
         "explain" => match explain::explain(daemon, question["id"].as_str().unwrap_or_default()) {
             Ok(document) => document,
@@ -125,14 +131,26 @@ pub(crate) fn is_reexec(question: &str) -> bool {
     question["verb"] == "reexec"
 }
 
-/// Drops the record that the request names; `None` for another request. Plugins may be slow.
-pub(crate) async fn forget(daemon: &Rc<Daemon>, question: &str) -> Option<DaemonResponse> {
+/// Answers a request that may take long: `forget` notifies plugins, which may be slow, and `drift` reads
+/// files of all containers. `None` for another request.
+pub(crate) async fn answer_slowly(daemon: &Rc<Daemon>, question: &str) -> Option<DaemonResponse> {
     let question: Value = serde_json::from_str(question).unwrap_or_default();
-    let id = question["id"].as_str().filter(|_| question["verb"] == "forget")?;
-    Some(match lost::forget(daemon, id, question["force"] == true).await {
+    let id = question["id"].as_str();
+    let answer = match question["verb"].as_str()? {
+        "forget" => lost::forget(daemon, id?, question["force"] == true).await,
+        "drift" => drift(daemon, id).await,
+        _ => return None,
+    };
+    Some(match answer {
         Ok(document) => DaemonResponse::Admin(document.to_string()),
         Err(error) => DaemonResponse::Refuse(error.to_string()),
     })
+}
+
+/// Compares what plugins own with what the kernel has, of the containers that match, or of all.
+async fn drift(daemon: &Rc<Daemon>, wanted: Option<&str>) -> Result<Value> {
+    let keys = wanted.map(|wanted| explain::living(daemon, wanted)).transpose()?;
+    Ok(drift::look(daemon, keys, None).await.into_json())
 }
 
 /// Whether the request is for the daemon's end.

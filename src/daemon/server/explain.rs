@@ -8,9 +8,10 @@ use serde_json::{Map, Value, json};
 
 use crate::daemon::server::{explain_pod, rows};
 use crate::daemon::shared::{Daemon, events};
+use crate::error::Error;
 use crate::rules::exec_rows;
 use crate::spec::owned;
-use crate::state::{Container, Lifecycle};
+use crate::state::{Container, ContainerKey, Lifecycle};
 use crate::text::{first_of, rfc3339_nanos, short_id};
 
 /// How an argument matches a container, best first.
@@ -63,6 +64,22 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Value, String> {
     let others = found.iter().filter(|other| other.key != meant.key);
     document["earlier"] = others.map(|other| row(daemon, other)).collect();
     Ok(document)
+}
+
+/// The containers that match and are not removed: all of a pod, and each that has the prefix.
+///
+/// # Errors
+/// Fails if none matches.
+pub(super) fn living(daemon: &Daemon, wanted: &str) -> Result<Vec<ContainerKey>, Error> {
+    let store = daemon.records.read();
+    let all = store.containers().filter(|container| !container.is_sandbox);
+    let ranked = all.filter_map(|container| Some((rank(daemon, container, wanted)?, container)));
+    let ranked: Vec<(Match, &Container)> = ranked.collect();
+    let best = ranked.iter().map(|(rank, _)| *rank).min().ok_or_else(|| {
+        Error::new(format!("no container or pod has the ID {wanted}"))
+            .hint("see: nri-runc nri pods")
+    })?;
+    Ok(ranked.iter().filter(|(rank, _)| *rank == best).map(|(_, it)| it.key.clone()).collect())
 }
 
 fn rank(daemon: &Daemon, container: &Container, wanted: &str) -> Option<Match> {

@@ -99,6 +99,9 @@ fn holdings(daemon: &Daemon) -> Holdings {
         audit_written: daemon.report.audit.counts().written(),
         audit_lost: daemon.report.audit.counts().lost(),
         log_lines_lost: crate::log::lost(),
+        drifts: daemon.report.drifts.get().map_or_else(Vec::new, |(cgroup, process)| {
+            vec![("cgroup", cgroup), ("process", process)]
+        }),
         passes_through: daemon.is_bystander(),
         is_disabled: switched_off(daemon).is_some(),
     }

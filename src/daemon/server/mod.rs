@@ -14,6 +14,7 @@ mod hook;
 pub(crate) mod http;
 mod later;
 mod policy;
+mod recent;
 mod recording;
 mod rows;
 pub(crate) mod session;

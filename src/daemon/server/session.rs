@@ -78,8 +78,8 @@ async fn dispatch(
         return Ok(());
     }
     if !asked.question.admin.is_empty() {
-        let forgotten = async { Ok(admin::forget(daemon, &asked.question.admin).await) };
-        return match frames::with_heartbeat(stream, forgotten).await?? {
+        let slow = async { Ok(admin::answer_slowly(daemon, &asked.question.admin).await) };
+        return match frames::with_heartbeat(stream, slow).await?? {
             Some(answer) => frames::send(stream, &answer).await,
             None => admin::serve(daemon, stream, &asked.question.admin).await,
         };

@@ -22,6 +22,8 @@ pub(crate) enum FewOf {
     Eviction,
     /// A request that a rule in audit mode would refuse.
     WouldRefuse,
+    /// A value that is not as its owner set it.
+    Drift,
 }
 
 impl FewOf {
@@ -32,6 +34,7 @@ impl FewOf {
             Self::Update => ("more update", "failed"),
             Self::Eviction => ("more eviction", "failed"),
             Self::WouldRefuse => ("more request", "would be refused by rules in audit mode"),
+            Self::Drift => ("more value", "differed from what was set"),
         };
         let count = counted(usize::try_from(count).unwrap_or(usize::MAX), noun);
         format!("{name}: {count} {what} within a minute")

@@ -11,6 +11,7 @@ pub(crate) mod caches;
 pub(crate) mod events;
 pub(crate) mod eviction_rate;
 pub(crate) mod few_lines;
+pub(crate) mod flight_recorder;
 pub(crate) mod lane;
 pub(crate) mod messages;
 mod off_loop;
@@ -101,6 +102,7 @@ impl Daemon {
         self.registry.apply(&config);
         *self.config.borrow_mut() = Rc::new(config);
         self.watches.reloaded.notify_one();
+        self.watches.drift_reloaded.notify_one();
         let (store, now) = (self.records.read(), self.registry.rules());
         let mut shown_more = self.registry.connected();
         shown_more.retain(|connected| {

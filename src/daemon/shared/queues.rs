@@ -208,6 +208,8 @@ pub(crate) struct Watches {
     pub(crate) limit_writes: WriteWatch,
     /// Notified when a reload has put another configuration in force.
     pub(crate) reloaded: Notify,
+    /// The same, for the interval at which drift is looked for.
+    pub(crate) drift_reloaded: Notify,
     /// Folders in which an engine keeps its containers' folders.
     pub(crate) kept_homes: RefCell<HashSet<PathBuf>>,
 }

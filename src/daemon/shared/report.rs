@@ -2,8 +2,9 @@
 //! The part of `status` beside the records: requests, failures, unreadable data of the engines, and
 //! identity claims that an engine contradicts. Each list is bounded.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Instant;
 
 use tracing::{error, warn};
@@ -15,6 +16,7 @@ use crate::limits;
 use crate::metrics::Metrics;
 
 use super::few_lines::FewLines;
+use super::flight_recorder::FlightRecorder;
 use super::refused::ConnectionLines;
 
 /// One failure, as `status` shows it.
@@ -65,6 +67,8 @@ pub(crate) struct Report {
     pub(crate) started: Instant,
     /// Everything that is counted for Prometheus.
     pub(crate) metrics: Metrics,
+    /// The last requests to plugins.
+    pub(crate) flight: Arc<FlightRecorder>,
     /// The audit log, if one is kept.
     pub(crate) audit: AuditLog,
     /// Requests by verb.
@@ -78,13 +82,17 @@ pub(crate) struct Report {
     pub(crate) connections: ConnectionLines,
     /// Lines about requests of plugins, and about listeners.
     pub(crate) few_lines: FewLines,
+    /// Values that differed at the last look at all containers: of cgroups, and of init processes.
+    pub(crate) drifts: Cell<Option<(usize, usize)>>,
 }
 
 impl Default for Report {
     fn default() -> Self {
+        let metrics = Metrics::default();
         Self {
             started: Instant::now(),
-            metrics: Metrics::default(),
+            flight: FlightRecorder::new(metrics.call_meter()),
+            metrics,
             audit: AuditLog::default(),
             requests: RefCell::default(),
             failures: RefCell::default(),
@@ -92,6 +100,7 @@ impl Default for Report {
             contradictions: RefCell::default(),
             connections: ConnectionLines::default(),
             few_lines: FewLines::default(),
+            drifts: Cell::default(),
         }
     }
 }

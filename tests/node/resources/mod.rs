@@ -6,6 +6,7 @@
 mod checkpoint;
 mod classes;
 mod clock;
+mod drift;
 mod evictions;
 mod failed;
 mod fields;

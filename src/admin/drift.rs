@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `drift`: values that plugins and injections own and that the kernel does not have. It changes nothing; the
+//! daemon reads the files.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::exit::{DONE, FOUND};
+use super::output::{Format, PlainOutput, complain, tell};
+use super::paint;
+use super::show::{rows, table, text};
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::text::short_id;
+use crate::wrapper;
+
+/// Time limit of the request without a heartbeat of the daemon, which reads files of all containers.
+const DRIFT_WAIT: Duration = Duration::from_secs(60);
+
+/// `drift`.
+#[derive(Debug, Args)]
+pub(super) struct Drift {
+    /// ID, ID prefix, name, NAMESPACE/NAME or NAMESPACE/POD[/NAME] (default: all containers).
+    id: Option<String>,
+    #[command(flatten)]
+    pub(super) output: PlainOutput,
+}
+
+/// Prints the values that differ, and on standard error what could not be compared.
+pub(super) fn drift(config: &Config, wanted: &Drift, format: Format) -> Result<u8> {
+    let question = json!({"verb": "drift", "id": wanted.id});
+    let answer = wrapper::admin_within(config, &question.to_string(), DRIFT_WAIT)?;
+    let answer = serde_json::from_str(&answer);
+    let mut answer: Value = answer.map_err(|error| Error::new(error.to_string()))?;
+    let found = answer["drift"].take();
+    tell(format, &found, page, paint::plain)?;
+    for line in answer["unread"].as_array().into_iter().flatten() {
+        complain(&format!("not compared: {}", text(line)));
+    }
+    let is_found = found.as_array().is_some_and(|rows| !rows.is_empty());
+    Ok(if is_found { FOUND } else { DONE })
+}
+
+fn page(found: &Value) -> String {
+    let rows = rows(found, |row| {
+        let field = text(&row["field"]);
+        vec![
+            short_id(&text(&row["container_id"])).to_owned(),
+            if row["process"] == true { format!("{field} (process)") } else { field },
+            text(&row["owner"]),
+            text(&row["expected"]),
+            text(&row["actual"]),
+            text(&row["writer"]),
+        ]
+    });
+    match rows.is_empty() {
+        true => "no value differs from what plugins own".to_owned(),
+        false => table(&["container", "field", "owner", "expected", "actual", "writer"], &rows),
+    }
+}

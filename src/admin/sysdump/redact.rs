@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Takes secrets out of what `sysdump` collects: values of variables, arguments of processes and hooks, values
+//! of annotations and labels that look like secrets, and the rest of each text from `KEY=VALUE` on. Names stay.
+//! It rather hides too much: nobody reads all of an archive before it is sent.
+
+use serde_json::{Map, Value};
+
+/// Stands in the place of a value.
+const HIDDEN: &str = "(hidden)";
+
+/// Parts of names whose values are secrets.
+const SECRET_NAMES: [&str; 16] = [
+    "passw",
+    "passphrase",
+    "secret",
+    "token",
+    "credential",
+    "apikey",
+    "api-key",
+    "api_key",
+    "auth",
+    "private",
+    "session",
+    "cookie",
+    "bearer",
+    "webhook",
+    "signature",
+    "license",
+];
+
+/// Members whose strings are IDs, which would look like secrets.
+const ID_NAMES: [&str; 6] = ["uid", "-id", "sandbox", "hash", "container-name", "image"];
+
+/// The longest value of an annotation that is shown, in characters: longer ones are documents.
+const LONGEST_VALUE: usize = 128;
+
+/// The length from which letters and digits together are a key and no word.
+const KEY_LENGTH: usize = 16;
+
+/// Redacts a JSON document.
+pub(super) fn document(value: &mut Value) {
+    match value {
+        Value::Object(members) => object(members),
+        Value::Array(list) => list.iter_mut().for_each(document),
+        Value::String(text) => *text = self::text(text),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+fn object(members: &mut Map<String, Value>) {
+    let field = members.get("field").and_then(Value::as_str).map(str::to_owned);
+    for (name, member) in members.iter_mut() {
+        match (name.as_str(), &field) {
+            ("from" | "to" | "before" | "after", Some(field)) => changed(field, member),
+            ("env" | "environ" | "environment" | "variables", _) => variables(member),
+            ("args" | "argv" | "cmdline" | "command" | "commands", _) => arguments(member),
+            ("annotations" | "labels", _) => named_values(member),
+            // What a plugin is configured with.
+            ("config", _) if member.is_string() => *member = HIDDEN.into(),
+            _ => document(member),
+        }
+    }
+}
+
+/// A value before or after a change of a field, by the field's name in config.json.
+fn changed(field: &str, value: &mut Value) {
+    if value.is_null() {
+        return;
+    }
+    let name = field.split_once('[').map_or("", |(_, name)| name.trim_end_matches(']'));
+    if field.starts_with("process.env") {
+        *value = HIDDEN.into();
+    } else if field.starts_with("process.args") {
+        arguments(value);
+    } else if field.starts_with("annotations") {
+        match value.as_str() {
+            Some(text) if is_secret(name, text) => *value = HIDDEN.into(),
+            Some(_) => {}
+            None => named_values(value),
+        }
+    } else {
+        document(value);
+    }
+}
+
+/// `["NAME=VALUE"]`, `[{"key", "value"}]` or a table by name.
+fn variables(value: &mut Value) {
+    match value {
+        Value::Array(list) => list.iter_mut().for_each(variable),
+        Value::Object(members) => members.values_mut().for_each(|value| *value = HIDDEN.into()),
+        Value::Null => {}
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => *value = HIDDEN.into(),
+    }
+}
+
+fn variable(value: &mut Value) {
+    if let Some(member) = value.get_mut("value") {
+        *member = HIDDEN.into();
+        return;
+    }
+    let name = value.as_str().and_then(|text| text.split_once('=')).map(|(name, _)| name);
+    *value = name.map_or_else(|| HIDDEN.to_owned(), |name| format!("{name}={HIDDEN}")).into();
+}
+
+/// The program stays.
+fn arguments(value: &mut Value) {
+    match value {
+        Value::Array(list) => {
+            for (number, word) in list.iter_mut().enumerate() {
+                match word.as_str().filter(|_| number == 0) {
+                    Some(program) => *word = text(program).into(),
+                    None => *word = HIDDEN.into(),
+                }
+            }
+        }
+        Value::String(line) => {
+            let program = text(line.split_whitespace().next().unwrap_or_default());
+            *line = format!("{program} {HIDDEN}");
+        }
+        Value::Object(_) => document(value),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+fn named_values(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            for (name, value) in members.iter_mut() {
+                match value.as_str() {
+                    Some(text) if is_secret(name, text) => *value = HIDDEN.into(),
+                    Some(_) => {}
+                    None => document(value),
+                }
+            }
+        }
+        Value::Array(_) | Value::String(_) => document(value),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Whether the value of an annotation or label looks like a secret.
+fn is_secret(name: &str, value: &str) -> bool {
+    let lower = name.to_lowercase();
+    let is_id = ID_NAMES.iter().any(|part| lower.contains(part));
+    SECRET_NAMES.iter().any(|part| lower.contains(part))
+        || value.chars().count() > LONGEST_VALUE
+        || value.contains(['\n', '{', '=', '@'])
+        || text(value) != value
+        || value.split(|c: char| !is_of_key(c)).any(|word| is_key(word) && !is_id)
+}
+
+fn is_of_key(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '+' | '_' | '-')
+}
+
+/// Whether a word is long, and has letters and digits.
+fn is_key(word: &str) -> bool {
+    let has = |of: fn(&char) -> bool| word.chars().any(|c| of(&c));
+    word.len() >= KEY_LENGTH && has(char::is_ascii_alphabetic) && has(char::is_ascii_digit)
+}
+
+/// Lines of a key or certificate after its first: of a text that never ends one, the rest is shown after these.
+const KEY_LINES: usize = 200;
+
+/// Redacts each line of a text, and the whole of keys and certificates in it.
+pub(super) fn text(text: &str) -> String {
+    let mut of_key = 0;
+    let lines = text.split('\n').map(|of_text| {
+        let was_in_key = of_key > 0;
+        of_key = match () {
+            () if of_text.contains("-----END") => 0,
+            () if of_text.contains("-----BEGIN") => KEY_LINES,
+            () => of_key.saturating_sub(1),
+        };
+        if was_in_key { HIDDEN.to_owned() } else { line(of_text) }
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Hides the rest of a line from the first value of a secret or a variable on; the code of a message stays.
+fn line(line: &str) -> String {
+    let Some(at) = secret_from(line) else { return line.to_owned() };
+    let code = line.rfind(" [NR").filter(|code| *code >= at && line.ends_with(']'));
+    let code = code.and_then(|code| line.get(code..)).unwrap_or_default();
+    format!("{}{HIDDEN}{code}", line.get(..at).unwrap_or_default())
+}
+
+/// Where the first secret of a line begins.
+fn secret_from(line: &str) -> Option<usize> {
+    let after_words = |mark: &str, end: usize| line.find(mark).map(|at| at + end);
+    let url = line.find("://").filter(|at| {
+        let host = line.get(at + 3..).unwrap_or_default().split(['/', ' ']).next();
+        host.is_some_and(|host| host.contains('@'))
+    });
+    [
+        variable_from(line),
+        named_from(line),
+        after_words("-----BEGIN", 0),
+        after_words("eyJ", 0),
+        url.map(|at| at + 3),
+    ]
+    .into_iter()
+    .flatten()
+    .min()
+}
+
+/// The place after `KEY=`, however the key is quoted.
+fn variable_from(line: &str) -> Option<usize> {
+    line.match_indices('=').map(|(at, _)| at).find_map(|at| {
+        let before = line.get(..at)?.chars().next_back()?;
+        let after = line.get(at + 1..)?.chars().next()?;
+        let is_name = !before.is_whitespace() && !matches!(before, '=' | '!' | '<' | '>' | ':');
+        (is_name && !after.is_whitespace() && after != '=').then_some(at + 1)
+    })
+}
+
+/// The place after a name of secrets and `:` or `=`, after an option of such a name, or after `bearer`.
+fn named_from(line: &str) -> Option<usize> {
+    let lower = line.to_ascii_lowercase();
+    let places = SECRET_NAMES.iter().flat_map(|name| lower.match_indices(name));
+    let values = places.filter_map(|(at, name)| {
+        let end = at + name.len();
+        let rest = lower.get(end..)?;
+        if name == "bearer" && rest.starts_with(' ') {
+            return Some(end + 1);
+        }
+        let word = rest.find(|c: char| !is_of_key(c) && c != '"' && c != '\'')?;
+        let rest = rest.get(word..)?;
+        let mark = rest.find(|c: char| c != ' ').unwrap_or_default();
+        if rest.get(mark..)?.starts_with([':', '=']) {
+            return Some(end + word + mark + 1);
+        }
+        let begin = lower.get(..at)?.rfind(char::is_whitespace).map_or(0, |blank| blank + 1);
+        (lower.get(begin..)?.starts_with('-') && rest.starts_with(' ')).then_some(end + word + 1)
+    });
+    values.min()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn redacted(mut value: Value) -> String {
+        document(&mut value);
+        value.to_string()
+    }
+
+    #[test]
+    fn secrets_are_hidden_wherever_a_document_has_them_and_names_stay() {
+        let text = redacted(json!({
+            "container": {
+                "env": ["TOKEN=s3cret", "s3cret"], "args": ["/bin/sh", "-c", "login s3cret"],
+                "annotations": {"example.org/token": "s3cret", "a": "eyJs3cret", "b": "x\ns3cret",
+                    "kubectl.kubernetes.io/last-applied-configuration": "{\"env\":\"s3cret\"}",
+                    "c": "aGVsbG8s3cret42abcdef", "io.kubernetes.cri.sandbox-name": "web"},
+                "hooks": {"prestart": [{"path": "/h", "args": ["h", "s3cret"], "env": ["A=s3cret"]}]},
+            },
+            "adjust": {"env": [{"key": "KEY", "value": "s3cret"}]},
+            "changes": [
+                {"field": "process.env[A]", "before": null, "after": "s3cret"},
+                {"field": "process.args", "before": ["a", "s3cret"], "after": ["b", "s3cret"]},
+                {"field": "annotations[my-password]", "before": null, "after": "s3cret"},
+                {"field": "hooks.poststop", "after": [{"args": ["h", "s3cret"]}]},
+            ],
+            "config": "s3cret",
+            "failures": [{"what": "refused: PASS=s3cret with blanks s3cret [NR001]"}],
+        }));
+        assert!(!text.contains("s3cret"), "{text}");
+        for kept in ["TOKEN=", "/bin/sh", "example.org/token", "\"web\"", "KEY", "[NR001]", "/h"] {
+            assert!(text.contains(kept), "{kept}: {text}");
+        }
+    }
+
+    #[test]
+    fn lines_lose_what_follows_a_key_and_others_stay() {
+        for (line, wanted) in [
+            ("10-x: TOKEN=abc def", "10-x: TOKEN=(hidden)"),
+            ("password: hunter2", "password:(hidden)"),
+            ("{\"authToken\":\"abc\"}", "{\"authToken\":(hidden)"),
+            ("Authorization: Bearer abc", "Authorization:(hidden)"),
+            ("\"TOKEN\"=\"abc\"", "\"TOKEN\"=(hidden)"),
+            ("password = abc", "password =(hidden)"),
+            ("runs x --db-password abc y", "runs x --db-password (hidden)"),
+            ("asks https://u:p@host/x", "asks https://(hidden)"),
+            (
+                "it has ended; its last line: A=b [NR448]",
+                "it has ended; its last line: A=(hidden) [NR448]",
+            ),
+        ] {
+            assert_eq!(text(line), wanted);
+        }
+        for line in [
+            "nri.disable = true keeps plugins disabled",
+            "requests wait up to 5.0 s for 10-x",
+            "set nri.socket_path, then: nri-runc nri reload",
+            "a == b",
+        ] {
+            assert_eq!(text(line), line);
+        }
+        assert_eq!(text("one\nA=b c\nthree"), "one\nA=(hidden)\nthree");
+        let key =
+            "has -----BEGIN RSA KEY-----\nMIIEabc\n12:00 MIIEdef\n-----END RSA KEY-----\nnext";
+        assert_eq!(text(key), "has (hidden)\n(hidden)\n(hidden)\n(hidden)\nnext");
+    }
+
+    #[test]
+    fn ids_and_short_values_of_annotations_stay() {
+        let id = "4f1c0a4f1c0a4f1c0a4f1c0a4f1c0a4f1c0a4f1c0a4f1c0a4f1c0a4f1c0a4f1c";
+        for (name, value, is_hidden) in [
+            ("io.kubernetes.cri.sandbox-id", id, false),
+            ("app", "web", false),
+            ("checksum/config", id, true),
+            ("x", "a=b", true),
+            ("note", &*"long ".repeat(40), true),
+        ] {
+            assert_eq!(is_secret(name, value), is_hidden, "{name}");
+        }
+    }
+}

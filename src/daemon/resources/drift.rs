@@ -1,0 +1,574 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Drift: values that plugins and injections own and that the kernel does not have any longer. Another
+//! process wrote the cgroup files, or the init process changed its own limits. The daemon looks when an
+//! operator asks, and at an interval if the configuration says so.
+//!
+//! No plugin is asked, nothing is read on the loop, and a file that cannot be read or compared is named and
+//! never a difference. Updates of a container wait only while a difference is confirmed.
+
+use std::collections::{BTreeMap, HashSet};
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+use tracing::warn;
+
+use crate::cgroup::{self, Around, Cgroups, Mounts, Write};
+use crate::error::{self, in_our_words};
+use crate::host::Host;
+use crate::limits;
+use crate::mark::{self, ProcessValue};
+use crate::procfs;
+use crate::spec::owned::{self, OwnedMember};
+use crate::state::{Container, ContainerKey, Lifecycle};
+
+use crate::daemon::resources::apply::turn_to_write;
+use crate::daemon::resources::error::UpdateError;
+use crate::daemon::resources::in_force::{Block, in_force};
+use crate::daemon::resources::put_back::PutBacks;
+use crate::daemon::resources::route::{InitOf, has_known_cgroups};
+use crate::daemon::runtime::state_dir;
+use crate::daemon::shared::Daemon;
+use crate::daemon::shared::few_lines::FewOf;
+
+/// Containers to look at before other tasks have their turn.
+const AT_ONCE: usize = 64;
+
+/// A value that is not in force.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Drift {
+    pub(super) container: ContainerKey,
+    /// NRI's name of the field.
+    pub(super) field: String,
+    pub(super) owner: String,
+    pub(super) expected: String,
+    pub(super) actual: String,
+    /// The file that shows it.
+    pub(super) file: String,
+    /// Path of the resource below `linux.resources`; empty for a value of the init process, which may
+    /// change it itself.
+    pub(super) path: String,
+}
+
+impl Drift {
+    pub(super) fn is_of_process(&self) -> bool {
+        self.path.is_empty()
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "container_id": self.container.id,
+            "field": self.field,
+            "owner": self.owner,
+            "expected": self.expected,
+            "actual": self.actual,
+            // The kernel names writers only to a watch, which the files of pods alone have.
+            "writer": null,
+            "file": self.file,
+            "process": self.is_of_process(),
+        })
+    }
+}
+
+/// The result of looking at one or more containers.
+#[derive(Debug, Default)]
+pub(crate) struct Drifts {
+    pub(super) rows: Vec<Drift>,
+    /// What could not be compared, one line each.
+    unread: Vec<String>,
+    /// Where the resources of the one container are.
+    pub(super) place: Option<ResourcePlace>,
+}
+
+impl Drifts {
+    fn unread(id: &str, why: &str) -> Self {
+        Self { unread: vec![format!("{id}: {why}")], ..Self::default() }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.rows.extend(other.rows);
+        self.unread.extend(other.unread);
+    }
+
+    /// The answer to an operator; `unread` has a line on everything that is missing in `drift`.
+    pub(crate) fn into_json(mut self) -> Value {
+        let more = self.rows.len().saturating_sub(limits::DRIFTS);
+        self.rows.truncate(limits::DRIFTS);
+        let what = "could not be compared";
+        let mut unread = limits::listed(self.unread.into_iter(), "value", what);
+        if more > 0 {
+            unread.push(format!("{more} more values differ and are not listed"));
+        }
+        let rows: Value = self.rows.iter().map(Drift::to_json).collect();
+        json!({"drift": rows, "unread": unread})
+    }
+}
+
+/// The cgroups of a container, and whether the daemon may write them (D22).
+#[derive(Debug, Clone)]
+pub(super) struct ResourcePlace {
+    pub(super) cgroups: Cgroups,
+    pub(super) is_direct: bool,
+}
+
+/// Compares the containers' values, all of those on the node if `keys` has none, and puts back those that
+/// `put_backs` is for.
+pub(crate) async fn look(
+    daemon: &Rc<Daemon>,
+    keys: Option<Vec<ContainerKey>>,
+    mut put_backs: Option<&mut PutBacks>,
+) -> Drifts {
+    let is_whole = keys.is_none();
+    let keys = keys.unwrap_or_else(|| {
+        let store = daemon.records.read();
+        store.containers().filter(|c| is_comparable(c)).map(|c| c.key.clone()).collect()
+    });
+    let (mut all, mut unanswered) = (Drifts::default(), 0);
+    for (number, key) in keys.iter().enumerate() {
+        if number % AT_ONCE == AT_ONCE - 1 {
+            tokio::task::yield_now().await;
+        }
+        match look_at(daemon, key, put_backs.as_deref_mut()).await {
+            Ok(found) => all.add(found),
+            Err(error) => {
+                unanswered += 1;
+                all.unread.push(format!("{}: {error}", key.id));
+            }
+        }
+        if unanswered >= limits::DRIFT_UNANSWERED {
+            let left = keys.len() - number - 1;
+            all.unread.push(format!("{left} more containers were not looked at"));
+            break;
+        }
+    }
+    if is_whole {
+        let of_processes = all.rows.iter().filter(|drift| drift.is_of_process()).count();
+        let counts = (all.rows.len() - of_processes, of_processes);
+        daemon.report.drifts.set(Some(counts));
+    }
+    all
+}
+
+/// Looks at the interval of the configuration. Never ends.
+pub(crate) async fn look_out(daemon: Rc<Daemon>) {
+    let (mut put_backs, mut known) = (PutBacks::default(), HashSet::new());
+    loop {
+        let every = daemon.config().drift_every;
+        tokio::select! {
+            () = daemon.watches.drift_reloaded.notified() => continue,
+            () = tokio::time::sleep(every.unwrap_or_default()), if every.is_some() => {}
+        }
+        put_backs.begin(&daemon.config());
+        let found = look(&daemon, None, Some(&mut put_backs)).await;
+        let rows: HashSet<Drift> =
+            found.rows.into_iter().filter(|drift| !drift.is_of_process()).collect();
+        for drift in rows.difference(&known) {
+            let Drift { container, field, owner, expected, actual, .. } = drift;
+            if daemon.report.few_lines.has_room(FewOf::Drift, owner) {
+                let id = &container.id;
+                warn!("{id}: {field} is {actual}, not {expected} as {owner} set it");
+            }
+        }
+        known = rows;
+    }
+}
+
+fn is_comparable(record: &Container) -> bool {
+    matches!(record.state, Lifecycle::Created | Lifecycle::Running)
+        && !record.is_sandbox
+        && !record.owners.is_empty()
+        && record.updating.is_none()
+}
+
+async fn look_at(
+    daemon: &Rc<Daemon>,
+    key: &ContainerKey,
+    put_backs: Option<&mut PutBacks>,
+) -> error::Result<Drifts> {
+    let comparable = || daemon.container(key).filter(|record| is_comparable(record));
+    let Some(record) = comparable() else { return Ok(Drifts::default()) };
+    let found = compare(daemon, &record).await?;
+    if found.rows.is_empty() {
+        return Ok(found);
+    }
+    // An update may have been under way: no other begins until the values are compared again.
+    let Ok(_writing) = turn_to_write(daemon, key).await else {
+        return Ok(Drifts::unread(&key.id, "an update of it is under way"));
+    };
+    let Some(record) = comparable() else { return Ok(Drifts::default()) };
+    let found = compare(daemon, &record).await?;
+    if let Some(put_backs) = put_backs {
+        put_backs.put_back(daemon, &record, &found).await;
+    }
+    Ok(found)
+}
+
+/// Compares one container's values.
+///
+/// # Errors
+/// Fails when a file system does not answer.
+pub(super) async fn compare(daemon: &Daemon, record: &Container) -> error::Result<Drifts> {
+    let comparison = match Comparison::new(daemon, record) {
+        Ok(comparison) => comparison,
+        Err(UpdateError::Gone) => return Ok(Drifts::default()),
+        Err(why) => return Ok(Drifts::unread(&record.key.id, &why.to_string())),
+    };
+    let finding = comparison.clone();
+    let found = daemon.off_loop(&record.key.root, move || Ok(finding.find())).await?;
+    let place = match found {
+        Ok(place) => place,
+        Err(UpdateError::Gone) => return Ok(Drifts::default()),
+        Err(why) => return Ok(Drifts::unread(&record.key.id, &why.to_string())),
+    };
+    let dir = place.as_ref().and_then(|place| place.cgroups.any_dir());
+    let dir = dir.map_or_else(|| record.key.root.clone(), |dir| dir.display().to_string());
+    daemon.off_loop(&dir, move || Ok(comparison.compare(place))).await
+}
+
+/// The values of one container that are compared, for a thread beside the loop.
+#[derive(Debug, Clone)]
+struct Comparison {
+    host: Host,
+    key: ContainerKey,
+    process: InitOf,
+    /// Without cgroups, or where the runtime's are not known.
+    mounts: Option<Mounts>,
+    ours: Option<Cgroups>,
+    by_systemd: bool,
+    in_force: Block,
+    overlay: Block,
+    owners: BTreeMap<String, String>,
+    /// Values of the init process.
+    values: Vec<ProcessValue>,
+}
+
+impl Comparison {
+    fn new(daemon: &Daemon, record: &Container) -> Result<Self, UpdateError> {
+        let mounts = daemon.caches.cgroup_mounts(&daemon.host).map_err(UpdateError::refused)?;
+        let ours = daemon.caches.own_cgroups(&daemon.host, &mounts);
+        let ours = ours.map_err(UpdateError::refused)?;
+        let values = match &record.process_values {
+            // Before its start the process is the runtime's.
+            _ if record.state != Lifecycle::Running => Vec::new(),
+            Some(values) => values.clone(),
+            None => {
+                let changes = record.changes.iter();
+                mark::process_values(changes.map(|c| (c.field.as_str(), &c.before, &c.after)))
+            }
+        };
+        Ok(Self {
+            host: daemon.host.clone(),
+            key: record.key.clone(),
+            process: InitOf::new(record)?,
+            mounts: has_known_cgroups(record).then(|| Mounts::clone(&mounts)),
+            ours: ours.map(|ours| Cgroups::clone(&ours)),
+            by_systemd: record.global_flags.iter().any(|flag| flag == "--systemd-cgroup"),
+            in_force: in_force(record),
+            overlay: record.overlay.clone(),
+            owners: record.owners.clone(),
+            values,
+        })
+    }
+
+    /// Finds the container's cgroups; `None` if it has none for itself.
+    fn find(&self) -> Result<Option<ResourcePlace>, UpdateError> {
+        let Some(mounts) = &self.mounts else { return Ok(None) };
+        let (paths, by_systemd) =
+            state_dir::cgroups(&self.host, &self.key).map_err(|why| refused(&why))?;
+        let cgroups = self.process.own_cgroups(&self.host, mounts, self.ours.as_ref(), &paths)?;
+        Ok(cgroups.map(|cgroups| {
+            let is_direct = !by_systemd && !self.by_systemd && !cgroups.is_scope();
+            ResourcePlace { cgroups, is_direct }
+        }))
+    }
+
+    fn compare(self, place: Option<ResourcePlace>) -> Drifts {
+        let mut found = Drifts::default();
+        self.compare_resources(place.as_ref().map(|place| &place.cgroups), &mut found);
+        self.compare_process(&mut found);
+        // Last: the values were of this very process if it still exists.
+        if self.process.exists(&self.host).is_err() {
+            return Drifts::default();
+        }
+        Drifts { place, ..found }
+    }
+
+    fn compare_resources(&self, cgroups: Option<&Cgroups>, found: &mut Drifts) {
+        let members = owned::fields(&self.overlay).into_iter();
+        let members: Vec<OwnedMember> = members.filter(|member| !member.nri.is_empty()).collect();
+        for member in members.iter().take(limits::ENDS) {
+            let Some(owner) = owned::owner(member, &self.overlay, &self.owners) else { continue };
+            let compared = match cgroups {
+                Some(cgroups) => self.compare_member(member, owner, cgroups, found),
+                None => Err("it has no cgroups that are known and its own".to_owned()),
+            };
+            if let Err(why) = compared {
+                found.unread.push(format!("{}: {}: {why}", self.key.id, member.nri));
+            }
+        }
+        let more = members.len().saturating_sub(limits::ENDS);
+        if more > 0 {
+            found.unread.push(format!("{}: {more} more values were not compared", self.key.id));
+        }
+    }
+
+    /// Adds the values of one member that its files do not have.
+    fn compare_member(
+        &self,
+        member: &OwnedMember,
+        owner: &str,
+        cgroups: &Cgroups,
+        found: &mut Drifts,
+    ) -> Result<(), String> {
+        let one = owned::keep_owned(&self.overlay, |other| other.path == member.path);
+        for write in self.plan(&one, cgroups)?.iter().filter(|write| write.field == member.path) {
+            let Some(difference) = cgroup::difference(cgroups, write)? else { continue };
+            found.rows.push(Drift {
+                container: self.key.clone(),
+                field: member.nri.clone(),
+                owner: owner.to_owned(),
+                expected: difference.expected,
+                actual: difference.actual,
+                file: difference.file.display().to_string(),
+                path: member.path.clone(),
+            });
+        }
+        Ok(())
+    }
+
+    fn plan(&self, part: &Block, cgroups: &Cgroups) -> Result<Vec<Write>, String> {
+        let around = Around { before: &self.in_force, tried: None, after: &self.in_force };
+        cgroup::plan(cgroups.layout(), part, around, cgroups).map_err(|unfit| unfit.to_string())
+    }
+
+    /// Adds the limits and the OOM adjustment that the init process does not have.
+    fn compare_process(&self, found: &mut Drifts) {
+        let pid = self.process.pid;
+        for value in self.values.iter().filter(|value| !value.plugin.is_null()) {
+            let (field, file, expected, actual) = match (value.rlimit(), value.member()) {
+                (Some(kind), _) => {
+                    let actual = procfs::resource_limit(&self.host, pid, kind);
+                    (format!("Rlimits[{kind}]"), "limits", limit(&value.plugin), actual)
+                }
+                (None, Some("oomScoreAdj")) => {
+                    let actual = procfs::oom_score_adj(&self.host, pid);
+                    ("OomScoreAdj".to_owned(), "oom_score_adj", value.plugin.to_string(), actual)
+                }
+                (None, _) => continue,
+            };
+            let Some(owner) = self.owners.get(&field) else { continue };
+            match actual {
+                Ok(Some(actual)) if actual != expected => found.rows.push(Drift {
+                    container: self.key.clone(),
+                    owner: owner.clone(),
+                    file: self.host.path(format!("/proc/{pid}/{file}")).display().to_string(),
+                    path: String::new(),
+                    field,
+                    expected,
+                    actual,
+                }),
+                Ok(_) => {}
+                Err(why) => {
+                    let why = in_our_words(&why);
+                    found.unread.push(format!("{}: {field} cannot be read: {why}", self.key.id));
+                }
+            }
+        }
+    }
+}
+
+fn refused(why: &std::io::Error) -> UpdateError {
+    UpdateError::refused(format!("the runtime's state cannot be read: {}", in_our_words(why)))
+}
+
+/// A resource limit of a document as `SOFT:HARD`.
+fn limit(value: &Value) -> String {
+    let one = |name: &str| match value[name].as_u64() {
+        None | Some(u64::MAX) => "unlimited".to_owned(),
+        Some(number) => number.to_string(),
+    };
+    format!("{}:{}", one("soft"), one("hard"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::state::Store;
+
+    const V1: &str = "31 30 0:26 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n";
+    const V2: &str = "31 30 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+
+    /// A host of plain files with one container, whose init process has the number 1.
+    struct Place {
+        temp: tempfile::TempDir,
+        daemon: Rc<Daemon>,
+        dir: &'static str,
+    }
+
+    impl Place {
+        fn new(mountinfo: &str, cgroup: &str, dir: &'static str) -> Self {
+            let temp = tempfile::tempdir().unwrap();
+            let config = Config {
+                run_dir: temp.path().join("run"),
+                debug_host_root: temp.path().display().to_string(),
+                drift_reapply: vec!["CPUSetCPUs".to_owned()],
+                ..Config::default()
+            };
+            let host = config.host();
+            let store = Store::open(&temp.path().join("state"), "boot").unwrap().0;
+            let place = Self { daemon: Daemon::new(config, host, store), temp, dir };
+            place.file("/proc/self/mountinfo", mountinfo);
+            place.file("/proc/1/cgroup", cgroup);
+            place.file("/proc/1/limits", "Max open files            7    9   files\n");
+            place.file("/proc/1/oom_score_adj", "-5\n");
+            let json = json!({
+                "schema": 1, "boot_id": "boot", "key": {"root": "/r", "id": "c"}, "incarnation": 1,
+                "runtime": "/usr/bin/runc", "global_flags": [], "bundle": "/b",
+                "is_sandbox": false, "pod": "p", "name": "c", "state": "running",
+                "pid_file": null, "init_pid": 1, "init_start": null, "engine": "plain",
+                "evidence": [], "variables": [], "message": "", "engine_resources": {},
+                "overlay": {"cpu": {"cpus": "0-1"}},
+                "owners": {"CPUSetCPUs": "10-pins", "Rlimits[RLIMIT_NOFILE]": "20-limits",
+                    "OomScoreAdj": "20-limits"},
+                "patched": null, "refused": [], "skipped": [], "in_flight": null,
+                "changes": [
+                    {"at": 1, "event": "CreateContainer", "plugin": "20-limits",
+                        "field": "process.rlimits[RLIMIT_NOFILE]", "before": null,
+                        "after": {"type": "RLIMIT_NOFILE", "soft": 7, "hard": 9}},
+                    {"at": 1, "event": "CreateContainer", "plugin": "20-limits",
+                        "field": "process.oomScoreAdj", "before": 0, "after": -5},
+                ],
+            });
+            place.daemon.records.put(serde_json::from_value(json).unwrap()).unwrap();
+            place
+        }
+
+        /// The container's CPUs, on both kinds of cgroups.
+        fn each() -> [Self; 2] {
+            let v1 = Self::new(V1, "2:cpuset:/k/c\n", "/sys/fs/cgroup/cpuset/k/c");
+            [v1, Self::new(V2, "0::/k/c\n", "/sys/fs/cgroup/k/c")]
+        }
+
+        fn file(&self, path: &str, text: &str) {
+            let path = self.daemon.host.path(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            crate::files::replace(&path, text.as_bytes()).unwrap();
+        }
+
+        fn cpus(&self, text: &str) {
+            self.file(&format!("{}/cpuset.cpus", self.dir), text);
+        }
+
+        fn cpus_now(&self) -> String {
+            let path = self.daemon.host.path(format!("{}/cpuset.cpus", self.dir));
+            std::fs::read_to_string(path).unwrap()
+        }
+
+        fn look(&self, put_backs: Option<&mut PutBacks>) -> Value {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let local = tokio::task::LocalSet::new();
+            let looking = look(&self.daemon, None, put_backs);
+            local.block_on(&runtime.unwrap(), looking).into_json()
+        }
+    }
+
+    #[test]
+    fn values_of_others_are_named_with_their_owner_on_v1_and_v2() {
+        for place in Place::each() {
+            place.cpus("0,1\n");
+            assert_eq!(place.look(None), json!({"drift": [], "unread": []}));
+            place.cpus("0-3\n");
+            place.file("/proc/1/limits", "Max open files            5    9   files\n");
+            place.file("/proc/1/oom_score_adj", "0\n");
+            let answer = place.look(None);
+            let rows = answer["drift"].as_array().unwrap().iter().map(|row| {
+                let [field, owner, expected, actual, file] =
+                    ["field", "owner", "expected", "actual", "file"].map(|key| row[key].as_str());
+                assert_eq!((&row["container_id"], &row["writer"]), (&json!("c"), &Value::Null));
+                assert!(file.unwrap().starts_with(place.temp.path().to_str().unwrap()));
+                (
+                    field.unwrap(),
+                    owner.unwrap(),
+                    expected.unwrap(),
+                    actual.unwrap(),
+                    &row["process"],
+                )
+            });
+            assert_eq!(
+                rows.collect::<Vec<_>>(),
+                [
+                    ("CPUSetCPUs", "10-pins", "0-1", "0-3", &json!(false)),
+                    ("Rlimits[RLIMIT_NOFILE]", "20-limits", "7:9", "5:9", &json!(true)),
+                    ("OomScoreAdj", "20-limits", "-5", "0", &json!(true)),
+                ]
+            );
+            assert_eq!(place.daemon.report.drifts.get(), Some((1, 2)));
+            assert_eq!(place.cpus_now(), "0-3\n", "a look changes nothing");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_said_and_is_no_difference() {
+        for place in Place::each() {
+            let answer = place.look(None);
+            assert_eq!(answer["drift"], json!([]));
+            let line = answer["unread"][0].as_str().unwrap();
+            assert!(line.starts_with("c: CPUSetCPUs: ") && line.contains("cpuset.cpus"), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_container_that_ended_or_is_being_updated_has_no_drift() {
+        for place in Place::each() {
+            place.cpus("0-3\n");
+            let key = place.daemon.records.read().containers().next().unwrap().key.clone();
+            place.daemon.change(&key, |record| record.init_pid = Some(u32::MAX >> 2));
+            assert_eq!(place.look(None)["drift"], json!([]));
+            place.daemon.change(&key, |record| {
+                record.init_pid = Some(1);
+                record.state = Lifecycle::Stopped;
+            });
+            assert_eq!(place.look(None)["drift"], json!([]));
+        }
+    }
+
+    #[test]
+    fn a_named_field_is_put_back_until_it_was_changed_too_often() {
+        for place in Place::each() {
+            let mut put_backs = PutBacks::default();
+            for _again in 0..limits::DRIFT_WRITES_OF_CONTAINER {
+                put_backs.begin(&place.daemon.config());
+                place.cpus("0-3\n");
+                place.look(Some(&mut put_backs));
+                assert_eq!(place.cpus_now(), "0-1\n");
+            }
+            place.cpus("0-3\n");
+            place.look(Some(&mut put_backs));
+            assert_eq!(place.cpus_now(), "0-3\n", "it was put back too often");
+            let record = place.daemon.records.read().containers().next().cloned().unwrap();
+            let changes = record.changes.iter().filter(|change| change.event == "drift");
+            let changes: Vec<_> = changes.map(|c| (&*c.plugin, &*c.field)).collect();
+            assert_eq!(changes, [("10-pins", "cgroup:cpuset.cpus")], "one line of explain");
+        }
+    }
+
+    #[test]
+    fn what_is_not_named_and_what_is_disabled_is_left_as_it_is() {
+        for place in Place::each() {
+            place.cpus("0-3\n");
+            for config in [
+                Config { drift_reapply: vec!["MemLimit".to_owned()], ..Config::default() },
+                Config {
+                    disable: true,
+                    drift_reapply: vec!["CPUSetCPUs".to_owned()],
+                    ..Config::default()
+                },
+            ] {
+                let mut put_backs = PutBacks::default();
+                put_backs.begin(&config);
+                assert_eq!(place.look(Some(&mut put_backs))["drift"][0]["actual"], "0-3");
+                assert_eq!(place.cpus_now(), "0-3\n");
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The calls of the flight recorder as JSON, for `sysdump`. It decodes what the recorder kept, outside of the
+//! loop, and never shows a plugin's own configuration.
+
+use protobuf::Message;
+use serde_json::{Value, json};
+
+use crate::daemon::shared::flight_recorder::RecordedCall;
+use crate::plugin::api;
+use crate::plugin::json::show;
+use crate::text::rfc3339_nanos;
+
+/// All calls, the oldest first.
+pub(super) fn show_all(calls: &[RecordedCall]) -> Value {
+    calls.iter().map(row).collect()
+}
+
+fn row(call: &RecordedCall) -> Value {
+    let request = ttrpc::Request::parse_from_bytes(&call.copies.request).unwrap_or_default();
+    let answer = ttrpc::Response::parse_from_bytes(&call.copies.answer).unwrap_or_default();
+    let refusal = answer.status.as_ref().map(|status| status.message.as_str());
+    // What plugins are configured with is theirs.
+    let is_shown = request.method != "Configure" && !call.copies.request.is_empty();
+    json!({
+        "at": call.at,
+        "time": rfc3339_nanos(call.at),
+        "plugin": call.plugin,
+        "call": call.operation,
+        "waited_us": micros(call.waited),
+        "took_us": micros(call.took),
+        "error": call.error,
+        "refusal": refusal.filter(|text| !text.is_empty()),
+        "request_bytes": call.copies.request_bytes,
+        "request": is_shown.then(|| message(&request.method, true, &request.payload)),
+        "answer_bytes": call.copies.answer_bytes,
+        "answer": (!call.copies.answer.is_empty())
+            .then(|| message(&request.method, false, &answer.payload)),
+    })
+}
+
+fn micros(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The message of a method; null if it cannot be read, or has no content.
+fn message(method: &str, is_request: bool, payload: &[u8]) -> Value {
+    let name = match (method, is_request) {
+        ("StateChange", true) => "StateChangeEvent".to_owned(),
+        (_, true) => format!("{method}Request"),
+        (_, false) => format!("{method}Response"),
+    };
+    let Some(of) = api::file_descriptor().message_by_package_relative_name(&name) else {
+        return Value::Null;
+    };
+    of.parse_from_bytes(payload).map(|message| show(&*message)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::plugin::CallCopies;
+
+    fn call(method: &str, payload: Vec<u8>, answer: &ttrpc::Response) -> RecordedCall {
+        let request =
+            ttrpc::Request { method: method.to_owned(), payload, ..ttrpc::Request::default() };
+        let mut copies = CallCopies::up_to(1000);
+        copies.request = request.write_to_bytes().unwrap();
+        copies.answer = answer.write_to_bytes().unwrap();
+        let (waited, took) = (Duration::ZERO, Duration::from_millis(2));
+        let plugin = "10-a".to_owned();
+        RecordedCall {
+            at: 1,
+            plugin,
+            operation: "CreateContainer",
+            waited,
+            took,
+            error: None,
+            copies,
+        }
+    }
+
+    #[test]
+    fn request_answer_and_refusal_are_read_from_their_bytes() {
+        let container = api::Container { id: "c1".to_owned(), ..Default::default() };
+        let request =
+            api::CreateContainerRequest { container: Some(container).into(), ..Default::default() };
+        let adjust = api::ContainerAdjustment {
+            annotations: [("a".to_owned(), "b".to_owned())].into(),
+            ..Default::default()
+        };
+        let created =
+            api::CreateContainerResponse { adjust: Some(adjust).into(), ..Default::default() };
+        let payload = created.write_to_bytes().unwrap();
+        let answer = ttrpc::Response { payload, ..Default::default() };
+        let row = row(&call("CreateContainer", request.write_to_bytes().unwrap(), &answer));
+        assert_eq!(row["request"]["container"]["id"], "c1");
+        assert_eq!(row["answer"]["adjust"]["annotations"]["a"], "b");
+        assert_eq!((&row["took_us"], &row["refusal"]), (&json!(2000), &Value::Null));
+        let status = ttrpc::get_status(ttrpc::Code::UNKNOWN, "not here");
+        let answer = ttrpc::Response { status: Some(status).into(), ..Default::default() };
+        let refused = super::row(&call("StateChange", Vec::new(), &answer));
+        assert_eq!(refused["refusal"], "not here");
+    }
+
+    #[test]
+    fn what_cannot_be_read_and_a_plugins_configuration_are_left_out() {
+        let answer = ttrpc::Response::default();
+        let request = api::ConfigureRequest { config: "secret".to_owned(), ..Default::default() };
+        let row = row(&call("Configure", request.write_to_bytes().unwrap(), &answer));
+        assert!(row["request"].is_null() && !row.to_string().contains("secret"), "{row}");
+        let mut broken = call("CreateContainer", vec![0xff; 9], &answer);
+        assert!(super::row(&broken)["request"].is_null());
+        broken.copies.request = vec![0xff; 9];
+        assert!(super::row(&broken)["request"].is_null());
+        assert!(super::row(&call("NewerMethod", Vec::new(), &answer))["request"].is_null());
+    }
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The flight recorder: the last requests to plugins and their answers, as they were on the wire, for
+//! `sysdump`. It keeps copies of bytes that are there already, within a bound, and decodes nothing; every other
+//! count goes on to the metrics.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::clock::now;
+use crate::limits;
+use crate::plugin::{CallCopies, CallMeter, CallSample};
+
+/// A request to a plugin that has a result.
+#[derive(Debug, Clone)]
+pub(crate) struct RecordedCall {
+    /// When its result came: Unix time in nanoseconds.
+    pub(crate) at: i64,
+    pub(crate) plugin: String,
+    pub(crate) operation: &'static str,
+    pub(crate) waited: Duration,
+    pub(crate) took: Duration,
+    pub(crate) error: Option<&'static str>,
+    pub(crate) copies: CallCopies,
+}
+
+impl RecordedCall {
+    /// Its memory in bytes.
+    fn bytes(&self) -> usize {
+        let CallCopies { request, answer, .. } = &self.copies;
+        size_of::<Self>() + self.plugin.capacity() + request.capacity() + answer.capacity()
+    }
+}
+
+/// Counts calls, and keeps the last ones.
+#[derive(Debug)]
+pub(crate) struct FlightRecorder {
+    counts: Arc<dyn CallMeter>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    calls: VecDeque<RecordedCall>,
+    bytes: usize,
+}
+
+impl FlightRecorder {
+    pub(crate) fn new(counts: Arc<dyn CallMeter>) -> Arc<Self> {
+        Arc::new(Self { counts, kept: Mutex::default() })
+    }
+
+    /// The calls that are kept, the oldest first.
+    pub(crate) fn calls(&self) -> Vec<RecordedCall> {
+        self.kept().calls.iter().cloned().collect()
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CallMeter for FlightRecorder {
+    fn record_call(&self, sample: &CallSample<'_>) {
+        self.counts.record_call(sample);
+    }
+
+    fn copies_up_to(&self) -> usize {
+        limits::FLIGHT_MESSAGE
+    }
+
+    fn keep_copies(&self, sample: &CallSample<'_>, copies: CallCopies) {
+        let CallSample { plugin, operation, waited, took, error } = *sample;
+        let plugin = plugin.to_owned();
+        let call = RecordedCall { at: now(), plugin, operation, waited, took, error, copies };
+        let mut kept = self.kept();
+        kept.bytes += call.bytes();
+        kept.calls.push_back(call);
+        while kept.bytes > limits::FLIGHT {
+            let Some(oldest) = kept.calls.pop_front() else { return };
+            kept.bytes -= oldest.bytes();
+        }
+    }
+
+    fn record_wishes(
+        &self,
+        plugin: &str,
+        operation: &'static str,
+        updates: usize,
+        evictions: usize,
+    ) {
+        self.counts.record_wishes(plugin, operation, updates, evictions);
+    }
+
+    fn record_skip(&self, plugin: &str, operation: &'static str, reason: &'static str) {
+        self.counts.record_skip(plugin, operation, reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::{Holdings, Metrics};
+
+    fn keep(recorder: &FlightRecorder, operation: &'static str, bytes: usize) {
+        let (waited, took) = (Duration::ZERO, Duration::from_millis(2));
+        let sample = CallSample { plugin: "10-a", operation, waited, took, error: None };
+        recorder.record_call(&sample);
+        let mut copies = CallCopies::up_to(recorder.copies_up_to());
+        (copies.request, copies.request_bytes) = (vec![7; bytes], bytes);
+        recorder.keep_copies(&sample, copies);
+    }
+
+    #[test]
+    fn the_last_calls_are_kept_within_the_bound_and_every_call_is_counted() {
+        let metrics = Metrics::default();
+        let recorder = FlightRecorder::new(metrics.call_meter());
+        for _call in 0..500 {
+            keep(&recorder, "CreateContainer", 10_000);
+        }
+        keep(&recorder, "StopContainer", 10);
+        let calls = recorder.calls();
+        assert!((95..105).contains(&calls.len()), "{}", calls.len());
+        assert_eq!(calls.last().unwrap().operation, "StopContainer");
+        assert!(recorder.kept().bytes <= limits::FLIGHT);
+        assert_eq!(recorder.kept().bytes, calls.iter().map(RecordedCall::bytes).sum::<usize>());
+        let page = metrics.text(&Holdings::default());
+        assert!(
+            page.contains("operation=\"CreateContainer\",status=\"success\",error=\"\"} 500\n")
+        );
+    }
+}

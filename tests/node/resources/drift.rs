@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Drift of a real container: another process writes its cgroup, or its own process lowers a limit.
+//! `drift` names it, and the daemon puts back the fields that the configuration names. Needs no systemd; on
+//! v1 and v2.
+
+use std::path::PathBuf;
+
+use nri_runc::plugin::api;
+use serde_json::{Value, json};
+use test_support::adjustments::{open_files, owns};
+
+use super::{Place, anywhere, is_done, succeeds, wait_until};
+
+const BACK: &str = "[drift]\nreapply = [\"PidsLimit\"]\nevery = \"1s\"\n";
+
+/// A file of the container's cgroup, where this host has it.
+fn path(place: &Place, controller: &str, file: &str) -> PathBuf {
+    let cgroup = place.real.cgroup("c1");
+    let v1 = PathBuf::from(format!("/sys/fs/cgroup/{controller}{cgroup}/{file}"));
+    if v1.exists() { v1 } else { format!("/sys/fs/cgroup{cgroup}/{file}").into() }
+}
+
+/// Another process writes a value.
+fn write(place: &Place, controller: &str, file: &str, value: &str) {
+    let path = path(place, controller, file).display().to_string();
+    let words = ["-c", &format!("echo {value} > {path}")];
+    #[expect(clippy::disallowed_methods, reason = "a program of the machine")]
+    let output = std::process::Command::new("sh").args(words).output().unwrap();
+    assert!(output.status.success(), "{path}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn text(place: &Place, controller: &str, file: &str) -> String {
+    std::fs::read_to_string(path(place, controller, file)).unwrap().trim_end().to_owned()
+}
+
+/// The exit code, the rows, and what is said beside them.
+fn drift(place: &Place, words: &[&str]) -> (Option<i32>, Value, String) {
+    let output = place.host.call(&[&["nri", "drift", "-o", "json"][..], words].concat());
+    let rows = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    (output.status.code(), rows, String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// A container of a plugin that pins it, and limits its processes and files; its process then lowers the
+/// number of files itself.
+fn pinned(more: &str) -> Option<Place> {
+    let place = anywhere("runc", more)?;
+    let mut script = owns(&json!({"cpu": {"cpus": "0", "mems": "0"}, "pids": {"limit": 77}}));
+    script.adjust.rlimits = vec![api::POSIXRlimit { soft: 321, ..open_files() }];
+    let _told = place.host.plugin("10", "pins", script);
+    place.prepare("c1", &json!({"pids": {"limit": 100}}));
+    let file = place.host.path("c1/config.json");
+    let mut document: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    document["process"]["args"] = json!(["sh", "-c", "ulimit -n 99; exec sleep 1000"]);
+    place.host.write("c1/config.json", &document.to_string());
+    succeeds(&place.host.create_from("c1", "c1"));
+    place.settled("c1");
+    Some(place)
+}
+
+#[test]
+fn a_value_that_another_process_wrote_is_named_and_the_exit_code_says_so() {
+    let Some(place) = pinned("") else { return };
+    assert_eq!(drift(&place, &[]), (Some(0), json!([]), String::new()));
+    write(&place, "cpuset", "cpuset.cpus", "0-1");
+    let (code, rows, said) = drift(&place, &["c1"]);
+    let row = json!([{
+        "container_id": "c1", "field": "CPUSetCPUs", "owner": "10-pins", "expected": "0",
+        "actual": "0-1", "writer": null, "process": false,
+        "file": path(&place, "cpuset", "cpuset.cpus"),
+    }]);
+    assert_eq!((code, &rows, said.as_str()), (Some(3), &row, ""));
+    let page = place.host.call(&["nri", "drift"]);
+    let page = String::from_utf8_lossy(&page.stdout).into_owned();
+    assert!(page.contains("CPUSetCPUs") && page.lines().count() == 2, "{page}");
+    let metrics = place.host.call(&["nri", "metrics"]);
+    let metrics = String::from_utf8_lossy(&metrics.stdout).into_owned();
+    assert!(metrics.contains("nri_runc_drift{place=\"cgroup\"} 1\n"), "{metrics}");
+    // An update of the engine has the plugin's value with it.
+    succeeds(&place.update("c1", &json!({"cpu": {"shares": 512}})));
+    wait_until("the update brought it back", || drift(&place, &[]).0 == Some(0));
+    assert_eq!(text(&place, "pids", "pids.max"), "77");
+}
+
+#[test]
+fn a_limit_that_the_process_lowered_itself_is_marked() {
+    let Some(place) = pinned("") else { return };
+    succeeds(&place.host.verb(&["start", "c1"]));
+    wait_until("the process lowered its limit", || drift(&place, &["c1"]).0 == Some(3));
+    let (_, rows, _) = drift(&place, &["c1"]);
+    let row = &rows[0];
+    assert_eq!((&row["field"], &row["process"]), (&json!("Rlimits[RLIMIT_NOFILE]"), &json!(true)));
+    assert_eq!((&row["expected"], &row["actual"]), (&json!("321:321"), &json!("99:99")));
+    assert_eq!(rows.as_array().unwrap().len(), 1, "{rows}");
+}
+
+#[test]
+fn the_fields_of_the_configuration_are_put_back_and_no_others() {
+    let Some(place) = pinned("") else { return };
+    let log = place.host.path("audit.log");
+    let audit = format!("{BACK}[audit]\ntarget = \"file\"\npath = \"{}\"\n", log.display());
+    place.host.configure(place.real.runc(), &audit);
+    succeeds(&place.host.call(&["nri", "reload"]));
+    write(&place, "cpuset", "cpuset.cpus", "0-1");
+    write(&place, "pids", "pids.max", "5");
+    wait_until("it is put back", || text(&place, "pids", "pids.max") == "77");
+    assert_eq!(text(&place, "cpuset", "cpuset.cpus"), "0-1", "it is not named");
+    let lines = || place.host.admin(&["audit"]).as_array().cloned().unwrap_or_default();
+    wait_until("the audit log has it", || {
+        lines().iter().any(|line| {
+            (line["event"] == "drift" && line["plugin"] == "10-pins")
+                && (line["field"] == "cgroup:pids.max" && line["from"] == "5" && line["to"] == "77")
+        })
+    });
+    let explained = place.host.admin(&["explain", "c1"]).to_string();
+    assert!(explained.contains("\"event\":\"drift\""), "{explained}");
+    place.host.logs(&["CPUSetCPUs is 0-1, not 0 as 10-pins set it"], 1);
+}
+
+#[test]
+fn what_is_unknown_or_away_fails_and_what_is_nobodys_is_no_drift() {
+    let Some(mut place) = anywhere("runc", "") else { return };
+    place.run("c1", &json!({"pids": {"limit": 100}}));
+    write(&place, "pids", "pids.max", "50");
+    assert_eq!(drift(&place, &["c1"]), (Some(0), json!([]), String::new()));
+    let asking = place.asker();
+    assert!(is_done(&asking, "c1", &json!({"pids": {"limit": 55}})));
+    write(&place, "pids", "pids.max", "50");
+    assert_eq!(drift(&place, &["c1"]).0, Some(3));
+    let (code, _, said) = drift(&place, &["nobody"]);
+    assert!(code == Some(1) && said.contains("no container or pod has the ID nobody"), "{said}");
+    place.host.kill_daemon();
+    let (code, _, said) = drift(&place, &[]);
+    assert!(code == Some(1) && said.contains("the daemon is not running"), "{said}");
+}

@@ -49,6 +49,7 @@ fn exposition() -> String {
     metrics.count_reexec("done");
     metrics.text(&Holdings {
         containers: vec![("running", 1)],
+        drifts: vec![("cgroup", 1)],
         problems: vec![("unwritten", 1)],
         ..Holdings::default()
     })

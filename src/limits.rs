@@ -52,6 +52,17 @@ pub(crate) const EVENT_BACKLOG_BYTES: usize = 64 << 20;
 /// Requests that may be queued for the reader of a recording, and the bytes of their lines.
 pub(crate) const RECORDING_BACKLOG: usize = 1024;
 pub(crate) const RECORDING_BACKLOG_BYTES: usize = 16 << 20;
+/// Events that are kept for readers of `nri events`, and the bytes of their lines: some 600 bytes each, in
+/// the daemon's memory.
+pub(crate) const EVENTS: usize = 4096;
+pub(crate) const EVENTS_BYTES: usize = 1 << 20;
+/// Readers of events at once: each is a connection of the daemon.
+pub(crate) const EVENT_READERS: usize = 16;
+/// Bytes of events that one reader is sent before another task has its turn.
+pub(crate) const EVENT_BATCH: usize = 64 << 10;
+/// The labels of a pod that an event has, in bytes: an author may choose a megabyte, which would turn over
+/// all that are kept.
+pub(crate) const EVENT_LABELS: usize = 4 << 10;
 /// Lines of one record about refusals: an engine starts a container again and again.
 pub(crate) const REFUSALS: usize = 20;
 /// First and last entries of one list of a record: an engine repeats its requests for ever.

@@ -321,7 +321,8 @@ fn heading() -> String {
     columns(COLUMNS.map(|(title, _)| title.to_owned())) + "  DETAIL"
 }
 
-fn columns(words: [String; 4]) -> String {
+/// Formats the first columns of a line.
+pub(super) fn columns(words: [String; 4]) -> String {
     let cells = words.iter().zip(COLUMNS).map(|(word, (_, width))| format!("{word:<width$}"));
     cells.collect::<Vec<_>>().join("  ")
 }
@@ -368,7 +369,7 @@ fn process(line: &Value) -> String {
 }
 
 /// Formats `NAMESPACE/POD/CONTAINER`, without missing parts.
-fn about(line: &Value) -> String {
+pub(super) fn about(line: &Value) -> String {
     let of = |member: &str| printable(line[member].as_str().unwrap_or_default());
     let name_or_id = |name: &str, id: &str| match of(name) {
         none if none.is_empty() => short_id(&of(id)).to_owned(),

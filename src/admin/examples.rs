@@ -7,7 +7,7 @@ use clap::builder::PossibleValue;
 use super::show::wrapped;
 
 /// Verb and example, as a user types it.
-const EXAMPLES: [(&str, &str); 24] = [
+const EXAMPLES: [(&str, &str); 25] = [
     ("adjust", "nri-runc nri adjust --bundle ./bundle --apply change.json"),
     ("audit", "nri-runc nri audit --pod shop/web --since 1h"),
     ("check", "nri-runc nri check"),
@@ -15,6 +15,7 @@ const EXAMPLES: [(&str, &str); 24] = [
     ("daemon", "nri-runc nri daemon --config /etc/nri-runc/config.toml"),
     ("disable", "nri-runc nri disable"),
     ("enable", "nri-runc nri enable"),
+    ("events", "nri-runc nri events -n shop --kind refused,exited --follow -o json"),
     ("explain", "nri-runc nri explain shop/web/nginx"),
     ("forget", "nri-runc nri forget 4f1c0a"),
     ("hook", "nri-runc nri hook createRuntime"),

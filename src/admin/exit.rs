@@ -17,7 +17,7 @@ pub const EXIT_CODES: [(u8, &str); 3] = [
 ];
 
 /// The meaning of a code for one verb, where that is not obvious.
-pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 21] = [
+pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 23] = [
     ("adjust", FAILED, "a plugin refused, plugins conflict, or a plugin is missing"),
     ("audit", DONE, "also if no entry matches"),
     ("audit", FAILED, "no audit log is kept, or an ID prefix is ambiguous"),
@@ -27,6 +27,8 @@ pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 21] = [
     ("daemon", FAILED, "could not start, also if another daemon runs"),
     ("disable", DONE, "also if plugins are disabled already"),
     ("enable", DONE, "also if nri.disable keeps plugins disabled"),
+    ("events", DONE, "also if no event matches"),
+    ("events", FAILED, "the daemon does not run, or --since is not a cursor"),
     ("explain", FAILED, "no container or pod matches, or several do"),
     ("forget", FAILED, "no record or several match, or the container still exists"),
     ("install", DONE, "also if nothing had to change"),

@@ -6,6 +6,7 @@
 mod audit;
 mod check;
 mod dry;
+mod events;
 mod examples;
 pub(crate) mod exit;
 mod explain;
@@ -106,6 +107,8 @@ enum AdminVerb {
     },
     /// Search the audit log: who changed what, and what was refused.
     Audit(audit::Audit),
+    /// Print events of pods, containers and plugins, for programs.
+    Events(events::Events),
     /// Show which rules decide what plugins may do.
     Policy(policy::Policy),
     /// Check configuration, runtime, plugins and engines.
@@ -200,6 +203,7 @@ impl AdminVerb {
             Self::Install(how) => (how.output(), Some("registering"), !how.is_elsewhere()),
             Self::Uninstall(how) => (how.output(), Some("unregistering"), !how.is_elsewhere()),
             Self::Top(top) => (top.output.output, None, true),
+            Self::Events(events) => (events.output.output, None, true),
             Self::Daemon { .. } => (None, None, true),
             Self::Replay(replay) => (None, None, replay.records()),
             Self::Adjust(adjust) => (adjust.wants_no_json().then_some(Format::Page), None, false),
@@ -324,6 +328,7 @@ fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
         AdminVerb::Adjust(adjust) => dry::adjust(loaded, adjust, arguments.json),
         AdminVerb::Replay(replay) => dry::replay(loaded, replay).map(|()| DONE),
         AdminVerb::Audit(audit) => audit::audit(config, audit, format),
+        AdminVerb::Events(wanted) => events::events(config, wanted, format),
         AdminVerb::Check(_) => check(&loaded, format),
         AdminVerb::Install(how) => {
             tell(format, &install::install(how, &loaded)?, install::show, paint::diff)

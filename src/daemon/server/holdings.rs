@@ -99,6 +99,7 @@ fn holdings(daemon: &Daemon) -> Holdings {
         audit_written: daemon.report.audit.counts().written(),
         audit_lost: daemon.report.audit.counts().lost(),
         log_lines_lost: crate::log::lost(),
+        events_lost: daemon.stream.lost(),
         passes_through: daemon.is_bystander(),
         is_disabled: switched_off(daemon).is_some(),
     }

@@ -12,7 +12,7 @@ use crate::argv::Verb;
 use crate::daemon::process::requests::ReexecRequest;
 use crate::daemon::request::{ReceivedQuestion, VerbRequest};
 use crate::daemon::server::drain::{Drain, OpenConnection};
-use crate::daemon::server::{admin, frames, hook, later, recording, unaccepted, verb};
+use crate::daemon::server::{admin, events, frames, hook, later, recording, unaccepted, verb};
 use crate::daemon::shared::Daemon;
 use crate::error::{Error, Result};
 use crate::link::{DaemonResponse, PROTOCOL, Proceed, is_understood};
@@ -65,6 +65,10 @@ async fn dispatch(
     if admin::is_recording(&asked.question.admin) {
         drop(open); // It has no end, and may be cut off.
         return recording::serve(daemon, stream).await;
+    }
+    if admin::is_following(&asked.question.admin) {
+        drop(open);
+        return events::follow(daemon, stream, &asked.question.admin).await;
     }
     if admin::is_reexec(&asked.question.admin) {
         drop(open); // The next program answers on it.

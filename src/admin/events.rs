@@ -30,7 +30,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// The arguments of `events`.
 #[derive(Debug, Args)]
 pub(super) struct Events {
-    /// Only after the event with this cursor; 0: all that are kept, now: only new ones.
+    /// After this event; 0: all, now: new ones.
     #[arg(long, value_name = "CURSOR", default_value = "0", value_parser = cursor)]
     since: String,
     /// Then print new events as they happen, until Ctrl-C.
@@ -250,8 +250,7 @@ mod tests {
         ] {
             let line = Line::try_parse_from(words).unwrap();
             let admitted = list.iter().filter(|event| line.events.admits(event));
-            let kinds: Vec<&str> =
-                admitted.map(|event| event["kind"].as_str().unwrap()).collect();
+            let kinds: Vec<&str> = admitted.map(|event| event["kind"].as_str().unwrap()).collect();
             assert_eq!(kinds.join(" "), wanted, "{words:?}");
         }
     }

@@ -358,7 +358,8 @@ fn exits(host: &TestHost, away: &TestHost, verb: &str, code: u8) -> (Option<i32>
             let words = ["install", "docker", "--root", &root, "--binary", "/usr/bin/nri-runc"];
             code_of(away, &words).and(code_of(away, &words))
         }
-        ("plugins" | "pods", 0) => code_of(host, &[verb]),
+        ("events", 1) => code_of(away, &["events"]),
+        ("plugins" | "pods" | "events", 0) => code_of(host, &[verb]),
         ("reexec" | "reload" | "stop", 0) => code_of(away, &[verb]),
         ("replay", 0) => away
             .call_with(&["nri", "replay"], "{\"id\":1,\"call\":\"Nonsense\"}\n{\"state\":{}}\n")

@@ -18,6 +18,7 @@ mod drain;
 mod dropped;
 mod edited;
 mod ended;
+mod events;
 mod execs;
 mod faults;
 mod fidelity;

@@ -199,8 +199,8 @@ pub(super) fn missing_plugins(status: &Value) -> String {
     page
 }
 
-pub(super) const PLUGINS_HEAD: [&str; 6] =
-    ["plugin", "state", "pid", "requests", "failures", "on failure"];
+pub(super) const PLUGINS_HEAD: [&str; 7] =
+    ["plugin", "state", "pid", "requests", "failures", "p50/p99", "on failure"];
 
 /// Returns a row of `plugins`.
 pub(super) fn plugin_row(plugin: &Value) -> Vec<String> {
@@ -210,8 +210,38 @@ pub(super) fn plugin_row(plugin: &Value) -> Vec<String> {
         text(&plugin["pid"]),
         text(&plugin["requests"]),
         text(&plugin["failures"]),
+        answer_times(&plugin["answers"]),
         policy(plugin, "on_failure", "on_failure_from"),
     ]
+}
+
+/// Formats how long a plugin took to answer, and its limit.
+fn answer_times(answers: &Value) -> String {
+    let time = |member: &str| milliseconds(answers[member].as_f64().unwrap_or_default());
+    match answers.is_object() {
+        true => format!("{}/{} of {}", time("p50_ms"), time("p99_ms"), time("limit_ms")),
+        false => "-".to_owned(),
+    }
+}
+
+/// Formats a time with two digits.
+pub(super) fn milliseconds(millis: f64) -> String {
+    match millis {
+        _ if millis >= 9950.0 => format!("{:.0}s", millis / 1000.0),
+        _ if millis >= 1000.0 && millis % 1000.0 == 0.0 => format!("{:.0}s", millis / 1000.0),
+        _ if millis >= 1000.0 => format!("{:.1}s", millis / 1000.0),
+        _ if millis >= 9.95 => format!("{millis:.0}ms"),
+        _ => format!("{millis:.1}ms"),
+    }
+}
+
+/// Formats how far a Synchronize is; requests are counted where it has several.
+fn synchronizing(progress: &Value) -> Option<String> {
+    let time = |member: &str| Some(milliseconds(progress[member].as_f64()?));
+    let (passed, limit) = (time("for_ms")?, time("limit_ms")?);
+    let answered = progress["answered"].as_u64().filter(|count| *count > 0);
+    let answered = answered.map(|count| format!(", {count} parts answered")).unwrap_or_default();
+    Some(format!("is being synchronized for {passed}, limit {limit}{answered}"))
 }
 
 /// Renders the page of `plugins`; the wide one adds events, strikes and NRI versions below the
@@ -235,6 +265,9 @@ pub(super) fn plugins(document: &Value, wide: bool) -> String {
         if plugin["deprecated_events"].as_array().is_some_and(|events| !events.is_empty()) {
             let events = text(&plugin["deprecated_events"]);
             page.push_str(&wrapped(&format!("{id}: takes as deprecated StateChange"), &events));
+        }
+        if let Some(progress) = synchronizing(&plugin["synchronizing"]) {
+            let _infallible = writeln!(page, "{id}: {progress}");
         }
         if failure.is_object() {
             let (ago, what) = (ago(&failure["at"]), text(&failure["what"]));

@@ -5,6 +5,7 @@
 
 mod adopted;
 mod alone;
+mod answers;
 mod arrivals;
 mod asked;
 mod audit;

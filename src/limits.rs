@@ -207,6 +207,10 @@ pub(crate) const SPELLED_WORD: usize = 200;
 /// The first rules with which each later one is compared, and entries of their lists: every rule with
 /// every other takes a minute where there are thousands.
 pub(crate) const COMPARED_RULES: usize = 100;
+/// Different changes that a comparison of two configurations lists; the others are counted.
+pub(crate) const COMPARED_ROWS: usize = 1000;
+/// The depth of a manifest below which its members are left out: what pods have is ten deep.
+pub(crate) const MANIFEST_DEPTH: usize = 50;
 /// A column of a table, in characters; a longer cell overflows it, as one cell must not widen all rows.
 pub(crate) const COLUMN: usize = 256;
 /// Rows of plugins, and of failures, that `top` shows, so that the pods have room on the same screen.

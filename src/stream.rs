@@ -273,11 +273,11 @@ impl EventRing {
 
     /// The line about events that a reader missed; how many is not known if they are another daemon's.
     fn lost_line(&self, count: Option<u64>) -> String {
-        let reason = match count {
+        let said = match count {
             Some(_) => "they were dropped before they were read",
             None => "the daemon was restarted",
         };
-        let lost = NodeEvent { reason: reason.to_owned(), ..NodeEvent::new(EventKind::Lost) };
+        let lost = NodeEvent { reason: said.to_owned(), ..NodeEvent::new(EventKind::Lost) };
         lost.line(&self.cursor(self.first - 1), Some(count))
     }
 }

@@ -236,10 +236,12 @@ impl Page {
             Format::Json => format!("{before}{text}"),
             Format::Yaml if self.is_endless => format!("---\n{}", yaml::yaml(line)),
             Format::Yaml => yaml::yaml(&Value::Array(vec![line.clone()])),
-            Format::Page | Format::Wide | Format::Name if is_first => {
+            Format::Page | Format::Wide | Format::Name | Format::Junit if is_first => {
                 format!("{}\n{}\n", heading(), shown(line))
             }
-            Format::Page | Format::Wide | Format::Name => format!("{}\n", shown(line)),
+            Format::Page | Format::Wide | Format::Name | Format::Junit => {
+                format!("{}\n", shown(line))
+            }
         };
         self.write(row.as_bytes())?;
         if is_live { self.flush() } else { Ok(()) }
@@ -276,7 +278,7 @@ impl Page {
         let end = match (self.format, self.count) {
             (Format::Json | Format::Yaml, 0) => "[]\n",
             (Format::Json, _) => "]\n",
-            (Format::Page | Format::Wide | Format::Name, 0) => "no entries\n",
+            (Format::Page | Format::Wide | Format::Name | Format::Junit, 0) => "no entries\n",
             (_, _) => "",
         };
         self.write(end.as_bytes())?;

@@ -179,7 +179,7 @@ impl EventPage<'_> {
         match self.format {
             Format::Json => print(format!("{event}\n").as_bytes())?,
             Format::Yaml => print(format!("---\n{}", yaml::yaml(event)).as_bytes())?,
-            Format::Page | Format::Wide | Format::Name => {
+            Format::Page | Format::Wide | Format::Name | Format::Junit => {
                 let heading = ["TIME", "KIND", "PLUGIN", "ABOUT"].map(ToOwned::to_owned);
                 let heading = format!("{}  DETAIL\n", columns(heading));
                 let heading = if self.count == 1 { &*heading } else { "" };

@@ -122,7 +122,7 @@ mod tests {
                 .fold(&mut command, |verb, word| verb.find_subcommand_mut(word).unwrap());
             verb.render_usage().to_string()
         };
-        assert!(usage(&["policy", "test"]).contains("<--bundle DIR | --pod POD>"));
+        assert!(usage(&["policy", "test"]).contains("<-f FILE | --recording FILE> --compare FILE"));
         for verb in ["install", "uninstall"] {
             assert!(
                 usage(&[verb]).contains("<ENGINE | --distribution NAME>"),

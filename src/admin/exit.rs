@@ -8,16 +8,19 @@ pub(super) const DONE: u8 = 0;
 pub(super) const FAILED: u8 = 1;
 /// Wrong command line.
 pub(super) const USAGE: u8 = 2;
+/// Done, and something was found that a script may want to know.
+pub(super) const FOUND: u8 = 3;
 
 /// The meaning of each code for every verb.
-pub const EXIT_CODES: [(u8, &str); 3] = [
+pub const EXIT_CODES: [(u8, &str); 4] = [
     (DONE, "done"),
     (FAILED, "failed: one line on standard error says why and what to do"),
     (USAGE, "wrong command line: nothing was done"),
+    (FOUND, "done, and something was found: only of the commands below that say so"),
 ];
 
 /// The meaning of a code for one verb, where that is not obvious.
-pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 23] = [
+pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 25] = [
     ("adjust", FAILED, "a plugin refused, plugins conflict, or a plugin is missing"),
     ("audit", DONE, "also if no entry matches"),
     ("audit", FAILED, "no audit log is kept, or an ID prefix is ambiguous"),
@@ -34,6 +37,8 @@ pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 23] = [
     ("install", DONE, "also if nothing had to change"),
     ("plugins", DONE, "also if no plugin is connected"),
     ("pods", DONE, "also if no pod matches"),
+    ("policy", DONE, "with --compare, no decision changes"),
+    ("policy", FOUND, "with --compare, a decision changes"),
     ("reexec", DONE, "also if the daemon is not running"),
     ("reload", DONE, "also if nothing changed or the daemon is not running"),
     ("replay", DONE, "also if requests of the script fail: the output says which"),
@@ -45,8 +50,8 @@ pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 23] = [
 
 /// Renders the end of the help of all verbs.
 pub(super) fn help() -> String {
-    let rows = EXIT_CODES.iter().map(|(code, meaning)| (*code, *meaning));
-    lines("Exit codes:", rows)
+    let rows = EXIT_CODES.iter().filter(|(code, _)| *code != FOUND);
+    lines("Exit codes:", rows.map(|(code, meaning)| (*code, *meaning)))
 }
 
 /// Renders the end of the help of one verb: what is not plain about a code, else what it means for all.
@@ -54,7 +59,7 @@ pub(super) fn help_of(verb: &str) -> String {
     let rows = EXIT_CODES.into_iter().flat_map(|(code, meaning)| {
         let own = EXIT_CODES_OF_VERBS.iter().filter(|row| (row.0, row.1) == (verb, code));
         let mut meanings: Vec<&str> = own.map(|row| row.2).collect();
-        if meanings.is_empty() {
+        if meanings.is_empty() && code != FOUND {
             meanings.push(meaning);
         }
         meanings.into_iter().map(move |meaning| (code, meaning))

@@ -5,6 +5,7 @@
 
 mod audit;
 mod check;
+mod compared;
 mod dry;
 mod events;
 mod examples;
@@ -322,9 +323,7 @@ fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
         AdminVerb::Plugins(wanted) => plugins::plugins(config, wanted, format),
         AdminVerb::Pods(wanted) => pods::pods(config, wanted, format),
         AdminVerb::Explain { id, show_env, .. } => explain(config, id, *show_env, format),
-        AdminVerb::Policy(asked) => {
-            tell(format, &policy::policy(&loaded, asked)?, policy::page, paint::plain)
-        }
+        AdminVerb::Policy(asked) => policy::policy(&loaded, asked, format),
         AdminVerb::Adjust(adjust) => dry::adjust(loaded, adjust, arguments.json),
         AdminVerb::Replay(replay) => dry::replay(loaded, replay).map(|()| DONE),
         AdminVerb::Audit(audit) => audit::audit(config, audit, format),

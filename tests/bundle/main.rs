@@ -12,6 +12,7 @@ mod audit;
 mod birth;
 mod burst;
 mod closed;
+mod compared;
 mod console;
 mod crowd;
 mod described;

@@ -6,7 +6,7 @@
 //! The record has the written values before the next writer starts; each `update` of the engine
 //! gets them too, so that the runtime's own state becomes correct again. No plugin is asked.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,6 @@ use crate::cgroup::{self, AppliedWrite, Around, Cgroups, Unfit, WriteError};
 use crate::host::Point;
 use crate::spec::{overlay, owned};
 use crate::state::{Change, Container, ContainerKey, Lifecycle, PendingUpdate};
-use crate::stream::{EventKind, NodeEvent};
 
 use crate::clock::now;
 use crate::daemon::resources::classes;
@@ -381,13 +380,7 @@ fn note_applied(
         record.message =
             messages::with_resources(&record.message, &record.overlay, &in_force(record), &classes);
     });
-    let new = changes.iter().filter(|change| change.before != change.after);
-    let plugins: BTreeSet<&str> = new.map(|change| change.plugin.as_str()).collect();
-    if !plugins.is_empty() {
-        let plugins = Vec::from_iter(plugins).join(",");
-        daemon.emit(key, NodeEvent::new(EventKind::Updated).by(&plugins));
-    }
-    daemon.audit_applied(key, &changes);
+    daemon.note_update(key, &changes);
 }
 
 /// After the runtime's own update: writes again the plugins' values that the runtime does not apply

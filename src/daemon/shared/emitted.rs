@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Events for the readers of `nri events`, with their pod and container. Nothing waits for a reader.
 
+use std::collections::BTreeSet;
+
 use crate::audit::{AuditAction, AuditEntry, AuditSubject};
 use crate::daemon::shared::{Daemon, events};
-use crate::state::ContainerKey;
+use crate::state::{Change, ContainerKey};
 use crate::stream::{EventKind, NodeEvent};
 
 impl Daemon {
@@ -17,6 +19,17 @@ impl Daemon {
     pub(crate) fn emit_pod(&self, id: &str, event: NodeEvent) {
         let subject = self.subject_of_pod(id);
         self.emit_about(subject, event);
+    }
+
+    /// Sends the event of an update by plugins, if a value changed, and writes the audit log.
+    pub(crate) fn note_update(&self, key: &ContainerKey, changes: &[Change]) {
+        let new = changes.iter().filter(|change| change.before != change.after);
+        let plugins: BTreeSet<&str> = new.map(|change| change.plugin.as_str()).collect();
+        if !plugins.is_empty() {
+            let plugins = Vec::from_iter(plugins).join(",");
+            self.emit(key, NodeEvent::new(EventKind::Updated).by(&plugins));
+        }
+        self.audit_applied(key, changes);
     }
 
     /// Sends the event of an audit entry, if it has one; the entry may not be written anywhere.

@@ -219,8 +219,13 @@ pub fn command() -> clap::Command {
     Arguments::command().after_help(exit::help()).mut_subcommands(|verb| {
         let verb = if verb.get_name() == "node" { without_output(verb) } else { verb };
         let codes = exit::help_of(verb.get_name());
-        let codes = codes + &examples::values_of(&verb) + &examples::help_of(verb.get_name());
-        verb.after_help(codes.clone()).mut_subcommands(|below| below.after_help(codes.clone()))
+        let example = examples::help_of(verb.get_name());
+        let end = |verb: &clap::Command| format!("{codes}{}{example}", examples::values_of(verb));
+        let help = end(&verb);
+        verb.after_help(help).mut_subcommands(|below| {
+            let help = end(&below);
+            below.after_help(help)
+        })
     })
 }
 

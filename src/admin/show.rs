@@ -199,8 +199,8 @@ pub(super) fn missing_plugins(status: &Value) -> String {
     page
 }
 
-pub(super) const PLUGINS_HEAD: [&str; 7] =
-    ["plugin", "state", "pid", "requests", "failures", "p50/p99", "on failure"];
+pub(super) const PLUGINS_HEAD: [&str; 6] =
+    ["plugin", "state", "pid", "requests", "failures", "on failure"];
 
 /// Returns a row of `plugins`.
 pub(super) fn plugin_row(plugin: &Value) -> Vec<String> {
@@ -210,18 +210,15 @@ pub(super) fn plugin_row(plugin: &Value) -> Vec<String> {
         text(&plugin["pid"]),
         text(&plugin["requests"]),
         text(&plugin["failures"]),
-        answer_times(&plugin["answers"]),
         policy(plugin, "on_failure", "on_failure_from"),
     ]
 }
 
 /// Formats how long a plugin took to answer, and its limit.
-fn answer_times(answers: &Value) -> String {
-    let time = |member: &str| milliseconds(answers[member].as_f64().unwrap_or_default());
-    match answers.is_object() {
-        true => format!("{}/{} of {}", time("p50_ms"), time("p99_ms"), time("limit_ms")),
-        false => "-".to_owned(),
-    }
+fn answer_times(answers: &Value) -> Option<String> {
+    let time = |member: &str| Some(milliseconds(answers[member].as_f64()?));
+    let (p50, p99, limit) = (time("p50_ms")?, time("p99_ms")?, time("limit_ms")?);
+    Some(format!("answers within {p50} (p50), {p99} (p99), limit {limit}"))
 }
 
 /// Formats a time with two digits.
@@ -266,9 +263,8 @@ pub(super) fn plugins(document: &Value, wide: bool) -> String {
             let events = text(&plugin["deprecated_events"]);
             page.push_str(&wrapped(&format!("{id}: takes as deprecated StateChange"), &events));
         }
-        if let Some(progress) = synchronizing(&plugin["synchronizing"]) {
-            let _infallible = writeln!(page, "{id}: {progress}");
-        }
+        let times = [synchronizing(&plugin["synchronizing"]), answer_times(&plugin["answers"])];
+        times.iter().flatten().for_each(|line| page.push_str(&format!("{id}: {line}\n")));
         if failure.is_object() {
             let (ago, what) = (ago(&failure["at"]), text(&failure["what"]));
             let _infallible = writeln!(page, "{id}: last failure {ago} ago: {what}");

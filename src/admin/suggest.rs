@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::text::printable;
 
 /// Verbs of other tools, and their equivalents here.
-const VERBS: [(&str, &str); 50] = [
+const VERBS: [(&str, &str); 49] = [
     ("completions", "completion bash"),
     ("config", "check"),
     ("container", "pods"),
@@ -20,7 +20,6 @@ const VERBS: [(&str, &str); 50] = [
     ("doctor", "check"),
     ("down", "stop"),
     ("dry-run", "adjust --bundle DIR"),
-    ("events", "pods --watch"),
     ("get", "pods"),
     ("history", "audit"),
     ("info", "status"),

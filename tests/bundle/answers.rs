@@ -87,5 +87,5 @@ fn plugins_shows_answer_times_against_the_limit() {
     assert_eq!((of("limit_ms"), &answers["busy_for_an_hour"]), (45_000.0, &false.into()));
     assert!(0.0 < of("p50_ms") && of("p50_ms") <= of("p99_ms"), "{answers}");
     let page = String::from_utf8(host.call(&["nri", "plugins"]).stdout).unwrap();
-    assert!(page.contains("P50/P99") && page.contains(" of 45s"), "{page}");
+    assert!(page.contains("10-a: answers within ") && page.contains("(p99), limit 45s"), "{page}");
 }

@@ -101,7 +101,7 @@ pub(crate) struct NodeEvent {
     /// NRI's name of the field, or its path in config.json.
     pub(crate) field: String,
     pub(crate) reason: String,
-    /// Of `exited`, where it is known.
+    /// Of `exited` and `removed`, where it is known.
     pub(crate) exit_code: Option<i32>,
     pub(crate) subject: AuditSubject,
     /// The pod's labels, if the pod is on record.
@@ -173,7 +173,8 @@ impl NodeEvent {
             field: &self.field,
             engine: &self.subject.engine,
             labels: self.labels.as_ref().filter(is_short),
-            exit_code: (self.kind == EventKind::Exited).then_some(self.exit_code),
+            exit_code: matches!(self.kind, EventKind::Exited | EventKind::Removed)
+                .then_some(self.exit_code),
             lost,
         };
         ascii(&serde_json::to_string(&line).unwrap_or_default()) + "\n"

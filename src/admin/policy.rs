@@ -107,10 +107,11 @@ pub(super) fn policy(loaded: &Loaded, arguments: &Policy, format: Format) -> Res
         (None, Some(file), Some(other)) => dry::compare_recording(file, (config, other))?,
         (None, _, _) => return Err(Error::new("nothing to compare was named")),
     };
-    match format {
-        Format::Junit => print(compared::junit(&document).as_bytes())?,
-        _ => tell(format, &document, compared::page, paint::plain)?,
-    };
+    if format == Format::Junit {
+        print(compared::junit(&document).as_bytes())?;
+    } else {
+        tell(format, &document, compared::page, paint::plain)?;
+    }
     Ok(if document["changed"] == 0 { DONE } else { FOUND })
 }
 

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use saphyr::{LoadableYamlNode, Scalar, Yaml};
+use saphyr::{LoadableYamlNode, Yaml};
 use serde_json::{Map, Value};
 
 use super::compare::JudgedCreation;
@@ -42,22 +42,22 @@ pub(super) fn creations(file: &Path, engine: &str) -> Result<Vec<JudgedCreation>
 }
 
 fn json_of(node: &Yaml<'_>, depth: usize) -> Value {
-    match node {
-        _ if depth > limits::MANIFEST_DEPTH => Value::Null,
-        Yaml::Value(Scalar::Boolean(is_so)) => (*is_so).into(),
-        Yaml::Value(Scalar::Integer(number)) => (*number).into(),
-        Yaml::Value(Scalar::FloatingPoint(number)) => number.into_inner().into(),
-        Yaml::Value(Scalar::String(text)) => text.as_ref().into(),
-        Yaml::Sequence(items) => items.iter().map(|item| json_of(item, depth + 1)).collect(),
-        Yaml::Mapping(members) => {
-            let members = members.iter();
-            let member = |(key, value): (&Yaml<'_>, &Yaml<'_>)| {
-                Some((key.as_str()?.to_owned(), json_of(value, depth + 1)))
-            };
-            members.filter_map(member).collect::<Map<String, Value>>().into()
-        }
-        _ => Value::Null,
+    if depth > limits::MANIFEST_DEPTH {
+        return Value::Null;
     }
+    if let Some(items) = node.as_sequence() {
+        return items.iter().map(|item| json_of(item, depth + 1)).collect();
+    }
+    if let Some(members) = node.as_mapping() {
+        let member = |(key, value): (&Yaml<'_>, &Yaml<'_>)| {
+            Some((key.as_str()?.to_owned(), json_of(value, depth + 1)))
+        };
+        return members.iter().filter_map(member).collect::<Map<String, Value>>().into();
+    }
+    let text = node.as_str().map(Value::from);
+    let number =
+        || node.as_integer().map(Value::from).or_else(|| Some(node.as_floating_point()?.into()));
+    text.or_else(number).or_else(|| node.as_bool().map(Value::from)).unwrap_or_default()
 }
 
 fn add_pods(object: &Value, engine: &str, found: &mut Vec<JudgedCreation>) {
@@ -153,7 +153,7 @@ fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
-        other => other.to_string(),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
     }
 }
 

@@ -123,6 +123,10 @@ fn the_end_of_a_container_has_its_exit_code() {
     let ended = || events(&host, &["--kind", "exited"]);
     wait_until("it has ended", || !ended().is_empty());
     assert_eq!(ended()[0]["exit_code"], 137, "{:?}", ended());
+    succeeds(&host.verb(&["delete", "c1"]));
+    let removed = || events(&host, &["--kind", "removed"]);
+    wait_until("it is removed", || !removed().is_empty());
+    assert_eq!(removed()[0]["exit_code"], 137, "{:?}", removed());
 }
 
 #[test]

@@ -167,7 +167,8 @@ pub(crate) fn mark_deleted(daemon: &Daemon, key: &ContainerKey) {
 /// Removes the container's record; `explain` shows it for a while.
 pub(crate) fn forget(daemon: &Daemon, key: &ContainerKey) {
     log_failure("forgetting a container", daemon.host.point(Point::DaemonForget));
-    emit(daemon, key, NodeEvent::new(EventKind::Removed));
+    let exit_code = daemon.container(key).and_then(|record| record.exit_code);
+    emit(daemon, key, NodeEvent { exit_code, ..NodeEvent::new(EventKind::Removed) });
     daemon.records.forget(key);
     daemon.note_forgotten(key);
 }

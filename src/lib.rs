@@ -80,6 +80,8 @@ pub(crate) mod sources;
 pub(crate) mod spec;
 /// Known pods and containers, and their form on disk.
 pub(crate) mod state;
+/// Events for other programs: a bounded ring with cursors.
+mod stream;
 /// Tagged fields, the parts of frames and marks.
 mod tagged;
 /// Items for tests, benches and fuzz targets.

@@ -52,6 +52,17 @@ pub(crate) const EVENT_BACKLOG_BYTES: usize = 64 << 20;
 /// Requests that may be queued for the reader of a recording, and the bytes of their lines.
 pub(crate) const RECORDING_BACKLOG: usize = 1024;
 pub(crate) const RECORDING_BACKLOG_BYTES: usize = 16 << 20;
+/// Events that are kept for readers of `nri events`, and the bytes of their lines: some 600 bytes each, in
+/// the daemon's memory.
+pub(crate) const EVENTS: usize = 4096;
+pub(crate) const EVENTS_BYTES: usize = 1 << 20;
+/// Readers of events at once: each is a connection of the daemon.
+pub(crate) const EVENT_READERS: usize = 16;
+/// Bytes of events that one reader is sent before another task has its turn.
+pub(crate) const EVENT_BATCH: usize = 64 << 10;
+/// The labels of a pod that an event has, in bytes: an author may choose a megabyte, which would turn over
+/// all that are kept.
+pub(crate) const EVENT_LABELS: usize = 4 << 10;
 /// Lines of one record about refusals: an engine starts a container again and again.
 pub(crate) const REFUSALS: usize = 20;
 /// First and last entries of one list of a record: an engine repeats its requests for ever.
@@ -215,6 +226,10 @@ pub(crate) const SPELLED_WORD: usize = 200;
 /// The first rules with which each later one is compared, and entries of their lists: every rule with
 /// every other takes a minute where there are thousands.
 pub(crate) const COMPARED_RULES: usize = 32;
+/// Different changes that a comparison of two configurations lists; the others are counted.
+pub(crate) const COMPARED_ROWS: usize = 1000;
+/// The depth of a manifest below which its members are left out: what pods have is ten deep.
+pub(crate) const MANIFEST_DEPTH: usize = 50;
 /// A column of a table, in characters; a longer cell overflows it, as one cell must not widen all rows.
 pub(crate) const COLUMN: usize = 256;
 /// Rows of plugins, and lines of failures, that `top` shows, so that the pods have room on the same screen.

@@ -81,7 +81,10 @@ fn no_file_has_outgrown_a_reader() {
 
 /// Who may name whom: a room reaches only the rooms listed for it.
 const ROOMS: &[(&str, &str)] = &[
-    ("admin", "audit config daemon dry engine inject link plugin runtime sources spec wrapper"),
+    (
+        "admin",
+        "audit config daemon dry engine inject link plugin runtime sources spec stream wrapper",
+    ),
     ("argv", ""),
     ("audit", "config"),
     ("cgroup", ""),
@@ -90,7 +93,7 @@ const ROOMS: &[(&str, &str)] = &[
     (
         "daemon",
         "argv audit cgroup chain config describe engine inject link mark metrics plugin \
-         resolve rules runtime sources spec state trace",
+         resolve rules runtime sources spec state stream trace",
     ),
     ("describe", "engine plugin spec"),
     ("dry", "chain config describe engine inject plugin resolve rules runtime sources spec"),
@@ -107,6 +110,7 @@ const ROOMS: &[(&str, &str)] = &[
     ("sources", "engine formats"),
     ("spec", "mark plugin"),
     ("state", "engine formats mark"),
+    ("stream", "audit"),
     ("trace", ""),
     ("wrapper", "argv link mark runtime config"),
     ("wrapper/exec", "argv mark runtime spec"),

@@ -236,10 +236,12 @@ impl Page {
             Format::Json => format!("{before}{text}"),
             Format::Yaml if self.is_endless => format!("---\n{}", yaml::yaml(line)),
             Format::Yaml => yaml::yaml(&Value::Array(vec![line.clone()])),
-            Format::Page | Format::Wide | Format::Name if is_first => {
+            Format::Page | Format::Wide | Format::Name | Format::Junit if is_first => {
                 format!("{}\n{}\n", heading(), shown(line))
             }
-            Format::Page | Format::Wide | Format::Name => format!("{}\n", shown(line)),
+            Format::Page | Format::Wide | Format::Name | Format::Junit => {
+                format!("{}\n", shown(line))
+            }
         };
         self.write(row.as_bytes())?;
         if is_live { self.flush() } else { Ok(()) }
@@ -276,7 +278,7 @@ impl Page {
         let end = match (self.format, self.count) {
             (Format::Json | Format::Yaml, 0) => "[]\n",
             (Format::Json, _) => "]\n",
-            (Format::Page | Format::Wide | Format::Name, 0) => "no entries\n",
+            (Format::Page | Format::Wide | Format::Name | Format::Junit, 0) => "no entries\n",
             (_, _) => "",
         };
         self.write(end.as_bytes())?;
@@ -321,7 +323,8 @@ fn heading() -> String {
     columns(COLUMNS.map(|(title, _)| title.to_owned())) + "  DETAIL"
 }
 
-fn columns(words: [String; 4]) -> String {
+/// Formats the first columns of a line.
+pub(super) fn columns(words: [String; 4]) -> String {
     let cells = words.iter().zip(COLUMNS).map(|(word, (_, width))| format!("{word:<width$}"));
     cells.collect::<Vec<_>>().join("  ")
 }
@@ -368,7 +371,7 @@ fn process(line: &Value) -> String {
 }
 
 /// Formats `NAMESPACE/POD/CONTAINER`, without missing parts.
-fn about(line: &Value) -> String {
+pub(super) fn about(line: &Value) -> String {
     let of = |member: &str| printable(line[member].as_str().unwrap_or_default());
     let name_or_id = |name: &str, id: &str| match of(name) {
         none if none.is_empty() => short_id(&of(id)).to_owned(),

@@ -7,7 +7,7 @@ use clap::builder::PossibleValue;
 use super::show::wrapped;
 
 /// Verb and example, as a user types it.
-const EXAMPLES: [(&str, &str); 26] = [
+const EXAMPLES: [(&str, &str); 27] = [
     ("adjust", "nri-runc nri adjust --bundle ./bundle --apply change.json"),
     ("audit", "nri-runc nri audit --pod shop/web --since 1h"),
     ("check", "nri-runc nri check"),
@@ -16,6 +16,7 @@ const EXAMPLES: [(&str, &str); 26] = [
     ("disable", "nri-runc nri disable"),
     ("drift", "nri-runc nri drift shop/web"),
     ("enable", "nri-runc nri enable"),
+    ("events", "nri-runc nri events -n shop --kind refused,exited --follow -o json"),
     ("explain", "nri-runc nri explain shop/web/nginx"),
     ("forget", "nri-runc nri forget 4f1c0a"),
     ("hook", "nri-runc nri hook createRuntime"),
@@ -123,7 +124,7 @@ mod tests {
                 .fold(&mut command, |verb, word| verb.find_subcommand_mut(word).unwrap());
             verb.render_usage().to_string()
         };
-        assert!(usage(&["policy", "test"]).contains("<--bundle DIR | --pod POD>"));
+        assert!(usage(&["policy", "test"]).contains("<-f FILE | --recording FILE> --compare FILE"));
         for verb in ["install", "uninstall"] {
             assert!(
                 usage(&[verb]).contains("<ENGINE | --distribution NAME>"),

@@ -20,7 +20,7 @@ pub const EXIT_CODES: [(u8, &str); 4] = [
 ];
 
 /// The meaning of a code for one verb, where that is not obvious.
-pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 25] = [
+pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 29] = [
     ("adjust", FAILED, "a plugin refused, plugins conflict, or a plugin is missing"),
     ("audit", DONE, "also if no entry matches"),
     ("audit", FAILED, "no audit log is kept, or an ID prefix is ambiguous"),
@@ -32,11 +32,15 @@ pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 25] = [
     ("drift", DONE, "no value differs"),
     ("drift", FOUND, "at least one value differs"),
     ("enable", DONE, "also if nri.disable keeps plugins disabled"),
+    ("events", DONE, "also if no event matches"),
+    ("events", FAILED, "the daemon does not run, or --since is not a cursor"),
     ("explain", FAILED, "no container or pod matches, or several do"),
     ("forget", FAILED, "no record or several match, or the container still exists"),
     ("install", DONE, "also if nothing had to change"),
     ("plugins", DONE, "also if no plugin is connected"),
     ("pods", DONE, "also if no pod matches"),
+    ("policy", DONE, "with --compare, no decision changes"),
+    ("policy", FOUND, "with --compare, a decision changes"),
     ("reexec", DONE, "also if the daemon is not running"),
     ("reload", DONE, "also if nothing changed or the daemon is not running"),
     ("replay", DONE, "also if requests of the script fail: the output says which"),
@@ -50,7 +54,8 @@ pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 25] = [
 
 /// Renders the end of the help of all verbs.
 pub(super) fn help() -> String {
-    lines("Exit codes:", EXIT_CODES.into_iter())
+    let rows = EXIT_CODES.iter().filter(|(code, _)| *code != FOUND);
+    lines("Exit codes:", rows.map(|(code, meaning)| (*code, *meaning)))
 }
 
 /// Renders the end of the help of one verb: what is not plain about a code, else what it means for all.

@@ -5,8 +5,10 @@
 
 mod audit;
 mod check;
+mod compared;
 mod drift;
 mod dry;
+mod events;
 mod examples;
 pub(crate) mod exit;
 mod explain;
@@ -108,6 +110,8 @@ enum AdminVerb {
     },
     /// Search the audit log: who changed what, and what was refused.
     Audit(audit::Audit),
+    /// Print events of pods, containers and plugins, for programs.
+    Events(events::Events),
     /// Show which rules decide what plugins may do.
     Policy(policy::Policy),
     /// Show values that plugins own and that something else changed.
@@ -208,6 +212,7 @@ impl AdminVerb {
             Self::Install(how) => (how.output(), Some("registering"), !how.is_elsewhere()),
             Self::Uninstall(how) => (how.output(), Some("unregistering"), !how.is_elsewhere()),
             Self::Top(top) => (top.output.output, None, true),
+            Self::Events(events) => (events.output.output, None, true),
             Self::Daemon { .. } => (None, None, true),
             Self::Replay(replay) => (None, None, replay.records()),
             Self::Adjust(adjust) => (adjust.wants_no_json().then_some(Format::Page), None, false),
@@ -222,8 +227,13 @@ pub fn command() -> clap::Command {
     Arguments::command().after_help(exit::help()).mut_subcommands(|verb| {
         let verb = if verb.get_name() == "node" { without_output(verb) } else { verb };
         let codes = exit::help_of(verb.get_name());
-        let codes = codes + &examples::values_of(&verb) + &examples::help_of(verb.get_name());
-        verb.after_help(codes.clone()).mut_subcommands(|below| below.after_help(codes.clone()))
+        let example = examples::help_of(verb.get_name());
+        let end = |verb: &clap::Command| format!("{codes}{}{example}", examples::values_of(verb));
+        let help = end(&verb);
+        verb.after_help(help).mut_subcommands(|below| {
+            let help = end(&below);
+            below.after_help(help)
+        })
     })
 }
 
@@ -326,12 +336,11 @@ fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
         AdminVerb::Plugins(wanted) => plugins::plugins(config, wanted, format),
         AdminVerb::Pods(wanted) => pods::pods(config, wanted, format),
         AdminVerb::Explain { id, show_env, .. } => explain(config, id, *show_env, format),
-        AdminVerb::Policy(asked) => {
-            tell(format, &policy::policy(&loaded, asked)?, policy::page, paint::plain)
-        }
+        AdminVerb::Policy(asked) => policy::policy(&loaded, asked, format),
         AdminVerb::Adjust(adjust) => dry::adjust(loaded, adjust, arguments.json),
         AdminVerb::Replay(replay) => dry::replay(loaded, replay).map(|()| DONE),
         AdminVerb::Audit(audit) => audit::audit(config, audit, format),
+        AdminVerb::Events(wanted) => events::events(config, wanted, format),
         AdminVerb::Check(_) => check(&loaded, format),
         AdminVerb::Sysdump(wanted) => sysdump::sysdump(&loaded, wanted, format),
         AdminVerb::Drift(wanted) => drift::drift(config, wanted, format),

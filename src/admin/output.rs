@@ -28,6 +28,8 @@ pub(super) enum Format {
     Yaml,
     /// A name on each line, as other verbs take it.
     Name,
+    /// The report of a test, which CI systems read.
+    Junit,
 }
 
 impl Format {
@@ -39,6 +41,7 @@ impl Format {
             Self::Json => "json",
             Self::Yaml => "yaml",
             Self::Name => "name",
+            Self::Junit => "junit",
         }
     }
 
@@ -82,6 +85,15 @@ pub(super) struct PlainOutput {
     pub(super) output: Option<Format>,
 }
 
+/// The formats of a comparison.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct ReportOutput {
+    /// Output format.
+    #[arg(short, long, value_name = "FORMAT",
+        value_parser = one_of(&[Format::Json, Format::Yaml, Format::Junit]))]
+    pub(super) output: Option<Format>,
+}
+
 /// Prints a document in this format; `show` renders the page.
 pub(super) fn tell(
     format: Format,
@@ -92,7 +104,9 @@ pub(super) fn tell(
     match format {
         Format::Json => print_json(document),
         Format::Yaml => print(yaml::yaml(document).as_bytes()),
-        Format::Page | Format::Wide | Format::Name => print_page(&show(document), painter),
+        Format::Page | Format::Wide | Format::Name | Format::Junit => {
+            print_page(&show(document), painter)
+        }
     }
 }
 

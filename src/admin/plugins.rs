@@ -45,7 +45,7 @@ pub(super) fn plugins(config: &Config, wanted: &Plugins, format: Format) -> Resu
     match format {
         Format::Name => print_page(&names(&document), paint::plain),
         Format::Json | Format::Yaml => tell(format, &document, |_| String::new(), paint::plain),
-        Format::Page | Format::Wide => {
+        Format::Page | Format::Wide | Format::Junit => {
             let status = ask(config, &json!({"verb": "status"}))?;
             let page = show::plugins(&document, format == Format::Wide);
             let page = page + &show::missing_plugins(&status) + &show::plugin_socket(&status);

@@ -22,6 +22,21 @@ use super::{ask, paint};
 /// The arguments of `pods`.
 #[derive(Debug, Args)]
 pub(super) struct Pods {
+    #[command(flatten)]
+    filter: PodFilter,
+    /// Only in this state, or with a container in it.
+    #[arg(long, value_name = "STATE", value_parser = PossibleValuesParser::new(STATES), hide_possible_values = true)]
+    state: Vec<String>,
+    /// List, then print what changes, until Ctrl-C.
+    #[arg(short, long)]
+    watch: bool,
+    #[command(flatten)]
+    pub(super) output: ListOutput,
+}
+
+/// The pods that a verb is about.
+#[derive(Debug, Args)]
+pub(super) struct PodFilter {
     /// Only this namespace, or NAME* (repeatable).
     #[arg(short, long, value_name = "NS")]
     namespace: Vec<String>,
@@ -31,14 +46,6 @@ pub(super) struct Pods {
     /// Only of this engine, by its name in the list.
     #[arg(long, value_name = "ENGINE", value_parser = PossibleValuesParser::new(EngineKind::ALL.map(EngineKind::name)), hide_possible_values = true)]
     engine: Vec<String>,
-    /// Only in this state, or with a container in it.
-    #[arg(long, value_name = "STATE", value_parser = PossibleValuesParser::new(STATES), hide_possible_values = true)]
-    state: Vec<String>,
-    /// List, then print what changes, until Ctrl-C.
-    #[arg(short, long)]
-    watch: bool,
-    #[command(flatten)]
-    pub(super) output: ListOutput,
 }
 
 /// A label that a pod must have, or must not have.
@@ -77,17 +84,30 @@ impl LabelFilter {
     }
 }
 
-impl Pods {
-    fn admits(&self, pod: &Value) -> bool {
+impl PodFilter {
+    /// Whether it admits a pod, or an event of one. Labels that are not known may be any.
+    pub(super) fn admits(&self, pod: &Value) -> bool {
         let of = |member: &str| pod[member].as_str().unwrap_or_default();
         let is_any = |wanted: &[String], found: &str| {
             wanted.is_empty() || wanted.iter().any(|wanted| glob::matches(wanted, found))
         };
         is_any(&self.namespace, of("namespace"))
             && is_any(&self.engine, of("engine"))
+            && (pod["labels"].is_null()
+                || self.label.iter().all(|label| label.admits(&pod["labels"])))
+    }
+
+    /// Whether it admits any pod.
+    pub(super) fn is_empty(&self) -> bool {
+        self.namespace.is_empty() && self.engine.is_empty() && self.label.is_empty()
+    }
+}
+
+impl Pods {
+    fn admits(&self, pod: &Value) -> bool {
+        self.filter.admits(pod)
             && (self.state.is_empty()
                 || std::iter::once(pod).chain(members(pod)).any(|one| self.has_state(one)))
-            && self.label.iter().all(|label| label.admits(&pod["labels"]))
     }
 
     fn has_state(&self, one: &Value) -> bool {
@@ -99,7 +119,7 @@ impl Pods {
         let Value::Array(mut pods) = document else {
             return Err(Error::new("the daemon sent no list of pods"));
         };
-        if !self.label.is_empty() && pods.iter().any(|pod| pod["labels"].is_null()) {
+        if !self.filter.label.is_empty() && pods.iter().any(|pod| pod["labels"].is_null()) {
             return Err(Error::new("the running daemon is older and does not list labels")
                 .hint("replace it: nri-runc nri reexec"));
         }

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `policy test`: shows which rule decides what a plugin may do with a pod, and why. It changes
-//! nothing.
+//! `policy test`: shows which rule decides what a plugin may do with a pod, and why; with `--compare`,
+//! what another configuration would decide otherwise. It changes nothing.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::output::{Format, PlainOutput};
+use super::exit::{DONE, FOUND};
+use super::output::{Format, ReportOutput, print, tell};
 use super::show::{rows, table, text};
-use crate::config::Loaded;
+use super::{compared, paint};
+use crate::config::{self, Config, Loaded};
 use crate::dry;
+use crate::engine::EngineKind;
 use crate::error::{Error, Result};
 
 /// `policy`.
@@ -24,27 +28,44 @@ pub(super) struct Policy {
 #[derive(Debug, Subcommand)]
 enum PolicyVerb {
     /// Show which rules decide what plugins may do with a pod.
-    #[command(override_usage = "nri-runc nri policy test [OPTIONS] <--bundle DIR | --pod POD>")]
+    #[command(
+        override_usage = "nri-runc nri policy test [OPTIONS] <--bundle DIR | --pod POD>\n       \
+        nri-runc nri policy test [OPTIONS] <-f FILE | --recording FILE> --compare FILE"
+    )]
     Test(PolicyTest),
 }
 
 /// `policy test`.
 #[derive(Debug, Args)]
+#[group(id = "subject", required = true, multiple = false)]
 pub(super) struct PolicyTest {
     /// Bundle directory (rules of the files; needs no daemon).
-    #[arg(long, value_name = "DIR", required_unless_present = "pod", conflicts_with = "pod")]
+    #[arg(long, value_name = "DIR", group = "subject")]
     bundle: Option<PathBuf>,
     /// Container ID (default: bundle directory name).
     #[arg(long, requires = "bundle")]
     id: Option<String>,
     /// Pod: NAMESPACE/NAME, name, ID or ID prefix (rules in force).
-    #[arg(long, value_name = "POD")]
+    #[arg(long, value_name = "POD", group = "subject")]
     pod: Option<String>,
+    /// Recorded requests (replay --record), to be compared.
+    #[arg(long, value_name = "FILE", group = "subject", requires = "compare")]
+    recording: Option<PathBuf>,
+    /// Kubernetes manifest with pods, or templates of pods.
+    #[arg(short, long, value_name = "FILE", group = "subject")]
+    filename: Option<PathBuf>,
+    /// Configuration to compare with; exit code 3 if a decision changes.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["bundle", "pod"])]
+    compare: Option<PathBuf>,
+    /// Engine of the manifest's pods.
+    #[arg(long, value_name = "ENGINE", requires = "filename", default_value = "containerd-cri",
+        value_parser = PossibleValuesParser::new(EngineKind::ALL.map(EngineKind::name)), hide_possible_values = true)]
+    engine: String,
     /// Also for this plugin, as NN-name or name (repeatable).
     #[arg(long, value_name = "NAME")]
     plugin: Vec<String>,
     #[command(flatten)]
-    output: PlainOutput,
+    output: ReportOutput,
 }
 
 impl Policy {
@@ -61,21 +82,50 @@ impl Policy {
     }
 }
 
-/// Returns the document of `policy test`.
-pub(super) fn policy(loaded: &Loaded, arguments: &Policy) -> Result<Value> {
-    let PolicyVerb::Test(PolicyTest { bundle, id, pod, plugin, output: _ }) = &arguments.verb;
-    let Some(bundle) = bundle else {
+/// Prints what `policy test` finds.
+///
+/// # Errors
+/// Fails when a configuration has an error, or what is to be judged cannot be read.
+pub(super) fn policy(loaded: &Loaded, arguments: &Policy, format: Format) -> Result<u8> {
+    let PolicyVerb::Test(wanted) = &arguments.verb;
+    let plugin = &wanted.plugin;
+    if let Some(pod) = &wanted.pod {
         let question = json!({"verb": "policy", "pod": pod, "plugins": plugin});
-        return super::ask(&loaded.config, &question);
-    };
-    if let Some(problem) = loaded.refusal() {
-        return Err(Error::new(problem.text.clone()).hint("see: nri-runc nri check"));
+        return tell(format, &super::ask(&loaded.config, &question)?, page, paint::plain);
     }
-    dry::policy(&loaded.config, bundle, id.as_deref(), plugin)
+    let config = sound(loaded)?;
+    if let Some(bundle) = &wanted.bundle {
+        let document = dry::policy(config, bundle, wanted.id.as_deref(), plugin)?;
+        return tell(format, &document, page, paint::plain);
+    }
+    let other = wanted.compare.as_ref().map(|file| config::load(Some(file)));
+    let other = other.as_ref().map(sound).transpose()?;
+    let document = match (&wanted.filename, &wanted.recording, other) {
+        (Some(file), _, other) => {
+            dry::compare_manifest(file, &wanted.engine, plugin, (config, other))?
+        }
+        (None, Some(file), Some(other)) => dry::compare_recording(file, (config, other))?,
+        (None, _, _) => return Err(Error::new("nothing to compare was named")),
+    };
+    if format == Format::Junit {
+        print(compared::junit(&document).as_bytes())?;
+    } else {
+        tell(format, &document, compared::page, paint::plain)?;
+    }
+    Ok(if document["changed"] == 0 { DONE } else { FOUND })
 }
 
-/// Renders that document as a page.
-pub(super) fn page(document: &Value) -> String {
+/// A configuration without an error.
+fn sound(loaded: &Loaded) -> Result<&Config> {
+    let problem = loaded.refusal().map(|problem| problem.text.clone());
+    match problem.or_else(|| loaded.unreadable.clone()) {
+        Some(text) => Err(Error::new(text).hint("see: nri-runc nri check")),
+        None => Ok(&loaded.config),
+    }
+}
+
+/// Renders the rules' decisions about a pod as a page.
+fn page(document: &Value) -> String {
     let mut page = String::new();
     let pod = &document["pod"];
     let mut line = |title: &str, words: &str| {
@@ -115,8 +165,9 @@ pub(super) fn page(document: &Value) -> String {
         page.push_str("\nno plugin is known: name one with --plugin\n");
         return page;
     }
-    let cells =
-        rows(&document["plugins"], |row| vec![text(&row["plugin"]), rule_of(row), effect(row)]);
+    let cells = rows(&document["plugins"], |row| {
+        vec![text(&row["plugin"]), rule_of(row), dry::effect_of(row)]
+    });
     let _infallible = writeln!(page, "\n{}", table(&["plugin", "rule", "effect"], &cells));
     for plugin in plugins {
         for tried in plugin["rules"].as_array().into_iter().flatten() {
@@ -183,26 +234,4 @@ fn rule_of(row: &Value) -> String {
         Some(_) if row["mode"] == "audit" => format!("{} (audit)", text(&row["rule"])),
         Some(_) => text(&row["rule"]),
     }
-}
-
-fn effect(row: &Value) -> String {
-    if row["hidden"] == true {
-        return "hears nothing of this pod".to_owned();
-    }
-    let mut effects = Vec::new();
-    for (key, what) in [
-        ("refused", "refused"),
-        ("would_refuse", "noted"),
-        ("refused_by_section", "refused by its own section"),
-    ] {
-        match row[key].as_array().map(Vec::as_slice) {
-            None | Some([]) => {}
-            Some([all]) if all == "*" => effects.push(format!("{what}: everything")),
-            Some(fields) => {
-                let fields: Vec<String> = fields.iter().map(text).collect();
-                effects.push(format!("{what}: {}", fields.join(" ")));
-            }
-        }
-    }
-    if effects.is_empty() { "may set everything".to_owned() } else { effects.join("; ") }
 }

@@ -204,6 +204,19 @@ fn redact(line: &mut Value) {
             audit::redact("", part, REDACTED);
         }
     }
+    let answers = line.get_mut("answers").and_then(Value::as_array_mut);
+    for answer in answers.into_iter().flatten() {
+        answer.pointer_mut("/reply/adjust").into_iter().for_each(redact_adjustment);
+    }
+}
+
+/// Removes those of an adjustment, and of its hooks.
+fn redact_adjustment(adjust: &mut Value) {
+    let variables = adjust.get_mut("env").and_then(Value::as_array_mut);
+    for value in variables.into_iter().flatten().filter_map(|variable| variable.get_mut("value")) {
+        *value = REDACTED.into();
+    }
+    adjust.get_mut("hooks").into_iter().for_each(|hooks| audit::redact("", hooks, REDACTED));
 }
 
 #[cfg(test)]
@@ -219,6 +232,21 @@ mod tests {
         redact(&mut line);
         assert!(!line.to_string().contains("secret"), "{line}");
         assert_eq!(line["request"]["container"]["env"][0], format!("A={REDACTED}"));
+    }
+
+    #[test]
+    fn values_of_variables_in_answers_of_plugins_are_hidden_too() {
+        let adjust = json!({"env": [{"key": "TOKEN", "value": "secret"}],
+            "hooks": {"prestart": [{"path": "/h", "env": ["B=secret"]}]}});
+        let mut line = json!({"decision": 1, "answers": [{"plugin": "10-a", "reply": {"adjust": adjust}},
+            {"plugin": "20-b", "skipped": "late"}, {"plugin": "30-c", "reply": {}}]});
+        redact(&mut line);
+        let text = line.to_string();
+        assert!(
+            !text.contains("secret") && text.contains("TOKEN") && text.contains("B="),
+            "{text}"
+        );
+        assert_eq!(line["answers"][2], json!({"plugin": "30-c", "reply": {}}));
     }
 
     #[test]

@@ -214,6 +214,33 @@ pub(super) fn plugin_row(plugin: &Value) -> Vec<String> {
     ]
 }
 
+/// Formats how long a plugin took to answer, and its limit.
+fn answer_times(answers: &Value) -> Option<String> {
+    let time = |member: &str| Some(milliseconds(answers[member].as_f64()?));
+    let (p50, p99, limit) = (time("p50_ms")?, time("p99_ms")?, time("limit_ms")?);
+    Some(format!("answers within {p50} (p50), {p99} (p99), limit {limit}"))
+}
+
+/// Formats a time with two digits.
+pub(super) fn milliseconds(millis: f64) -> String {
+    match millis {
+        _ if millis >= 9950.0 => format!("{:.0}s", millis / 1000.0),
+        _ if millis >= 1000.0 && millis % 1000.0 == 0.0 => format!("{:.0}s", millis / 1000.0),
+        _ if millis >= 1000.0 => format!("{:.1}s", millis / 1000.0),
+        _ if millis >= 9.95 => format!("{millis:.0}ms"),
+        _ => format!("{millis:.1}ms"),
+    }
+}
+
+/// Formats how far a Synchronize is; requests are counted where it has several.
+fn synchronizing(progress: &Value) -> Option<String> {
+    let time = |member: &str| Some(milliseconds(progress[member].as_f64()?));
+    let (passed, limit) = (time("for_ms")?, time("limit_ms")?);
+    let answered = progress["answered"].as_u64().filter(|count| *count > 0);
+    let answered = answered.map(|count| format!(", {count} parts answered")).unwrap_or_default();
+    Some(format!("is being synchronized for {passed}, limit {limit}{answered}"))
+}
+
 /// Renders the page of `plugins`; the wide one adds events, strikes and NRI versions below the
 /// table.
 pub(super) fn plugins(document: &Value, wide: bool) -> String {
@@ -236,6 +263,8 @@ pub(super) fn plugins(document: &Value, wide: bool) -> String {
             let events = text(&plugin["deprecated_events"]);
             page.push_str(&wrapped(&format!("{id}: takes as deprecated StateChange"), &events));
         }
+        let times = [synchronizing(&plugin["synchronizing"]), answer_times(&plugin["answers"])];
+        times.iter().flatten().for_each(|line| page.push_str(&format!("{id}: {line}\n")));
         if failure.is_object() {
             let (ago, what) = (ago(&failure["at"]), text(&failure["what"]));
             let _infallible = writeln!(page, "{id}: last failure {ago} ago: {what}");

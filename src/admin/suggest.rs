@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::text::printable;
 
 /// Verbs of other tools, and their equivalents here.
-const VERBS: [(&str, &str); 51] = [
+const VERBS: [(&str, &str); 50] = [
     ("collect", "sysdump"),
     ("completions", "completion bash"),
     ("config", "check"),
@@ -22,7 +22,6 @@ const VERBS: [(&str, &str); 51] = [
     ("down", "stop"),
     ("dry-run", "adjust --bundle DIR"),
     ("dump", "sysdump"),
-    ("events", "pods --watch"),
     ("get", "pods"),
     ("history", "audit"),
     ("info", "status"),

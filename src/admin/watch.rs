@@ -157,7 +157,7 @@ impl Seen {
             Format::Json => print_json(&row.document)?,
             Format::Yaml => print(format!("---\n{}", yaml::yaml(&row.document)).as_bytes())?,
             Format::Name => print(format!("{}\n", printable(&row.name)).as_bytes())?,
-            Format::Page | Format::Wide => {
+            Format::Page | Format::Wide | Format::Junit => {
                 let column: Option<usize> =
                     self.state.map(|at| self.widths[..at].iter().map(|w| w + 2).sum());
                 let painter = |line: &str| match column {

@@ -152,7 +152,7 @@ fn cut(text: &mut String, limit: usize) {
 
 /// Escapes all other characters: JSON permits control characters above 0x7e and marks of direction,
 /// which only its strings can have.
-fn ascii(json: &str) -> String {
+pub(crate) fn ascii(json: &str) -> String {
     let mut ascii = String::with_capacity(json.len());
     for character in json.chars() {
         if matches!(character, ' '..='~') {

@@ -19,6 +19,7 @@ mod writer;
 
 pub(crate) use entry::{AuditAction, AuditEntry, AuditSubject, ExecutedProcess};
 pub(crate) use journal::IDENTIFIER;
+pub(crate) use line::ascii;
 pub(crate) use redact::redact;
 pub(crate) use search::{AuditFilter, open_files, search, since};
 pub(crate) use tail::AuditTail;

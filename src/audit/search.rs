@@ -33,7 +33,8 @@ pub(crate) struct AuditFilter {
 }
 
 impl AuditFilter {
-    fn admits(&self, line: &Value) -> bool {
+    /// Whether the filter admits a line.
+    pub(crate) fn admits(&self, line: &Value) -> bool {
         let of = |member: &str| line[member].as_str().unwrap_or_default();
         let is_pod = |wanted: &String| {
             let qualified = wanted.split_once('/');

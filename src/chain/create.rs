@@ -41,6 +41,8 @@ impl std::fmt::Debug for Participants<'_> {
 pub trait ChainObserver {
     /// The container as the plugins so far have left it (decision D15).
     fn container_changed(&self, _container: &api::Container) {}
+    /// A plugin answered, before its answer is merged.
+    fn answered(&self, _plugin: &str, _answer: &api::CreateContainerResponse) {}
     /// A plugin was left out, for this reason.
     fn skipped(&self, _plugin: &str, _why: &str) {}
 }
@@ -158,6 +160,7 @@ pub async fn create(
         match member.ask(Event::CreateContainer, call).await {
             PluginReply::Answer(answer) => match member.accept_reply(answer) {
                 Ok(answer) => {
+                    observer.answered(&member.id(), &answer);
                     let rights = scope.rights(member, &answer.update, &answer.evict);
                     let rights = rights.map_err(|failure| ChainError { failure, asked })?;
                     let merged = merge(creation, member, &rights, answer).await;

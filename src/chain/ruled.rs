@@ -64,7 +64,7 @@ impl<'a> RuleScope<'a> {
     }
 
     /// The fields that an injection may set in the container of the request.
-    pub(super) fn rights_of_injection(&self, id: &str) -> Rights {
+    pub(crate) fn rights_of_injection(&self, id: &str) -> Rights {
         self.rules.rights(&Rights::default(), id, self.subject, std::iter::empty(), self.pods)
     }
 

@@ -16,6 +16,8 @@ pub struct PluginSettings {
     pub on_failure: Option<OnFailure>,
     /// How long one request to it may take.
     pub request_timeout: Option<Duration>,
+    /// How long its Synchronize may take as a whole.
+    pub sync_timeout: Option<Duration>,
     /// Time-outs in a row before it is disconnected; 0 = never.
     pub strikes: Option<u32>,
     /// Containers are refused while it is missing.
@@ -47,6 +49,7 @@ impl Config {
         PluginSettings {
             on_failure: first(&sections, |section| section.on_failure.as_ref()),
             request_timeout: first(&sections, |section| section.request_timeout.as_ref()),
+            sync_timeout: first(&sections, |section| section.sync_timeout.as_ref()),
             strikes: first(&sections, |section| section.strikes.as_ref()),
             required: first(&sections, |section| section.required.as_ref()).unwrap_or_default(),
             concurrency: first(&sections, |section| section.concurrency.as_ref()).unwrap_or(1),
@@ -138,7 +141,7 @@ mod tests {
     fn each_key_comes_from_the_most_specific_section_that_has_it() {
         let config = config(
             "[plugin.\"*\"]\nstrikes = 1\ndeny = [\"OciHooks\"]\nevict = \"deny\"\n\
-             request_timeout = \"1s\"\nconcurrency = 2\nallow = [\"Env\"]\non_failure = \"refuse\"\n\
+             request_timeout = \"1s\"\nsync_timeout = \"1m\"\nconcurrency = 2\nallow = [\"Env\"]\non_failure = \"refuse\"\n\
              [plugin.a]\nstrikes = 2\ndeny = [\"Mounts\"]\nallow = []\nrequired = true\n\
              [plugin.10-a]\nstrikes = 3\n",
         );
@@ -154,6 +157,7 @@ mod tests {
             assert_eq!((other.allow, other.required), (vec!["Env".to_owned()], false));
             assert_eq!(other.on_failure, Some(OnFailure::Refuse));
             assert_eq!(other.request_timeout, Some(Duration::from_secs(1)));
+            assert_eq!(other.sync_timeout, Some(Duration::from_secs(60)));
         }
     }
 

@@ -198,6 +198,7 @@ pub struct Config {
 pub struct PluginSection {
     pub on_failure: Option<OnFailure>,
     pub request_timeout: Option<Duration>,
+    pub sync_timeout: Option<Duration>,
     pub strikes: Option<u32>,
     pub required: Option<bool>,
     pub wait: Option<Duration>,

@@ -38,6 +38,8 @@ pub(super) enum Command {
         timeout: Duration,
     },
     Disconnect(String),
+    /// What became of a request where it was recorded.
+    Decided,
     Answer(u64, Result<ScriptAnswer, String>),
 }
 
@@ -109,15 +111,17 @@ pub fn check(text: &str) -> Result<(), String> {
 }
 
 fn command(object: &Map<String, Value>) -> Result<Command, String> {
-    const KINDS: [&str; 6] = ["answer", "call", "state", "cancel", "wait", "disconnect"];
+    const KINDS: [&str; 7] =
+        ["answer", "call", "state", "cancel", "wait", "disconnect", "decision"];
     let kind = KINDS.into_iter().find(|kind| object.contains_key(*kind));
     let kind = kind.ok_or_else(|| format!("it must have one of: {}", KINDS.join(", ")))?;
-    // A recorder adds `at`, which distinguishes its lines from other scripts', and to its state the
-    // plugins.
+    // A recorder adds `at`, which distinguishes its lines from other scripts', to its state the plugins, and
+    // to its calls what the pod is known by.
     let is_recorded = object.contains_key("at");
     let may = |key: &str| match kind {
         "answer" => matches!(key, "reply" | "error" | "state"),
-        "call" => key == "request",
+        "call" => key == "request" || is_recorded && matches!(key, "engine" | "proven"),
+        "decision" => is_recorded,
         "state" => key == "adds" || key == "plugins" && is_recorded,
         _ => false,
     };
@@ -139,6 +143,7 @@ fn command(object: &Map<String, Value>) -> Result<Command, String> {
             Ok(Command::State { snapshot: snapshot(value)?, adds, recorded_with })
         }
         "cancel" => Ok(Command::Cancel(value.clone())),
+        "decision" => Ok(Command::Decided),
         "wait" => wait(value),
         _ => Ok(Command::Disconnect(text(value, "disconnect")?)),
     }

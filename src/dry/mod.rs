@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Plugins without a node: `replay` drives them from a script, `adjust` applies their changes (or a
-//! file's) to a bundle, `policy` shows the rules' decisions about one.
+//! file's) to a bundle, `policy` shows the rules' decisions about one, and `compare` those of two configurations.
 //!
 //! It needs no container, engine, daemon or root. Plugins are asked and their answers merged and
 //! applied by the very code that the daemon runs.
@@ -9,14 +9,17 @@
 mod adjust;
 mod bundle;
 mod calls;
+mod compare;
 mod dry_run;
 mod line;
+mod manifest;
 mod policy;
 mod recording;
 mod replay;
 mod script;
 
 pub(crate) use adjust::{AdjustOptions, Output, run as adjust};
+pub(crate) use compare::{manifest as compare_manifest, recording as compare_recording};
 pub use line::check as check_line;
-pub(crate) use policy::policy;
+pub(crate) use policy::{effect as effect_of, policy};
 pub(crate) use replay::{ReplayOptions, run as replay};

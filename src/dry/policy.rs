@@ -12,6 +12,7 @@ use crate::host::Host;
 use crate::inject::{self, Injections};
 use crate::plugin;
 use crate::rules::{RuledPod, Rules, promise_rows, report};
+use crate::text::printable;
 
 use super::bundle::{DescribedBundle, DryRunBundle};
 use super::dry_run::promise_facts;
@@ -44,4 +45,31 @@ pub(crate) fn policy(
     document["pod"]["id"] = pod.id.into();
     document["pod"]["name"] = pod.name.into();
     Ok(document)
+}
+
+/// The clause about a plugin that no rule and no section restricts.
+pub(super) const UNRESTRICTED: &str = "may set everything";
+
+/// Describes what rules leave a plugin, as a clause.
+pub(crate) fn effect(row: &Value) -> String {
+    if row["hidden"] == true {
+        return "hears nothing of this pod".to_owned();
+    }
+    let mut effects = Vec::new();
+    for (key, what) in [
+        ("refused", "refused"),
+        ("would_refuse", "noted"),
+        ("refused_by_section", "refused by its own section"),
+    ] {
+        match row[key].as_array().map(Vec::as_slice) {
+            None | Some([]) => {}
+            Some([all]) if all == "*" => effects.push(format!("{what}: everything")),
+            Some(fields) => {
+                let fields: Vec<String> =
+                    fields.iter().filter_map(|field| field.as_str().map(printable)).collect();
+                effects.push(format!("{what}: {}", fields.join(" ")));
+            }
+        }
+    }
+    if effects.is_empty() { UNRESTRICTED.to_owned() } else { effects.join("; ") }
 }

@@ -263,7 +263,7 @@ impl ReplaySession {
                 Command::Disconnect(name) => {
                     answer_result(id.as_ref(), self.dry_run.disconnect(&name).await);
                 }
-                Command::Answer(..) => {}
+                Command::Answer(..) | Command::Decided => {}
             }
             pending.retain(|call: &tokio::task::JoinHandle<()>| !call.is_finished());
         }

@@ -127,7 +127,7 @@ fn problems(query: &str, known: &BTreeMap<String, BTreeSet<String>>) -> Vec<Stri
             None => problems.push(format!("{metric} does not exist: {query}")),
         }
     }
-    const WORDS: [&str; 5] = ["by", "up", "m", "sum", "rate"];
+    const WORDS: [&str; 6] = ["by", "up", "m", "sum", "rate", "and"];
     for (name, next) in &names {
         let is_called = *next == '(' || WORDS.contains(&name.as_str());
         let is_variable = name.starts_with("__") || is_metric(name);

@@ -82,6 +82,8 @@ pub(crate) struct Holdings {
     pub(crate) log_lines_lost: u64,
     /// Values that differ from what plugins own, by place; empty before the first look.
     pub(crate) drifts: Vec<(&'static str, usize)>,
+    /// Events that readers missed.
+    pub(crate) events_lost: u64,
     /// Whether an engine's own NRI serves the plugins, so that this daemon consults none.
     pub(crate) passes_through: bool,
     /// Whether plugins are disabled by the kill switch or the configuration.
@@ -204,6 +206,9 @@ impl Metrics {
         let help = "Lines of the log that nothing read, or that could not be written";
         let lost = ConstCounter::new(holdings.log_lines_lost);
         registry.register("nri_runc_log_lines_lost", help, lost);
+        let help = "Events that a reader of nri events missed, being slow or late";
+        let lost = ConstCounter::new(holdings.events_lost);
+        registry.register("nri_runc_events_lost", help, lost);
         let mut page = String::new();
         // Writing to a String cannot fail.
         let _written = text::encode(&mut page, &registry);

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The requests whose reply has content, one method each.
 
+use std::time::{Duration, Instant};
+
 use nri_transport::SynchronizePart;
 use protobuf::{UnknownFields, UnknownValue, UnknownValueRef};
 
+use super::session::SyncProgress;
 use super::{EncodedSnapshot, Event, Outcome, Plugin, api};
+
+/// The time of the last request of a Synchronize whose time is over: 0 would be no time-out to a plugin.
+const SHORTEST: Duration = Duration::from_millis(1);
 
 impl Plugin {
     /// Synchronize, with pods and containers that are still to be encoded.
@@ -25,9 +31,14 @@ impl Plugin {
         &self,
         snapshot: &EncodedSnapshot,
     ) -> Outcome<api::SynchronizeResponse> {
-        let mut earlier = UnknownFields::new();
-        for (part, more) in snapshot.parts() {
-            match self.call(&SynchronizePart(part)).await {
+        let (mut earlier, begun) = (UnknownFields::new(), Instant::now());
+        let _progress = ProgressShown(self);
+        for (answered, (part, more)) in snapshot.parts().enumerate() {
+            let whole = self.sync_timeout();
+            let limit = whole.unwrap_or_else(|| self.timeout());
+            self.set_sync_progress(Some(SyncProgress { begun, limit, answered }));
+            let left = whole.map_or(limit, |whole| whole.saturating_sub(begun.elapsed()));
+            match self.call_within(left.max(SHORTEST), &SynchronizePart(part)).await {
                 Outcome::Answered(answer) if more && !answer.more => {
                     return Outcome::Refused("it does not take a snapshot in parts".to_owned());
                 }
@@ -121,6 +132,15 @@ impl Plugin {
     /// event is not sent to it again.
     fn drops_unimplemented<T>(&self, event: Event, outcome: &Outcome<T>) -> bool {
         matches!(outcome, Outcome::Unimplemented(_)) && self.drop_unasked_event(event)
+    }
+}
+
+/// Shows no progress any more once the request is over, or was given up.
+struct ProgressShown<'p>(&'p Plugin);
+
+impl Drop for ProgressShown<'_> {
+    fn drop(&mut self) {
+        self.0.set_sync_progress(None);
     }
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A request on its way to a plugin: its turn, its time-out, its result.
 
+use std::time::Duration;
+
 use nri_transport::{CallCopies, PluginRequest, Unanswered};
 use tokio::time::Instant;
 use ttrpc::Code;
@@ -20,6 +22,15 @@ impl Plugin {
         self.call_at(Rank::of(R::METHOD), R::METHOD, request).await
     }
 
+    /// Sends a request with a time-out of its kind.
+    pub(super) async fn call_within<R: PluginRequest>(
+        &self,
+        timeout: Duration,
+        request: &R,
+    ) -> Outcome<R::Answer> {
+        self.send_in_turn(Rank::of(R::METHOD), R::METHOD, request, timeout).await.0
+    }
+
     /// Sends a request whose type alone does not decide its rank.
     pub(super) async fn call_at<R: PluginRequest>(
         &self,
@@ -27,27 +38,44 @@ impl Plugin {
         operation: &'static str,
         request: &R,
     ) -> Outcome<R::Answer> {
+        let (outcome, took) = self.send_in_turn(rank, operation, request, self.timeout()).await;
+        took.into_iter().for_each(|took| self.record_answer(took));
+        outcome
+    }
+
+    /// Sends it once it is its turn. The second value is the time that the plugin took, if it was asked and
+    /// has the method.
+    async fn send_in_turn<R: PluginRequest>(
+        &self,
+        rank: Rank,
+        operation: &'static str,
+        request: &R,
+        timeout: Duration,
+    ) -> (Outcome<R::Answer>, Option<Duration>) {
         let queued = Instant::now();
         let _turn = match self.turn(rank, request).await {
             Ok(turn) => turn,
-            Err(busy) => return Outcome::Busy(busy.to_string()),
+            Err(busy) => return (Outcome::Busy(busy.to_string()), None),
         };
         if self.is_gone() {
-            return Outcome::NotConnected;
+            return (Outcome::NotConnected, None);
         }
         let begun = Instant::now();
         let limit = self.meter.as_ref().map_or(0, |meter| meter.copies_up_to());
         let mut copies = CallCopies::up_to(limit);
-        let (outcome, error) = self.send(request, begun, &mut copies).await;
+        let (outcome, error) = self.send(request, begun, timeout, &mut copies).await;
         // A method that a plugin does not have was not called.
-        if let (Some(meter), false) = (&self.meter, matches!(outcome, Outcome::Unimplemented(_))) {
-            let (waited, took) = (begun.duration_since(queued), begun.elapsed());
+        if matches!(outcome, Outcome::Unimplemented(_)) {
+            return (outcome, None);
+        }
+        let (waited, took) = (begun.duration_since(queued), begun.elapsed());
+        if let Some(meter) = &self.meter {
             let id = self.id();
             let sample = CallSample { plugin: &id, operation, waited, took, error };
             meter.record_call(&sample);
             meter.keep_copies(&sample, copies);
         }
-        outcome
+        (outcome, Some(took))
     }
 
     /// Sends a request whose turn it is. The second value is the name of its status, for the meter.
@@ -55,9 +83,9 @@ impl Plugin {
         &self,
         request: &R,
         begun: Instant,
+        timeout: Duration,
         copies: &mut CallCopies,
     ) -> (Outcome<R::Answer>, Option<&'static str>) {
-        let timeout = self.timeout();
         let trace = trace::current().map_or_else(Vec::new, TraceContext::into_metadata);
         let answer = self.caller.call_with_copies(request, timeout, &trace, copies);
         // The call ends with the connection, but not before an answer that has arrived is read: a refusal

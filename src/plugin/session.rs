@@ -7,9 +7,9 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use nri_transport::{Connection, NotRegistered, PluginCaller, RuntimeServer, Trunk, Upcalls};
 use tokio::net::UnixStream;
@@ -18,6 +18,7 @@ use crate::config::PluginSettings;
 
 use super::child::PluginProcess;
 use super::handover::SavedProcess;
+use super::latency::{AnswerTimes, Quantiles};
 use super::turns::Turns;
 use super::{CallMeter, Event, Outcome, PluginIdentity, Policy, api};
 use nri_api::event::ALL_BITS;
@@ -66,6 +67,17 @@ impl From<NotRegistered> for SessionError {
     }
 }
 
+/// How far a Synchronize is.
+#[derive(Debug, Clone, Copy)]
+pub struct SyncProgress {
+    /// When it began.
+    pub begun: Instant,
+    /// Its time-out: of the whole, or of each request.
+    pub limit: Duration,
+    /// Requests that the plugin has answered; a long snapshot has several.
+    pub answered: usize,
+}
+
 /// The parts of a configured plugin.
 pub(super) struct PluginParts {
     pub(super) identity: PluginIdentity,
@@ -87,6 +99,10 @@ pub struct Plugin {
     pid: Option<i32>,
     /// In nanoseconds.
     timeout: AtomicU64,
+    /// Likewise, of the whole Synchronize; 0: each of its requests has the time of any other.
+    sync_timeout: AtomicU64,
+    sync_progress: std::sync::Mutex<Option<SyncProgress>>,
+    answers: std::sync::Mutex<AnswerTimes>,
     pub(super) trunk: Trunk,
     pub(super) caller: PluginCaller,
     pub(super) turns: Turns,
@@ -195,6 +211,9 @@ impl Plugin {
             declared: parts.declared,
             pid: parts.pid,
             timeout: AtomicU64::new(nanos(parts.timeout)),
+            sync_timeout: AtomicU64::new(0),
+            sync_progress: std::sync::Mutex::default(),
+            answers: std::sync::Mutex::default(),
             trunk,
             caller,
             turns: Turns::new(1),
@@ -239,7 +258,7 @@ impl Plugin {
             ..api::ConfigureRequest::default()
         };
         let id = self.id();
-        let answer = match self.call(&request).await {
+        let answer = match self.call_within(self.timeout(), &request).await {
             Outcome::Answered(answer) => answer,
             Outcome::Refused(why) | Outcome::Unimplemented(why) | Outcome::Gone(why) => {
                 return Err(SessionError::Configure(id, why));
@@ -332,7 +351,35 @@ impl Plugin {
         if let Some(timeout) = settings.request_timeout.or(default) {
             self.timeout.store(nanos(timeout), Ordering::Relaxed);
         }
+        let sync_timeout = settings.sync_timeout.map_or(0, nanos);
+        self.sync_timeout.store(sync_timeout, Ordering::Relaxed);
         self.turns.set_concurrency(settings.concurrency.clamp(1, 1000));
+    }
+
+    /// The time-out of a whole Synchronize, if the operator sets one.
+    pub fn sync_timeout(&self) -> Option<Duration> {
+        let nanos = self.sync_timeout.load(Ordering::Relaxed);
+        (nanos > 0).then(|| Duration::from_nanos(nanos))
+    }
+
+    /// How far its Synchronize is, while it is under way.
+    pub fn sync_progress(&self) -> Option<SyncProgress> {
+        *self.sync_progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_sync_progress(&self, progress: Option<SyncProgress>) {
+        *self.sync_progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
+    }
+
+    /// How long it took to answer requests within about the last hour; `None` if there were none.
+    pub fn answer_times(&self) -> Option<Quantiles> {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.quantiles(self.timeout(), Instant::now())
+    }
+
+    pub(super) fn record_answer(&self, took: Duration) {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.record(took, Instant::now());
     }
 
     /// The time-out of one request.

@@ -12,6 +12,7 @@ use test_support::{BUNDLE, Started, TestHost, golang, wait_until};
 fn connect(host: &TestHost, program: &Path) -> Started {
     let mut command = Command::new(program);
     command.arg("-socket").arg(host.path("nri.sock")).arg("-out").arg(host.path("told"));
+    command.arg("-deadlines").arg(host.path("deadlines"));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let plugin = Started(command.spawn().unwrap());
     wait_until("the Go plugin is synchronized", || {
@@ -39,6 +40,25 @@ fn a_plugin_on_the_go_stub_adjusts_a_container_and_hears_its_life() {
     assert!(host.verb(&["delete", "c1"]).status.success());
     wait_until("the end is told", || host.read("told").contains("RemovePodSandbox"));
     assert_eq!(host.read("told").lines().collect::<Vec<_>>(), super::life("c1"));
+}
+
+/// The time that is left travels with each request: a handler's context has it as its deadline.
+#[test]
+fn a_handler_on_the_go_stub_knows_the_time_that_it_has() {
+    let Some(program) = golang::program("recorder") else { return };
+    let mut host =
+        TestHost::new("---[plugin.recorder]\nrequest_timeout = \"20s\"\nsync_timeout = \"300s\"\n");
+    host.start_daemon();
+    let _plugin = connect(&host, &program);
+    assert!(host.create("c1").status.success());
+    let lines = host.read("deadlines");
+    let left = |event: &str| {
+        let line = lines.lines().find_map(|line| line.strip_prefix(event)).unwrap();
+        line.trim().parse::<i64>().unwrap()
+    };
+    // Without a limit it would be -1; each is its own.
+    assert!((1..=20_000).contains(&left("CreateContainer")), "{lines}");
+    assert!((20_001..=300_000).contains(&left("Synchronize")), "{lines}");
 }
 
 /// A request of several hundred KB is where the reference's reader stops if frames are cut wrong.

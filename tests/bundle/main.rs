@@ -5,12 +5,14 @@
 
 mod adopted;
 mod alone;
+mod answers;
 mod arrivals;
 mod asked;
 mod audit;
 mod birth;
 mod burst;
 mod closed;
+mod compared;
 mod console;
 mod crowd;
 mod described;
@@ -18,6 +20,7 @@ mod drain;
 mod dropped;
 mod edited;
 mod ended;
+mod events;
 mod execs;
 mod faults;
 mod fidelity;

@@ -22,6 +22,7 @@ const SCHEMAS: [(&str, &[&str]); 8] = [
     ("drift", &[]),
     ("check", &[".warning-"]),
     ("audit-line", &[".from", ".to", "-"]),
+    ("event", &[".labels.", ".exit_code-", ".lost-"]),
     ("adjust", &[".adjust.", ".adjust+", ".owners."]),
 ];
 
@@ -109,6 +110,11 @@ fn outputs(host: &mut TestHost) -> Vec<(&'static str, Value)> {
     });
     let lines = host.admin(&["audit"]);
     outputs.extend(lines.as_array().unwrap().iter().map(|line| ("audit-line", line.clone())));
+
+    let events = host.call(&["nri", "events", "-o", "json"]);
+    let events = String::from_utf8(events.stdout).unwrap();
+    let events = events.lines().map(|line| ("event", serde_json::from_str(line).unwrap()));
+    outputs.extend(events);
 
     let adjusted = json!({"plugin": "10-a", "env": [{"key": "A", "value": "1"}]});
     host.write("adjust.json", &adjusted.to_string());

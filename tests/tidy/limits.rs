@@ -140,6 +140,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "crates/oci-document/src/document.rs FEW",
             "src/chain/create.rs SMALL",
             "src/daemon/verbs/host_facts.rs FEW",
+            "src/plugin/latency.rs SLOTS",
             "src/plugin/turns.rs ENOUGH",
             "src/plugin/turns.rs RANKS",
             "src/plugin/turns.rs SAMPLES",

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
+use super::super::show::milliseconds;
 use super::{Daemon, finding, warning};
 use crate::clock;
 use crate::config::Config;
@@ -203,6 +204,17 @@ fn connected(row: &Value) -> Option<Value> {
         let detail = format!("{id} does not answer: containers are created without it, or refused");
         return Some(finding("plugins", false, detail, &format!("restart {id}")));
     }
+    if row["answers"]["busy_for_an_hour"] == true {
+        let time = |member: &str| milliseconds(row["answers"][member].as_f64().unwrap_or_default());
+        let (p99, limit) = (time("p99_ms"), time("limit_ms"));
+        let detail = format!(
+            "{id} has used more than half of its time for an hour: 99% of its answers come within {p99}, its limit is {limit}"
+        );
+        let name = text(&row["name"]);
+        let hint =
+            format!("nri-runc nri top; restart {id}, or raise plugin.{name}.request_timeout");
+        return Some(warning("plugins", detail, &hint));
+    }
     let failure = &row["last_failure"];
     let at = failure["at"].as_i64().filter(|at| clock::now().saturating_sub(*at) < RECENT_NANOS)?;
     if row["state"] != "synchronized" || row["timeouts"] == 0 {
@@ -244,4 +256,28 @@ fn absent(running: &Daemon) -> Vec<Value> {
         warning("plugins", detail, &format!("start {id}, unless it was stopped on purpose"))
     });
     rows.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_plugin_is_named_after_an_hour_above_half_of_its_limit_and_not_before() {
+        let row = |is_busy: bool| {
+            json!({"index": "10", "name": "a", "state": "synchronized", "timeouts": 0, "answers":
+                {"count": 9, "p50_ms": 900.0, "p99_ms": 1681.79, "limit_ms": 2000.0, "busy_for_an_hour": is_busy}})
+        };
+        assert_eq!(connected(&row(false)), None);
+        let finding = connected(&row(true)).unwrap();
+        let (detail, hint) = (text(&finding["detail"]), text(&finding["hint"]));
+        assert!(
+            detail.contains("10-a has used more than half of its time for an hour"),
+            "{detail}"
+        );
+        assert!(detail.contains("within 1.7s, its limit is 2s"), "{detail}");
+        assert!(hint.contains("plugin.a.request_timeout") && finding["ok"] == true, "{finding}");
+    }
 }

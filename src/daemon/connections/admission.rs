@@ -6,11 +6,13 @@
 //! connected plugin with the same identity (`takeover.rs`).
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::rc::Rc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::net::{UnixListener, UnixStream};
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use crate::accept;
 use crate::chain::ChainedPlugin;
@@ -32,13 +34,16 @@ use crate::files;
 use crate::host::Point;
 use crate::limits;
 use crate::plugin::session::SessionError;
-use crate::plugin::{self, Encoded, EncodedSnapshot, Outcome, Plugin, Settings, api};
+use crate::plugin::{self, Encoded, EncodedSnapshot, Outcome, Plugin, Settings, SyncProgress, api};
 use crate::presence::{self, IfThere};
 use crate::state::{Container, HiddenFrom};
 use crate::text::counted;
 
 /// Connections that are accepted before other tasks get a turn.
 const ACCEPTED_AT_ONCE: usize = 256;
+
+/// Interval of lines about a Synchronize that takes long.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Containers of a snapshot that are encoded before other tasks get a turn.
 const AT_ONCE: usize = 100;
@@ -364,12 +369,34 @@ async fn synchronize(
     Ok(())
 }
 
+/// Logs how far the Synchronize of a plugin is, while it takes long.
+async fn log_progress(connected: &ConnectedPlugin) -> Infallible {
+    let plugin = &connected.chained.plugin;
+    loop {
+        tokio::time::sleep(PROGRESS_INTERVAL).await;
+        let Some(SyncProgress { begun, limit, answered }) = plugin.sync_progress() else {
+            continue;
+        };
+        let id = plugin.id();
+        info!(
+            plugin = id,
+            "{id} is being synchronized for {} s, limit {limit:?}, {answered} parts answered",
+            begun.elapsed().as_secs()
+        );
+    }
+}
+
 /// Sends the snapshot; the plugin's response.
 async fn request_synchronization(
     connected: &ConnectedPlugin,
     snapshot: EncodedSnapshot,
 ) -> Result<api::SynchronizeResponse, String> {
-    match connected.chained.plugin.synchronize_encoded(&snapshot).await {
+    let outcome = tokio::select! {
+        biased;
+        outcome = connected.chained.plugin.synchronize_encoded(&snapshot) => outcome,
+        never = log_progress(connected) => match never {},
+    };
+    match outcome {
         Outcome::Answered(response) => Ok(response),
         Outcome::Refused(text) | Outcome::Unimplemented(text) => {
             Err(format!("it refused: {}", quoted(&text)))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A container's changes of state: created, running, stopped, removed. Each function changes the
-//! record, and the audit log with a creation; its caller notifies plugins afterwards, so that an
-//! event goes out once.
+//! record, writes the audit log with a creation, and sends the event to other programs; its caller
+//! notifies plugins afterwards, so that each event goes out once.
 
 use std::io;
 use std::rc::Rc;
@@ -13,6 +13,7 @@ use crate::daemon::watch::pidfd;
 use crate::host::Point;
 use crate::presence::IfThere;
 use crate::state::{Container, ContainerKey, Lifecycle};
+use crate::stream::{EventKind, NodeEvent};
 
 /// Records that the runtime has created the container, with its init process.
 ///
@@ -25,6 +26,7 @@ pub(crate) fn mark_created(daemon: &Daemon, key: &ContainerKey, pid: u32) -> io:
         record.state = Lifecycle::Created;
     });
     audit_creation(daemon, key);
+    emit(daemon, key, NodeEvent::new(EventKind::Created));
     Ok(())
 }
 
@@ -51,7 +53,9 @@ pub(crate) fn mark_running(
     });
     if was_creating {
         audit_creation(daemon, key);
+        emit(daemon, key, NodeEvent::new(EventKind::Created));
     }
+    emit(daemon, key, NodeEvent::new(EventKind::Started));
     Ok(())
 }
 
@@ -60,6 +64,15 @@ pub(crate) fn mark_running(
 fn audit_creation(daemon: &Daemon, key: &ContainerKey) {
     if let Some(record) = daemon.container(key) {
         daemon.audit_applied(key, &record.changes);
+    }
+}
+
+/// Sends an event of a container that had a process; an infrastructure container is its pod's part, and one
+/// that was refused never was.
+fn emit(daemon: &Daemon, key: &ContainerKey, event: NodeEvent) {
+    let is_it = |record: &Rc<Container>| !record.is_sandbox && record.init_pid.is_some();
+    if daemon.container(key).filter(is_it).is_some() {
+        daemon.emit(key, event);
     }
 }
 
@@ -107,6 +120,7 @@ pub(crate) async fn mark_stopped(daemon: &Daemon, key: &ContainerKey) -> bool {
             record.exit_code = code;
         }
     });
+    emit(daemon, key, NodeEvent { exit_code: code, ..NodeEvent::new(EventKind::Exited) });
     true
 }
 
@@ -153,6 +167,8 @@ pub(crate) fn mark_deleted(daemon: &Daemon, key: &ContainerKey) {
 /// Removes the container's record; `explain` shows it for a while.
 pub(crate) fn forget(daemon: &Daemon, key: &ContainerKey) {
     log_failure("forgetting a container", daemon.host.point(Point::DaemonForget));
+    let exit_code = daemon.container(key).and_then(|record| record.exit_code);
+    emit(daemon, key, NodeEvent { exit_code, ..NodeEvent::new(EventKind::Removed) });
     daemon.records.forget(key);
     daemon.note_forgotten(key);
 }

@@ -24,6 +24,7 @@ use crate::plugin::Event;
 use crate::runtime::RuntimeKind;
 use crate::spec::{overlay, owned};
 use crate::state::{Container, ContainerKey, RepeatedValue};
+use crate::stream::{EventKind, NodeEvent};
 
 /// The time that PostUpdateContainer waits for the runtime that writes the plugins' values again.
 const RESTORE_WAIT: Duration = Duration::from_secs(5);
@@ -108,6 +109,7 @@ pub(crate) fn conclude(
             in_force::note_changes(record, changes.clone());
             record.message = message;
         });
+        daemon.emit(key, NodeEvent::new(EventKind::Updated));
     }
     daemon.audit_applied(key, changes);
     apply::rewrite_ignored(daemon, key);

@@ -20,6 +20,7 @@ use crate::limits;
 use crate::plugin::Event;
 use crate::presence;
 use crate::state::{Container, Lifecycle, Pod, PodState, Promise, SCHEMA, Skipped};
+use crate::stream::{EventKind, NodeEvent};
 
 fn record(daemon: &Daemon, description: &Description, container: Option<&Container>) -> Pod {
     Pod {
@@ -221,6 +222,7 @@ async fn deliver_run(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
         return Ok(());
     };
     let Err(error) = ask(daemon, id, &notification).await else {
+        daemon.emit_pod(id, NodeEvent::new(EventKind::PodRunning));
         resized::follow_with(daemon, id, limit_watch);
         return Ok(());
     };
@@ -235,12 +237,17 @@ async fn deliver_run(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
 /// same (its folder is there), it stays on record as not announced, so that each create asks again:
 /// the daemon's successor would take an unknown folder over as announced.
 async fn end_refused(daemon: &Rc<Daemon>, id: &str) {
-    if !lasts(daemon, id).await {
-        return end(daemon, id).await;
+    let lasts = lasts(daemon, id).await;
+    if mark_stopped(daemon, id) {
+        notify(daemon, Event::StopPodSandbox, id).await;
     }
-    stop(daemon, id).await;
     notify(daemon, Event::RemovePodSandbox, id).await;
-    daemon.note_pod(id, |pod| pod.state = PodState::Created);
+    if lasts {
+        daemon.note_pod(id, |pod| pod.state = PodState::Created);
+    } else {
+        log_failure("forgetting a pod", daemon.host.point(Point::DaemonPodForget));
+        forget(daemon, id);
+    }
 }
 
 /// RunPodSandbox to every plugin. Before the first is asked, the record lists the required ones as
@@ -304,12 +311,21 @@ pub(crate) async fn end_if_empty(daemon: &Rc<Daemon>, id: &str) {
 
 /// StopPodSandbox, once; with the pod's lane held.
 pub(crate) async fn stop(daemon: &Rc<Daemon>, id: &str) {
-    let state = daemon.records.read().pod(id).map(|pod| pod.state);
-    if state == Some(PodState::Ready) {
-        log_failure("stopping a pod", daemon.host.point(Point::DaemonPodStop));
-        daemon.note_pod(id, |pod| pod.state = PodState::Stopped);
+    if mark_stopped(daemon, id) {
+        daemon.emit_pod(id, NodeEvent::new(EventKind::PodStopped));
         notify(daemon, Event::StopPodSandbox, id).await;
     }
+}
+
+/// Records that the pod has stopped; false if it was not ready.
+fn mark_stopped(daemon: &Daemon, id: &str) -> bool {
+    let state = daemon.records.read().pod(id).map(|pod| pod.state);
+    let is_ready = state == Some(PodState::Ready);
+    if is_ready {
+        log_failure("stopping a pod", daemon.host.point(Point::DaemonPodStop));
+        daemon.note_pod(id, |pod| pod.state = PodState::Stopped);
+    }
+    is_ready
 }
 
 /// StopPodSandbox and RemovePodSandbox, each once.
@@ -317,6 +333,7 @@ pub(crate) async fn end(daemon: &Rc<Daemon>, id: &str) {
     let Some(state) = daemon.records.read().pod(id).map(|pod| pod.state) else { return };
     stop(daemon, id).await;
     if state != PodState::Created {
+        daemon.emit_pod(id, NodeEvent::new(EventKind::PodRemoved));
         notify(daemon, Event::RemovePodSandbox, id).await;
     }
     log_failure("forgetting a pod", daemon.host.point(Point::DaemonPodForget));

@@ -27,6 +27,7 @@ use crate::limits;
 use crate::plugin::{Event, api};
 use crate::presence::IfThere;
 use crate::state::{Pod, PodState};
+use crate::stream::{EventKind, NodeEvent};
 
 /// Delay between a write and reading the files: kubelet writes several, one after the other.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -280,6 +281,7 @@ async fn tell_if_changed(daemon: &Rc<Daemon>, pod: &Pod, written: PodLimits) {
         pod.message = messages::with_pod_resources(pod, resources);
         pod.limits = limits;
     });
+    daemon.emit_pod(id, NodeEvent::new(EventKind::PodUpdated));
     log_failure("notifying plugins of a resize", daemon.host.point(Point::DaemonResized));
     for failure in daemon.registry.notify_each(&update).await {
         note_refusal(daemon, id, &failure.into_error());

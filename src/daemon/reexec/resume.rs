@@ -102,8 +102,10 @@ pub(crate) async fn resume(
         version,
         plugin_socket,
         metrics,
+        events,
         ..
     }) = saved;
+    daemon.stream.resume(events);
     for SavedInit { key, incarnation, process } in inits {
         let process = process.and_then(|number| handover::own(number).ok());
         daemon.watches.init_watches.resume(key, incarnation, process);

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::chain::SavedCounts;
 use crate::daemon::reexec::Reexec;
@@ -43,6 +44,9 @@ pub(super) struct SavedDaemon {
     pub(super) callers: Vec<RawFd>,
     #[serde(default)]
     pub(super) uptime_seconds: u64,
+    /// Events for other programs.
+    #[serde(default)]
+    pub(super) events: Value,
 }
 
 /// The socket for wrappers.
@@ -118,6 +122,7 @@ impl Reexec<'_> {
                 .collect(),
             callers,
             uptime_seconds: daemon.report.started.elapsed().as_secs(),
+            events: daemon.stream.save(),
         }
     }
 }

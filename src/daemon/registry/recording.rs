@@ -44,7 +44,7 @@ impl Recorders {
         if !self.is_on() || notification.event == Event::UpdateContainer {
             return;
         }
-        let Notification { event, pod, container, root: _, resources, origin: _ } = notification;
+        let Notification { event, pod, container, root: _, resources, origin } = notification;
         let (pod, container) = (Some(pod.clone()), container.clone());
         if let Some((overhead, resources)) = resources {
             let request = api::UpdatePodSandboxRequest {
@@ -53,7 +53,7 @@ impl Recorders {
                 linux_resources: resources.clone().into(),
                 ..api::UpdatePodSandboxRequest::default()
             };
-            return self.request(*event, &request);
+            return self.request(*event, &request, Some(origin));
         }
         // Its two members are also the first two of every other request.
         let request = api::StateChangeEvent {
@@ -61,17 +61,39 @@ impl Recorders {
             container: container.into(),
             ..api::StateChangeEvent::default()
         };
-        self.request(*event, &request);
+        self.request(*event, &request, Some(origin));
     }
 
-    /// Records a whole request.
-    pub(crate) fn request(&self, event: Event, request: &dyn MessageDyn) {
+    /// Records a whole request. `origin`: the pod's engine, and whether a tenant may have written who it is.
+    pub(crate) fn request(
+        &self,
+        event: Event,
+        request: &dyn MessageDyn,
+        origin: Option<&(String, bool)>,
+    ) {
         if !self.is_on() {
             return;
         }
         self.count.set(self.count.get() + 1);
         let (id, request) = (self.count.get(), show(request));
-        self.send(&json!({"id": id, "at": now(), "call": event.name(), "request": request}));
+        let mut line = json!({"id": id, "at": now(), "call": event.name(), "request": request});
+        if let Some((engine, is_doubtful)) = origin {
+            line["engine"] = engine.as_str().into();
+            line["proven"] = (!is_doubtful).into();
+        }
+        self.send(&line);
+    }
+
+    /// The number of the request that was recorded last; `None` while nothing is recorded.
+    pub(crate) fn last(&self) -> Option<u64> {
+        self.is_on().then(|| self.count.get())
+    }
+
+    /// Records what became of a creation, and why (decision D62).
+    pub(crate) fn decision(&self, request: u64, mut decision: Value) {
+        decision["decision"] = request.into();
+        decision["at"] = now().into();
+        self.send(&decision);
     }
 
     fn send(&self, line: &Value) {

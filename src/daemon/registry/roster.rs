@@ -398,6 +398,8 @@ fn empty_row(index: &str, name: &str, state: &str, is_launched: bool) -> Value {
         "failures": 0,
         "last_failure": null,
         "failure_policy": null,
+        "answers": null,
+        "synchronizing": null,
         "restarts": 0,
         "exit_status": null,
         "last_words": [],
@@ -437,6 +439,8 @@ fn row(connected: &ConnectedPlugin, state: &str) -> Value {
             json!({"at": at, "time": rfc3339_nanos(at), "what": what})
         }),
         "failure_policy": chained.policy().to_json(),
+        "answers": answers(plugin),
+        "synchronizing": synchronizing(plugin),
         "restarts": 0,
         "exit_status": null,
         "last_words": [],
@@ -447,6 +451,32 @@ fn row(connected: &ConnectedPlugin, state: &str) -> Value {
         "start_failure": null,
         "refused": false,
     })
+}
+
+/// How long a plugin takes to answer, against its limit.
+fn answers(plugin: &Plugin) -> Value {
+    let Some(times) = plugin.answer_times() else { return Value::Null };
+    json!({
+        "count": times.count,
+        "p50_ms": millis(times.p50),
+        "p99_ms": millis(times.p99),
+        "limit_ms": millis(plugin.timeout()),
+        "busy_for_an_hour": times.is_busy,
+    })
+}
+
+/// How far the Synchronize of a plugin is.
+fn synchronizing(plugin: &Plugin) -> Value {
+    let Some(progress) = plugin.sync_progress() else { return Value::Null };
+    json!({
+        "for_ms": millis(progress.begun.elapsed()),
+        "limit_ms": millis(progress.limit),
+        "answered": progress.answered,
+    })
+}
+
+fn millis(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e5).round() / 100.0
 }
 
 impl UnregisteredPlugin {

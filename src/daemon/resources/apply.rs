@@ -380,7 +380,7 @@ fn note_applied(
         record.message =
             messages::with_resources(&record.message, &record.overlay, &in_force(record), &classes);
     });
-    daemon.audit_applied(key, &changes);
+    daemon.note_update(key, &changes);
 }
 
 /// After the runtime's own update: writes again the plugins' values that the runtime does not apply

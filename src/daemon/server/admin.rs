@@ -17,6 +17,7 @@ use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::recovery::{enabled, lost};
 use crate::daemon::registry::NRI_VERSION;
 use crate::daemon::resources::drift;
+use crate::daemon::server::events as event_stream;
 use crate::daemon::server::{explain, exposed, frames, holdings, policy, recent, rows};
 use crate::daemon::shared::report::Contradiction;
 use crate::daemon::shared::{Daemon, events};
@@ -114,6 +115,10 @@ async fn answer(daemon: &Rc<Daemon>, verb: &str, question: &Value) -> DaemonResp
                 Err(line) => return DaemonResponse::Refuse(line),
             }
         }
+        "events" => match event_stream::read(daemon, &question["since"]) {
+            Ok(document) => document,
+            Err(error) => return DaemonResponse::Refuse(error.to_string()),
+        },
         "switched" => {
             enabled::catch_up(daemon);
             log_switch(question["off"] == true, question["by"].as_str().unwrap_or_default())
@@ -163,6 +168,12 @@ pub(crate) fn is_stop(question: &str) -> bool {
 pub(crate) fn is_recording(question: &str) -> bool {
     let question: Value = serde_json::from_str(question).unwrap_or_default();
     question["verb"] == "record"
+}
+
+/// Whether the request is for events from now on, which has no end.
+pub(crate) fn is_following(question: &str) -> bool {
+    let question: Value = serde_json::from_str(question).unwrap_or_default();
+    question["verb"] == "events" && question["follow"] == true
 }
 
 async fn reload(daemon: &Daemon, is_dry: bool) -> Result<Value> {

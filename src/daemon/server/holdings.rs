@@ -102,6 +102,7 @@ fn holdings(daemon: &Daemon) -> Holdings {
         drifts: daemon.report.drifts.get().map_or_else(Vec::new, |(cgroup, process)| {
             vec![("cgroup", cgroup), ("process", process)]
         }),
+        events_lost: daemon.stream.lost(),
         passes_through: daemon.is_bystander(),
         is_disabled: switched_off(daemon).is_some(),
     }

@@ -20,6 +20,7 @@ use crate::link::{DaemonResponse, LaterProcess, Proceed};
 use crate::presence;
 use crate::rules;
 use crate::state::{ContainerKey, RuleHit};
+use crate::stream::{EventKind, NodeEvent};
 
 /// The event of these lines.
 const EXEC: &str = "exec";
@@ -48,6 +49,7 @@ pub(super) async fn serve(
         return verb::refuse(daemon, stream, call.verb(), &call.key, &error).await;
     }
     daemon.report.metrics.count_request(call.verb(), "proceeded");
+    daemon.emit(&call.key, NodeEvent::new(EventKind::Exec));
     if process.waits {
         frames::send(stream, &DaemonResponse::Proceed(Proceed::default())).await?;
     }

@@ -5,6 +5,7 @@
 
 mod admin;
 pub(crate) mod drain;
+mod events;
 mod explain;
 mod explain_pod;
 mod exposed;

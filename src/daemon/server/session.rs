@@ -12,7 +12,7 @@ use crate::argv::Verb;
 use crate::daemon::process::requests::ReexecRequest;
 use crate::daemon::request::{ReceivedQuestion, VerbRequest};
 use crate::daemon::server::drain::{Drain, OpenConnection};
-use crate::daemon::server::{admin, frames, hook, later, recording, unaccepted, verb};
+use crate::daemon::server::{admin, events, frames, hook, later, recording, unaccepted, verb};
 use crate::daemon::shared::Daemon;
 use crate::error::{Error, Result};
 use crate::link::{DaemonResponse, PROTOCOL, Proceed, is_understood};
@@ -62,9 +62,9 @@ async fn dispatch(
         );
         return frames::send(stream, &DaemonResponse::Incompatible { protocol, version }).await;
     }
-    if admin::is_recording(&asked.question.admin) {
+    if admin::is_recording(&asked.question.admin) || admin::is_following(&asked.question.admin) {
         drop(open); // It has no end, and may be cut off.
-        return recording::serve(daemon, stream).await;
+        return serve_endless(daemon, stream, &asked.question.admin).await;
     }
     if admin::is_reexec(&asked.question.admin) {
         drop(open); // The next program answers on it.
@@ -101,6 +101,13 @@ async fn dispatch(
         None if call.question().later.is_some() => later::serve(daemon, stream, call).await,
         None => verb::serve(daemon, stream, call).await,
     }
+}
+
+async fn serve_endless(daemon: &Rc<Daemon>, stream: &mut UnixStream, question: &str) -> Result<()> {
+    if admin::is_recording(question) {
+        return recording::serve(daemon, stream).await;
+    }
+    events::follow(daemon, stream, question).await
 }
 
 /// Reads the request; `None` where the daemon lacks something for it. The wrapper is notified: it

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Entries of the audit log, with their pod and container. Nothing is looked up or built while no
-//! audit log is kept.
+//! Entries of the audit log, with their pod and container. Refusals, evictions and connections are events
+//! too. Of values that were applied or skipped nothing is looked up or built while no audit log is kept.
 
 use crate::audit::{AuditAction, AuditEntry, AuditSubject};
 use crate::daemon::shared::Daemon;
@@ -10,26 +10,25 @@ use crate::state::{Change, Container, ContainerKey, Pod, Skipped};
 impl Daemon {
     /// Writes an entry about a container, also of one that was refused or is gone.
     pub(crate) fn audit(&self, key: &ContainerKey, entry: impl FnOnce() -> AuditEntry) {
-        if self.report.audit.is_on() {
-            let entry = AuditEntry { subject: self.subject_of(key), ..entry() };
-            self.report.record_audit(entry);
-        }
+        let entry = AuditEntry { subject: self.subject_of(key), ..entry() };
+        self.record(entry);
     }
 
     /// Writes an entry about a pod.
     pub(crate) fn audit_pod(&self, id: &str, entry: impl FnOnce() -> AuditEntry) {
-        if self.report.audit.is_on() {
-            let pod = self.records.read().pod(id).map(of_pod);
-            let only_id = || AuditSubject { pod_id: id.to_owned(), ..AuditSubject::default() };
-            let subject = pod.unwrap_or_else(only_id);
-            self.report.record_audit(AuditEntry { subject, ..entry() });
-        }
+        let entry = AuditEntry { subject: self.subject_of_pod(id), ..entry() };
+        self.record(entry);
     }
 
     /// Writes an entry about a plugin that connected, left or was refused.
     pub(crate) fn audit_plugin(&self, action: AuditAction, plugin: &str, reason: &str) {
+        self.record(AuditEntry::new(action).by(plugin).because(reason));
+    }
+
+    fn record(&self, entry: AuditEntry) {
+        self.emit_audited(&entry);
         if self.report.audit.is_on() {
-            self.report.record_audit(AuditEntry::new(action).by(plugin).because(reason));
+            self.report.record_audit(entry);
         }
     }
 
@@ -52,6 +51,9 @@ impl Daemon {
 
     /// Writes an entry for each plugin or value that was left out.
     pub(crate) fn audit_skipped(&self, key: &ContainerKey, event: &str, skipped: &[Skipped]) {
+        if !self.report.audit.is_on() {
+            return;
+        }
         for Skipped { plugin, reason } in skipped {
             let entry = || AuditEntry::new(AuditAction::Skipped).at_event(event);
             self.audit(key, || entry().by(plugin).because(reason));
@@ -68,7 +70,15 @@ impl Daemon {
         self.audit_pod(id, || refusal(verb, error));
     }
 
-    fn subject_of(&self, key: &ContainerKey) -> AuditSubject {
+    /// The pod of an entry or event.
+    pub(super) fn subject_of_pod(&self, id: &str) -> AuditSubject {
+        let store = self.records.read();
+        let pod = store.pod(id).map(of_pod);
+        pod.unwrap_or_else(|| AuditSubject { pod_id: id.to_owned(), ..AuditSubject::default() })
+    }
+
+    /// The container of an entry or event, and its pod.
+    pub(super) fn subject_of(&self, key: &ContainerKey) -> AuditSubject {
         let store = self.records.read();
         let living = store.container(key);
         // The newest is the last.

@@ -8,6 +8,7 @@
 mod audited;
 pub(crate) mod bundle_turns;
 pub(crate) mod caches;
+mod emitted;
 pub(crate) mod events;
 pub(crate) mod eviction_rate;
 pub(crate) mod few_lines;
@@ -37,6 +38,7 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::plugin::Event;
 use crate::state::{Container, ContainerKey, Pod, Store};
+use crate::stream::EventStream;
 
 use caches::Caches;
 use eviction_rate::EvictionRate;
@@ -61,6 +63,8 @@ pub(crate) struct Daemon {
     pub(crate) watches: Watches,
     pub(crate) caches: Caches,
     pub(crate) report: Report,
+    /// Events for other programs.
+    pub(crate) stream: Rc<EventStream>,
     pub(crate) process: OwnProcess,
     pub(crate) evictions: EvictionRate,
     /// Room for snapshots on their way to plugins.
@@ -82,6 +86,7 @@ impl Daemon {
             watches: Watches::default(),
             caches: Caches::default(),
             report,
+            stream: Rc::default(),
             process: OwnProcess::default(),
             evictions: EvictionRate::default(),
             snapshots: SnapshotRoom::default(),

@@ -9,7 +9,9 @@ use std::rc::Rc;
 use nri_adaptation::{Creation, Merged};
 use serde_json::{Value, json};
 
-use crate::chain::{self, ChainError, ChainObserver, Notification, Participants, RuleScope};
+use crate::chain::{
+    self, ChainError, ChainObserver, ChainedPlugin, Notification, Participants, RuleScope,
+};
 use crate::clock::now;
 use crate::daemon::bundle::Bundle;
 use crate::daemon::lifecycle::notify;
@@ -25,6 +27,7 @@ use crate::engine::Role;
 use crate::error::{Error, Result, quoted};
 use crate::host::Point;
 use crate::link::Attached;
+use crate::plugin::json::show;
 use crate::plugin::{Event, api};
 use crate::resolve::ResourceWriter;
 use crate::spec::patch::{PatchError, PatchedSpec, Resolved};
@@ -205,6 +208,7 @@ impl Admitted {
         let notification = notification.below(&key.root).of_engine(engine, is_doubtful);
         let (rules, ruled) = (daemon.registry.rules(), notification.ruled_pod());
         let hidden_from = daemon.registry.hidden_from(&ruled);
+        let hidden: Vec<String> = hidden_from.iter().map(|hidden| hidden.plugin.clone()).collect();
         daemon.records.change_in_memory(key, |record| record.hidden_from = hidden_from);
         let injections =
             self.choose_injections(&notification.pod, (&rules, &ruled), writer).await?;
@@ -216,6 +220,7 @@ impl Admitted {
         let pods = target::KnownPods { daemon, subject: Some(key) };
         let scope = RuleScope { rules: &rules, subject: Some((&key.id, &ruled)), pods: &pods };
         let subscribers = daemon.registry.subscribers(&notification);
+        let recorded = daemon.registry.recorders.last();
         let builtin = match daemon.is_bystander() {
             true => Rc::default(),
             false => daemon.registry.builtin(),
@@ -227,7 +232,8 @@ impl Admitted {
             scope,
             injections: &injections.enforced,
         };
-        let notes = RecordNotes { daemon, key, silent: RefCell::default() };
+        let answers = recorded.is_some().then(RefCell::default);
+        let notes = RecordNotes { daemon, key, silent: RefCell::default(), answers };
         let asked = chain::create(&participants, creation, &notes).await;
         daemon.registry.forget_busy(&subscribers, &notification);
         let asked = asked.and_then(|merged| {
@@ -236,6 +242,8 @@ impl Admitted {
                 .map(|()| merged)
                 .map_err(|failure| ChainError { failure, asked: subscribers.len() })
         });
+        let failure = asked.as_ref().err().map(|stopped| stopped.failure.text.as_str());
+        self.record_decision(recorded, &registered, &hidden, notes.answers.as_ref(), failure);
         let ChainError { failure, asked } = match asked {
             Ok(merged) => {
                 self.note_injections(&injections, &merged);
@@ -249,6 +257,32 @@ impl Admitted {
         }
         let hint = format!("the bundle is unchanged; see: nri-runc nri explain {}", key.id);
         Err(failure.into_error().hint(hint))
+    }
+
+    /// Adds the decision to the recordings: a configuration is compared by what it depends on (D62).
+    fn record_decision(
+        &self,
+        request: Option<u64>,
+        registered: &[Rc<ChainedPlugin>],
+        hidden: &[String],
+        answers: Option<&RefCell<Vec<Value>>>,
+        failure: Option<&str>,
+    ) {
+        let (Some(request), Some(answers)) = (request, answers) else { return };
+        let Self { daemon, description, .. } = self;
+        let connected: Vec<String> = registered.iter().map(|chained| chained.id()).collect();
+        let store = daemon.records.read();
+        let pod = store.pod(&description.pod.id);
+        let decision = json!({
+            "evidence": description.engine.evidence(),
+            "connected": connected,
+            "hidden": hidden,
+            "allocations": pod.and_then(|pod| pod.allocations.as_ref()),
+            "answers": answers.take(),
+            "refused": failure,
+        });
+        drop(store);
+        daemon.registry.recorders.decision(request, decision);
     }
 
     /// Notes the fields that plugins set and this version does not know (D23).
@@ -287,6 +321,8 @@ struct RecordNotes<'a> {
     key: &'a ContainerKey,
     /// The plugins that were skipped, and why.
     silent: RefCell<Vec<Skipped>>,
+    /// The answers for a recording, if there is one.
+    answers: Option<RefCell<Vec<Value>>>,
 }
 
 impl ChainObserver for RecordNotes<'_> {
@@ -297,7 +333,16 @@ impl ChainObserver for RecordNotes<'_> {
         self.daemon.records.change_in_memory(self.key, |record| record.message = view);
     }
 
+    fn answered(&self, plugin: &str, answer: &api::CreateContainerResponse) {
+        if let Some(answers) = &self.answers {
+            answers.borrow_mut().push(json!({"plugin": plugin, "reply": show(answer)}));
+        }
+    }
+
     fn skipped(&self, plugin: &str, why: &str) {
+        if let Some(answers) = &self.answers {
+            answers.borrow_mut().push(json!({"plugin": plugin, "skipped": why}));
+        }
         let skipped = Skipped { plugin: plugin.to_owned(), reason: why.to_owned() };
         self.silent.borrow_mut().push(skipped.clone());
         let event = Event::CreateContainer.name();

@@ -50,6 +50,37 @@ fn a_container_that_ends_by_itself_is_told_with_its_exit_code() {
 }
 
 #[test]
+fn events_have_the_life_of_a_container_and_of_an_exec_without_a_plugin() {
+    let rule = "[[exec_rule]]\nname = \"no shells\"\ncommands = [\"sh\"]\n";
+    let Some(host) = installed(rule) else { return };
+    run(&host, "web", &[], &["sleep", "1000"]);
+    host.good(&["exec", "web", "true"]);
+    host.bad(&["exec", "web", "sh"], &["no shells"]);
+    host.good(&["rm", "--force", "--time", "0", "web"]);
+    host.nobody_knows_of_anything();
+    let output = host.nri(&["events", "-o", "json"]);
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let events = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let mut events: Vec<serde_json::Value> = events.collect();
+    let kinds: Vec<&str> = events.iter().map(|event| event["kind"].as_str().unwrap()).collect();
+    let wanted = [
+        "pod_running",
+        "created",
+        "started",
+        "exec",
+        "refused",
+        "exited",
+        "removed",
+        "pod_stopped",
+        "pod_removed",
+    ];
+    assert_eq!(kinds, wanted, "{lines}");
+    assert!(events.iter().all(|event| event["pod"] == "web" && event["engine"] == "podman"));
+    let removed = events.swap_remove(6);
+    assert_eq!(removed["exit_code"], 137, "{removed}");
+}
+
+#[test]
 fn a_run_in_the_foreground_gives_its_exit_code_and_leaves_nothing() {
     let Some(host) = installed("") else { return };
     let told = host.plugin("10", "witness", Script::default());

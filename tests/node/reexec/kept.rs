@@ -29,6 +29,37 @@ fn state(host: &TestHost, id: &str) -> String {
 }
 
 #[test]
+fn a_reader_of_events_goes_on_in_the_next_program_and_misses_none() {
+    let installed = Installed::new("");
+    let host = &installed.host;
+    let out = std::fs::File::create_new(host.path("followed")).unwrap();
+    let words = ["nri", "events", "--follow", "-o", "json"];
+    let mut follower = host.spawn_kept(&words, Some(out.into()), "follower.err");
+    let kinds = || {
+        let text = host.read("followed");
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.map(|event| event["kind"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    succeeds(&host.create("c1"));
+    wait_until("the creation is printed", || kinds().contains(&"created".to_owned()));
+    install(host, b"second");
+    installed.reexecuted();
+    succeeds(&host.verb(&["start", "c1"]));
+    install(host, b"third");
+    installed.reexecuted();
+    succeeds(&host.verb(&["kill", "c1", "9"]));
+    wait_until("its end is printed", || kinds().contains(&"exited".to_owned()));
+    assert_eq!(kinds(), ["pod_running", "created", "started", "exited"]);
+    let before = host.read("followed");
+    let cursor = before.split('"').nth(3).unwrap();
+    let rest = host.call(&["nri", "events", "-o", "json", "--since", cursor]);
+    let rest = String::from_utf8(rest.stdout).unwrap();
+    assert!(before.ends_with(&rest) && rest.lines().count() == 3, "{rest}");
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+}
+
+#[test]
 fn a_plugin_hears_a_whole_life_from_three_programs() {
     let installed = Installed::new("");
     let host = &installed.host;

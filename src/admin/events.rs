@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `events`: prints the events that the daemon keeps; with `--follow`, then new ones. It goes on after its
+//! last event when the daemon is re-executed or restarted; where events are missing, a line says so.
+
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use serde_json::{Value, json};
+
+use crate::audit::AuditFilter;
+use crate::config::Config;
+use crate::error::{Context, Error, Result};
+use crate::stream::{EventKind, Since};
+use crate::text::printable;
+use crate::wrapper;
+
+use super::audit::{about, columns};
+use super::exit::DONE;
+use super::output::{Format, PlainOutput, complain, print, print_page};
+use super::pods::PodFilter;
+use super::watch::{has_reader, wait_for_lines};
+use super::{ask, paint, yaml};
+
+/// Interval of attempts to reach a daemon that is away.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The arguments of `events`.
+#[derive(Debug, Args)]
+pub(super) struct Events {
+    /// After this event; 0: all, now: new ones.
+    #[arg(long, value_name = "CURSOR", default_value = "0", value_parser = cursor)]
+    since: String,
+    /// Then print new events as they happen, until Ctrl-C.
+    #[arg(short, long)]
+    follow: bool,
+    #[command(flatten)]
+    pods: PodFilter,
+    /// Only this pod: NAMESPACE/NAME, name, ID or ID prefix.
+    #[arg(long, value_name = "POD")]
+    pod: Option<String>,
+    /// Only this container: name, ID or ID prefix.
+    #[arg(long, value_name = "NAME")]
+    container: Option<String>,
+    /// Only this plugin: NAME or NN-NAME.
+    #[arg(long, value_name = "PLUGIN")]
+    plugin: Option<String>,
+    /// Only these kinds, such as refused,exited.
+    #[arg(
+        long,
+        value_name = "KIND",
+        value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(EventKind::ALL.map(EventKind::name)),
+        hide_possible_values = true
+    )]
+    kind: Vec<String>,
+    #[command(flatten)]
+    pub(super) output: PlainOutput,
+}
+
+fn cursor(text: &str) -> std::result::Result<String, String> {
+    match Since::parse(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("expected the cursor of an event, 0 or now".to_owned()),
+    }
+}
+
+impl Events {
+    /// Whether the filters admit an event. Missing events concern every reader.
+    fn admits(&self, event: &Value) -> bool {
+        let filter = AuditFilter {
+            pod: self.pod.clone(),
+            container: self.container.clone(),
+            plugin: self.plugin.clone(),
+            ..AuditFilter::default()
+        };
+        let is_kind = self.kind.is_empty() || self.kind.iter().any(|kind| event["kind"] == **kind);
+        let is_pods = self.pods.is_empty() || event["pod_id"] != "" && self.pods.admits(event);
+        event["kind"] == "lost" || is_kind && is_pods && filter.admits(event)
+    }
+}
+
+/// Prints the events.
+///
+/// # Errors
+/// Fails when the daemon does not run, and when the output cannot be written.
+pub(super) fn events(config: &Config, wanted: &Events, format: Format) -> Result<u8> {
+    let mut page = EventPage { wanted, format, count: 0 };
+    if !wanted.follow {
+        let question = json!({"verb": "events", "since": wanted.since});
+        for event in ask(config, &question)?.as_array().into_iter().flatten() {
+            page.add(event)?;
+        }
+        return match page.count {
+            0 if format.is_page() => print_page("no events", paint::plain),
+            _ => Ok(DONE),
+        };
+    }
+    let (mut since, mut is_away) = (wanted.since.clone(), None);
+    loop {
+        let ended = open(config, &since).and_then(|stream| {
+            is_away = Some(false);
+            follow(&stream, &mut since, &mut page)
+        });
+        match (ended, is_away) {
+            (Ok(StreamEnd::ByReader), _) => return Ok(DONE),
+            // The next attempt says whether it is there.
+            (Ok(StreamEnd::ByDaemon), _) => {}
+            (Err(error), None) => return Err(error),
+            (Err(error), Some(false)) => {
+                is_away = Some(true);
+                complain(&format!("{error}; watching for it"));
+            }
+            (Err(_), Some(true)) => {}
+        }
+        if !has_reader(INTERVAL)? {
+            return Ok(DONE);
+        }
+    }
+}
+
+/// Who ended a stream.
+enum StreamEnd {
+    /// The reader of standard output is gone.
+    ByReader,
+    ByDaemon,
+}
+
+fn open(config: &Config, since: &str) -> Result<UnixStream> {
+    let question = json!({"verb": "events", "since": since, "follow": true});
+    let (_, stream) = wrapper::admin_stream(config, &question.to_string())?;
+    stream.set_read_timeout(None)?;
+    Ok(stream)
+}
+
+/// Prints the events of one connection; `since` is the cursor of the last one.
+fn follow(
+    mut stream: &UnixStream,
+    since: &mut String,
+    page: &mut EventPage<'_>,
+) -> Result<StreamEnd> {
+    let (mut unfinished, mut bytes) = (Vec::new(), vec![0; 1 << 16]);
+    loop {
+        if !wait_for_lines(&stream)? {
+            return Ok(StreamEnd::ByReader);
+        }
+        let read = match stream.read(&mut bytes) {
+            Ok(0) | Err(_) => return Ok(StreamEnd::ByDaemon),
+            Ok(read) => read,
+        };
+        unfinished.extend_from_slice(bytes.get(..read).unwrap_or_default());
+        let whole = unfinished.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let lines: Vec<u8> = unfinished.drain(..whole).collect();
+        for line in lines.split_inclusive(|byte| *byte == b'\n') {
+            let event: Value = serde_json::from_slice(line)
+                .map_err(|error| Error::json(&error))
+                .doing(|| "reading an event")?;
+            page.add(&event)?;
+            event["cursor"].as_str().unwrap_or_default().clone_into(since);
+        }
+    }
+}
+
+/// The output, written as events come.
+struct EventPage<'w> {
+    wanted: &'w Events,
+    format: Format,
+    count: usize,
+}
+
+impl EventPage<'_> {
+    fn add(&mut self, event: &Value) -> Result<()> {
+        if !self.wanted.admits(event) {
+            return Ok(());
+        }
+        self.count += 1;
+        match self.format {
+            Format::Json => print(format!("{event}\n").as_bytes())?,
+            Format::Yaml => print(format!("---\n{}", yaml::yaml(event)).as_bytes())?,
+            Format::Page | Format::Wide | Format::Name | Format::Junit => {
+                let heading = ["TIME", "KIND", "PLUGIN", "ABOUT"].map(ToOwned::to_owned);
+                let heading = format!("{}  DETAIL\n", columns(heading));
+                let heading = if self.count == 1 { &*heading } else { "" };
+                print_page(&format!("{heading}{}", shown(event)), paint::plain)?
+            }
+        };
+        Ok(())
+    }
+}
+
+/// Formats an event for people.
+fn shown(event: &Value) -> String {
+    let of = |member: &str| printable(event[member].as_str().unwrap_or_default());
+    let or_dash = |word: String| if word.is_empty() { "-".to_owned() } else { word };
+    let time = of("time").chars().take(19).collect::<String>() + "Z";
+    let mut words = vec![columns([time, of("kind"), or_dash(of("plugin")), or_dash(about(event))])];
+    words.extend(["event", "field"].map(of));
+    for (member, name) in [("exit_code", "exit code"), ("lost", "events")] {
+        let number = event[member].as_i64();
+        words.extend(number.map(|number| format!("{name} {number}")));
+    }
+    let rule = of("rule");
+    words.push(if rule.is_empty() { rule } else { format!("rule {rule}") });
+    words.push(of("reason"));
+    words.retain(|word| !word.is_empty());
+    words.join("  ").trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    #[command(no_binary_name = true)]
+    struct Line {
+        #[command(flatten)]
+        events: Events,
+    }
+
+    fn event(kind: &str, namespace: &str, pod: &str, labels: Value) -> Value {
+        let pod_id = if pod.is_empty() { String::new() } else { format!("id-{pod}") };
+        json!({"cursor": "1-1", "time": "2026-11-22T10:15:00.5Z", "kind": kind, "namespace": namespace,
+            "pod": pod, "pod_id": pod_id, "container": "app", "container_id": "c1", "plugin": "10-a",
+            "reason": "no", "event": "create", "rule": "", "field": "", "engine": "cri-o", "labels": labels})
+    }
+
+    #[test]
+    fn filters_select_events_and_none_hides_that_events_are_missing() {
+        let list = [
+            event("refused", "shop", "web", json!({"app": "web"})),
+            event("exited", "shop", "db", Value::Null),
+            event("connected", "", "", Value::Null),
+            event("lost", "", "", Value::Null),
+        ];
+        for (words, wanted) in [
+            (&[][..], "refused exited connected lost"),
+            (&["-n", "shop"], "refused exited lost"),
+            (&["-n", "s*", "--engine", "cri-o", "--kind", "refused,started"], "refused lost"),
+            (&["--engine", "podman"], "lost"),
+            (&["-l", "app=web"], "refused exited lost"),
+            (&["-l", "app!=web"], "exited lost"),
+            (&["--pod", "shop/web"], "refused lost"),
+            (&["--pod", "id-d"], "exited lost"),
+            (&["--plugin", "a", "--container", "c1"], "refused exited connected lost"),
+            (&["--plugin", "b"], "lost"),
+        ] {
+            let line = Line::try_parse_from(words).unwrap();
+            let admitted = list.iter().filter(|event| line.events.admits(event));
+            let kinds: Vec<&str> = admitted.map(|event| event["kind"].as_str().unwrap()).collect();
+            assert_eq!(kinds.join(" "), wanted, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn what_means_nothing_is_a_usage_error() {
+        for words in [["--since", "5m"], ["--since", "1"], ["--kind", "died"], ["-l", "=x"]] {
+            assert!(Line::try_parse_from(words).is_err(), "{words:?}");
+        }
+        for since in ["0", "now", "18bd3f00-7"] {
+            assert!(Line::try_parse_from(["--since", since]).is_ok(), "{since}");
+        }
+    }
+
+    #[test]
+    fn a_line_for_people_names_what_the_kind_has() {
+        let refused = shown(&event("refused", "shop", "web", Value::Null));
+        let wanted = "2026-11-22T10:15:00Z  refused       10-a              shop/web/app              create  no";
+        assert_eq!(refused, wanted);
+        let mut exited = event("exited", "shop", "web", Value::Null);
+        exited["exit_code"] = json!(137);
+        assert!(shown(&exited).contains("exit code 137"), "{}", shown(&exited));
+        let mut hostile = event("lost", "\u{1b}[2J", "x", Value::Null);
+        hostile["lost"] = json!(3);
+        let shown = shown(&hostile);
+        assert!(shown.contains("events 3") && !shown.contains('\u{1b}'), "{shown}");
+    }
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `nri-runc nri events`: the events that are kept, or a stream of them until the reader closes its end. A
+//! reader that does not read holds its connection and nothing else.
+
+use std::rc::Rc;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+use crate::daemon::server::frames;
+use crate::daemon::shared::Daemon;
+use crate::error::{Error, Result};
+use crate::limits;
+use crate::link::DaemonResponse;
+use crate::stream::{EventReader, Since};
+
+/// The events after the cursor, as one document.
+///
+/// # Errors
+/// Fails if that is not a cursor, or as many read already as may.
+pub(super) fn read(daemon: &Daemon, since: &Value) -> Result<Value> {
+    let mut reader = reader(daemon, since)?;
+    let parts = std::iter::from_fn(|| Some(reader.take()).filter(|text| !text.is_empty()));
+    let text: String = parts.collect();
+    Ok(text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).collect())
+}
+
+/// Sends an empty answer, then each event after the cursor as a line, until the reader closes its end.
+pub(super) async fn follow(
+    daemon: &Rc<Daemon>,
+    stream: &mut UnixStream,
+    question: &str,
+) -> Result<()> {
+    let question: Value = serde_json::from_str(question).unwrap_or_default();
+    let mut events = match reader(daemon, &question["since"]) {
+        Ok(events) => events,
+        Err(error) => {
+            let refusal = DaemonResponse::Refuse(error.to_string());
+            return frames::send(stream, &refusal).await;
+        }
+    };
+    frames::send(stream, &DaemonResponse::Admin("{}".to_owned())).await?;
+    let (mut reader, mut writer) = stream.split();
+    let mut nothing = [0_u8; 1];
+    let write = async {
+        loop {
+            let lines = events.next().await;
+            writer.write_all(lines.as_bytes()).await?;
+            // A reader as fast as the events must not keep others from their turn.
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        ended = write => ended,
+        _closed = reader.read(&mut nothing) => Ok(()),
+    }
+}
+
+fn reader(daemon: &Daemon, since: &Value) -> Result<EventReader> {
+    let since = Since::parse(since.as_str().unwrap_or("0")).ok_or_else(|| {
+        Error::new("this is not the cursor of an event").hint("0 is the oldest that is kept")
+    })?;
+    daemon.stream.reader(&since).ok_or_else(|| {
+        let most = limits::EVENT_READERS;
+        Error::new(format!("{most} programs read events already, as many as may"))
+            .hint("end one of them")
+    })
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Events for the readers of `nri events`, with their pod and container. Nothing waits for a reader.
+
+use std::collections::BTreeSet;
+
+use crate::audit::{AuditAction, AuditEntry, AuditSubject};
+use crate::daemon::shared::{Daemon, events};
+use crate::state::{Change, ContainerKey};
+use crate::stream::{EventKind, NodeEvent};
+
+impl Daemon {
+    /// Sends an event about a container, also of one that was refused or is gone.
+    pub(crate) fn emit(&self, key: &ContainerKey, event: NodeEvent) {
+        let subject = self.subject_of(key);
+        self.emit_about(subject, event);
+    }
+
+    /// Sends an event about a pod.
+    pub(crate) fn emit_pod(&self, id: &str, event: NodeEvent) {
+        let subject = self.subject_of_pod(id);
+        self.emit_about(subject, event);
+    }
+
+    /// Sends the event of an update by plugins, if a value changed, and writes the audit log.
+    pub(crate) fn note_update(&self, key: &ContainerKey, changes: &[Change]) {
+        let new = changes.iter().filter(|change| change.before != change.after);
+        let plugins: BTreeSet<&str> = new.map(|change| change.plugin.as_str()).collect();
+        if !plugins.is_empty() {
+            let plugins = Vec::from_iter(plugins).join(",");
+            self.emit(key, NodeEvent::new(EventKind::Updated).by(&plugins));
+        }
+        self.audit_applied(key, changes);
+    }
+
+    /// Sends the event of an audit entry, if it has one; the entry may not be written anywhere.
+    pub(super) fn emit_audited(&self, entry: &AuditEntry) {
+        let kind = match entry.action {
+            AuditAction::Refused => EventKind::Refused,
+            AuditAction::Evicted => EventKind::Evicted,
+            AuditAction::Connected => EventKind::Connected,
+            AuditAction::Disconnected => EventKind::Disconnected,
+            AuditAction::Applied
+            | AuditAction::WouldRefuse
+            | AuditAction::WouldInject
+            | AuditAction::Skipped
+            | AuditAction::Exec
+            | AuditAction::Rejected
+            | AuditAction::Lost => return,
+        };
+        let event = NodeEvent {
+            at: entry.at,
+            event: entry.event.clone(),
+            rule: entry.rule.clone(),
+            field: entry.field.clone(),
+            reason: entry.reason.clone(),
+            ..NodeEvent::new(kind).by(&entry.plugin)
+        };
+        self.emit_about(entry.subject.clone(), event);
+    }
+
+    fn emit_about(&self, subject: AuditSubject, event: NodeEvent) {
+        let labels = {
+            let store = self.records.read();
+            let gone = || store.gone_pods().rev().find(|pod| pod.id == subject.pod_id);
+            store.pod(&subject.pod_id).or_else(gone).map(|pod| events::ruled_pod(pod).labels)
+        };
+        self.stream.push(NodeEvent { subject, labels, ..event });
+    }
+}

@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `policy test --compare`: what another configuration's rules, injections and promises would have decided
+//! about recorded requests, or decide about the pods of a manifest.
+//!
+//! Plugins are not asked: a recording has their answers, and what is not in it is never guessed (decision
+//! D62). Validators, and the host that carries out what was decided, are not looked at.
+
+use std::collections::BTreeMap;
+use std::io::BufRead;
+use std::path::Path;
+
+use nri_adaptation::{Creation, MergeError, Merged, Rights};
+use serde_json::{Value, json};
+
+use crate::chain::RuleScope;
+use crate::config::{Config, bare_name};
+use crate::engine::{Allocations, PodAllocations};
+use crate::error::{Context, Error, Result, quoted};
+use crate::glob;
+use crate::inject::Injections;
+use crate::limits;
+use crate::plugin::api;
+use crate::plugin::json::{read, show};
+use crate::rules::{Fit, PromiseFacts, RuledPod, Rules, fit_promise, report};
+use crate::text::rfc3339_nanos;
+
+/// A creation that is judged.
+#[derive(Debug, Default)]
+pub(super) struct JudgedCreation {
+    /// Unix time in nanoseconds; 0 of a manifest.
+    pub(super) at: i64,
+    pub(super) pod: api::PodSandbox,
+    pub(super) container: api::Container,
+    pub(super) engine: String,
+    pub(super) is_doubtful: bool,
+    pub(super) allocations: Allocations,
+    /// What plugins did; `None` of a manifest.
+    pub(super) recorded: Option<RecordedPlugins>,
+}
+
+/// The plugins of a recorded creation.
+#[derive(Debug, Default)]
+pub(super) struct RecordedPlugins {
+    /// Those that took part.
+    connected: Vec<String>,
+    /// Those from which a rule hid the pod.
+    hidden: Vec<String>,
+    /// In order.
+    answers: Vec<(String, api::CreateContainerResponse)>,
+}
+
+/// What a configuration decides: each thing with the decision about it, in words.
+type Verdict = BTreeMap<String, String>;
+
+/// The key of the decision about the container itself.
+const CONTAINER: &str = "container";
+
+/// A configuration that judges.
+pub(super) struct Judge<'c> {
+    config: &'c Config,
+    rules: Rules,
+    injections: Injections,
+    /// Plugins whose rights in the pods of a manifest are shown, beside those that are configured.
+    plugins: &'c [String],
+}
+
+impl<'c> Judge<'c> {
+    pub(super) fn new(config: &'c Config, plugins: &'c [String]) -> Self {
+        let (rules, injections) = (Rules::new(&config.rules), Injections::new(config));
+        Self { config, rules, injections, plugins }
+    }
+
+    /// Whether it needs to know what kubelet allocated.
+    fn needs_allocations(&self) -> bool {
+        let promises = &self.config.promises;
+        promises.iter().any(|one| !one.claims.is_empty() || !one.resources.is_empty())
+    }
+
+    fn judge(&self, creation: &JudgedCreation) -> Verdict {
+        let ruled = RuledPod::of(&creation.pod, &creation.engine, creation.is_doubtful);
+        let mut verdict = Verdict::new();
+        let outcome = match self.decide(creation, &ruled, &mut verdict) {
+            Ok(merged) => {
+                for (field, owner) in merged.owners.to_flat(&creation.container.id) {
+                    verdict.insert(field, format!("set by {owner}"));
+                }
+                for note in &merged.noted {
+                    let what = format!("{} of {}", note.field(), note.plugin);
+                    verdict.insert(what, format!("would be refused by the rule {}", note.rule));
+                }
+                // The owner alone does not show that a value changed.
+                let values = show(&merged.adjust).to_string();
+                let values = crate::fnv::fnv64(values.into_bytes());
+                verdict.insert("values".to_owned(), format!("{values:016x}"));
+                "created".to_owned()
+            }
+            Err(why) => format!("refused: {}", quoted(&why)),
+        };
+        verdict.insert(CONTAINER.to_owned(), outcome);
+        verdict
+    }
+
+    fn decide(
+        &self,
+        creation: &JudgedCreation,
+        ruled: &RuledPod,
+        verdict: &mut Verdict,
+    ) -> std::result::Result<Merged, String> {
+        self.judge_promises(creation, ruled, verdict)?;
+        match &creation.recorded {
+            Some(recorded) => self.note_unasked(recorded, ruled, verdict),
+            None => self.note_rights(ruled, verdict),
+        }
+        self.merge(creation, ruled, verdict)
+    }
+
+    fn judge_promises(
+        &self,
+        creation: &JudgedCreation,
+        ruled: &RuledPod,
+        verdict: &mut Verdict,
+    ) -> std::result::Result<(), String> {
+        let facts = PromiseFacts {
+            ruled,
+            pod: &creation.pod,
+            container: Some(&creation.container),
+            unread: None,
+            nodes: Ok(&[]),
+            allocations: &creation.allocations,
+        };
+        let is_exempt = !ruled.is_doubtful
+            && self
+                .config
+                .exempt_namespaces
+                .iter()
+                .any(|name| glob::matches(name, &ruled.namespace));
+        for section in self.config.promises.iter().filter(|_| !is_exempt) {
+            let (fit, why) = fit_promise(section, &facts);
+            if fit == Fit::No {
+                continue;
+            }
+            let plugin = &section.plugin;
+            let is_it = |id: &String| {
+                (id == plugin || bare_name(id) == plugin)
+                    && self.rules.hidden_by(id, ruled).is_none()
+            };
+            let recorded = creation.recorded.as_ref();
+            let is_there = recorded
+                .map(|recorded| recorded.connected.iter().chain(&recorded.hidden).any(is_it));
+            let line = format!("needs the plugin {plugin} ({why})");
+            match (is_there, section.refuses()) {
+                (Some(false), true) => {
+                    return Err(format!("the promise \"{}\" {line}", section.name));
+                }
+                (Some(false), false) => {
+                    verdict.insert(
+                        format!("promise {}", section.name),
+                        format!("would refuse: {line}"),
+                    );
+                }
+                (Some(true) | None, _) => {
+                    verdict.insert(format!("promise {}", section.name), line);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes plugins that would be asked and whose answer is not known, since rules hid the pod from them.
+    fn note_unasked(&self, recorded: &RecordedPlugins, ruled: &RuledPod, verdict: &mut Verdict) {
+        for id in &recorded.hidden {
+            let line = match self.rules.hidden_by(id, ruled) {
+                Some(ruling) => format!("hears nothing of it, by the rule {}", ruling.rule),
+                None => "would be asked; its answer is not in the recording".to_owned(),
+            };
+            verdict.insert(format!("plugin {id}"), line);
+        }
+        for id in &recorded.connected {
+            if let Some(ruling) = self.rules.hidden_by(id, ruled) {
+                let line = format!("hears nothing of it, by the rule {}", ruling.rule);
+                verdict.insert(format!("plugin {id}"), line);
+            }
+        }
+    }
+
+    /// Notes what each plugin may do, where no answer is known.
+    fn note_rights(&self, ruled: &RuledPod, verdict: &mut Verdict) {
+        let document = report(self.config, &self.rules, ruled, self.plugins.iter().cloned());
+        for row in document["plugins"].as_array().into_iter().flatten() {
+            let plugin = row["plugin"].as_str().unwrap_or_default();
+            let effect = super::policy::effect(row);
+            // A plugin that only one of two configurations names is as free in the other.
+            let is_wanted = self.plugins.iter().any(|wanted| wanted == plugin);
+            if is_wanted || effect != super::policy::UNRESTRICTED {
+                verdict.insert(format!("plugin {plugin}"), effect);
+            }
+        }
+    }
+
+    fn merge(
+        &self,
+        creation: &JudgedCreation,
+        ruled: &RuledPod,
+        verdict: &mut Verdict,
+    ) -> std::result::Result<Merged, String> {
+        let id = creation.container.id.as_str();
+        let scope = RuleScope { rules: &self.rules, subject: Some((id, ruled)), pods: &() };
+        let mut injected = self.injected(creation, ruled, verdict)?.into_iter().peekable();
+        let mut merged = Creation::new(creation.pod.clone(), creation.container.clone());
+        let mut owners: Vec<(String, Rights)> = Vec::new();
+        let text = |error: MergeError| error.to_string();
+        let answers = creation.recorded.iter().flat_map(|recorded| &recorded.answers);
+        for (plugin, answer) in answers {
+            let index = plugin.split('-').next().unwrap_or_default();
+            while let Some(next) = injected.next_if(|next| next.index.as_str() <= index) {
+                let rights = scope.rights_of_injection(&next.id);
+                merged = next.merge(merged, &rights).map_err(text)?;
+                owners.push((next.id, rights));
+            }
+            if self.rules.hidden_by(plugin, ruled).is_some() {
+                continue;
+            }
+            let rights = self.rights(plugin, id, ruled)?;
+            merged = merged.answer(plugin, &rights, answer.clone()).map_err(text)?;
+            owners.push((plugin.clone(), rights));
+        }
+        for next in injected {
+            let rights = scope.rights_of_injection(&next.id);
+            merged = next.merge(merged, &rights).map_err(text)?;
+            owners.push((next.id, rights));
+        }
+        let merged = merged.settle().map_err(text)?;
+        for (owner, rights) in &owners {
+            merged.check_owned(owner, rights).map_err(text)?;
+        }
+        Ok(merged.finish())
+    }
+
+    /// The injections for the container; those in audit mode, and those that cannot be done, are noted.
+    fn injected(
+        &self,
+        creation: &JudgedCreation,
+        ruled: &RuledPod,
+        verdict: &mut Verdict,
+    ) -> std::result::Result<Vec<crate::inject::Injected>, String> {
+        let image = creation.container.image.as_ref().map(|image| image.name.as_str());
+        let mut chosen = Vec::new();
+        for (injection, doubt) in self.injections.for_container(&self.rules, ruled, image) {
+            let prepared = match doubt {
+                Some(doubt) => Err(doubt),
+                None => injection.prepare().map_err(|error| error.why()),
+            };
+            let id = injection.id.clone();
+            match prepared {
+                Ok(_) if injection.is_audit() => {
+                    verdict.insert(id, "would hold (audit mode)".to_owned());
+                }
+                Ok(injected) => chosen.push(injected),
+                Err(why) if injection.section.refuses() => {
+                    return Err(format!("{id} cannot be done: {why}"));
+                }
+                Err(why) => {
+                    verdict.insert(id, format!("is left out: {why}"));
+                }
+            }
+        }
+        Ok(chosen)
+    }
+
+    /// What a plugin may set in the container, by its section and by the rules.
+    fn rights(
+        &self,
+        plugin: &str,
+        container: &str,
+        ruled: &RuledPod,
+    ) -> std::result::Result<Rights, String> {
+        let (index, name) = plugin.split_once('-').unwrap_or(("", plugin));
+        let settings = self.config.plugin(index, name);
+        let allow = (!settings.allow.is_empty()).then_some(settings.allow.as_slice());
+        let rights = Rights::from_names(allow, &settings.deny);
+        let rights = rights.map_err(|error| format!("{plugin}: {error}"))?;
+        Ok(self.rules.rights(&rights, plugin, Some((container, ruled)), std::iter::empty(), &()))
+    }
+}
+
+/// The result: how many creations there were, and the rows whose decision differs; without another
+/// configuration, the decisions of the one.
+#[derive(Debug, Default)]
+struct Comparison {
+    creations: u64,
+    changed: u64,
+    /// By what they are about and what changed: an engine tries a container again and again.
+    rows: BTreeMap<String, (Value, u64)>,
+    more: u64,
+}
+
+impl Comparison {
+    fn add(&mut self, creation: &JudgedCreation, before: &Judge<'_>, after: Option<&Judge<'_>>) {
+        self.creations += 1;
+        let old = before.judge(creation);
+        let (changes, container) = match after.map(|after| after.judge(creation)) {
+            Some(new) => {
+                self.changed += u64::from(old != new);
+                let container = json!({"before": old[CONTAINER], "after": new[CONTAINER]});
+                (differences(&old, &new), container)
+            }
+            None => (differences(&old, &Verdict::new()), json!({"before": old[CONTAINER]})),
+        };
+        if changes.is_empty() {
+            return;
+        }
+        let mut row = json!({
+            "namespace": creation.pod.namespace,
+            "pod": creation.pod.name,
+            "container": creation.container.name,
+            "decision": container,
+            "changes": changes,
+        });
+        let key = row.to_string();
+        if let Some((_, count)) = self.rows.get_mut(&key) {
+            *count += 1;
+        } else if self.rows.len() >= limits::COMPARED_ROWS {
+            self.more += 1;
+        } else {
+            row["container_id"] = creation.container.id.as_str().into();
+            row["time"] = rfc3339_nanos(creation.at).into();
+            self.rows.insert(key, (row, 1));
+        }
+    }
+
+    fn into_json(self, is_comparison: bool) -> Value {
+        let rows = self.rows.into_values().map(|(mut row, count)| {
+            row["count"] = count.into();
+            row
+        });
+        let rows: Vec<Value> = rows.collect();
+        json!({
+            "compared": is_comparison,
+            "containers": self.creations,
+            "changed": self.changed,
+            "decisions": rows,
+            "not_listed": self.more,
+        })
+    }
+}
+
+/// The decisions that differ. Changed values without a changed owner are one of them.
+fn differences(old: &Verdict, new: &Verdict) -> Vec<Value> {
+    let is_listed = |what: &&String| *what != "values";
+    let names: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let differs = |what: &&String| old.get(*what) != new.get(*what);
+    let rows = names.into_iter().filter(is_listed).filter(differs);
+    let row =
+        |what: &String| json!({"what": what, "before": old.get(what), "after": new.get(what)});
+    let mut rows: Vec<Value> = rows.map(row).collect();
+    let values = (old.get("values"), new.get("values"));
+    if rows.is_empty() && values.0 != values.1 {
+        rows.push(
+            json!({"what": "values", "before": null, "after": "other values of these owners"}),
+        );
+    }
+    rows
+}
+
+/// Judges the pods of a manifest by one configuration, or compares two.
+///
+/// # Errors
+/// Fails when the file cannot be read, or has no pod.
+pub(crate) fn manifest(
+    file: &Path,
+    engine: &str,
+    plugins: &[String],
+    (before, after): (&Config, Option<&Config>),
+) -> Result<Value> {
+    let (before, after) =
+        (Judge::new(before, plugins), after.map(|config| Judge::new(config, plugins)));
+    let mut comparison = Comparison::default();
+    for creation in super::manifest::creations(file, engine)? {
+        comparison.add(&creation, &before, after.as_ref());
+    }
+    Ok(comparison.into_json(after.is_some()))
+}
+
+/// Compares two configurations by a recording.
+///
+/// # Errors
+/// Fails when the file cannot be read, or lacks what a decision depends on.
+pub(crate) fn recording(file: &Path, (before, after): (&Config, &Config)) -> Result<Value> {
+    let judges = (Judge::new(before, &[]), Judge::new(after, &[]));
+    let needs_allocations = judges.0.needs_allocations() || judges.1.needs_allocations();
+    let mut calls: BTreeMap<u64, Value> = BTreeMap::new();
+    let mut comparison = Comparison::default();
+    for (number, line) in super::script::open(Some(file))?.lines().enumerate() {
+        let place = || format!("{}, line {}", file.display(), number + 1);
+        let line = line.doing(place)?;
+        let line: Value =
+            serde_json::from_str(&line).map_err(|error| Error::json(&error)).doing(place)?;
+        if line["call"] == "CreateContainer" {
+            let known = line["engine"].is_string() && line["proven"].is_boolean();
+            let id = line["id"].as_u64().filter(|_| known);
+            calls.insert(
+                id.ok_or_else(|| lacks(file, "the engine of pods and answers of plugins"))?,
+                line,
+            );
+        } else if let Some(id) = line["decision"].as_u64()
+            && let Some(call) = calls.remove(&id)
+        {
+            let creation = recorded(&call, &line).map_err(|why| Error::new(why).doing(place()))?;
+            if needs_allocations && line["allocations"].is_null() {
+                return Err(lacks(file, "what kubelet allocated to pods"));
+            }
+            comparison.add(&creation, &judges.0, Some(&judges.1));
+        }
+    }
+    if comparison.creations == 0 {
+        return Err(lacks(file, "a creation with the answers of plugins"));
+    }
+    let mut document = comparison.into_json(true);
+    document["unfinished"] = calls.len().into();
+    Ok(document)
+}
+
+fn lacks(file: &Path, what: &str) -> Error {
+    Error::new(format!("the recording {} does not have {what}", file.display()))
+        .hint("record again, with the configuration and the daemon of now")
+}
+
+/// A creation from its two lines.
+fn recorded(call: &Value, decision: &Value) -> std::result::Result<JudgedCreation, String> {
+    let request: api::CreateContainerRequest = read(&call["request"])?;
+    let names = |list: &Value| -> Vec<String> {
+        let names = list.as_array().into_iter().flatten().filter_map(Value::as_str);
+        names.map(str::to_owned).collect()
+    };
+    let mut answers = Vec::new();
+    for answer in decision["answers"].as_array().into_iter().flatten() {
+        if !answer["reply"].is_null() {
+            let plugin = answer["plugin"].as_str().unwrap_or_default().to_owned();
+            answers.push((plugin, read(&answer["reply"])?));
+        }
+    }
+    let allocations: Option<PodAllocations> =
+        serde_json::from_value(decision["allocations"].clone())
+            .map_err(|error| error.to_string())?;
+    Ok(JudgedCreation {
+        at: call["at"].as_i64().unwrap_or_default(),
+        pod: request.pod.unwrap_or_default(),
+        container: request.container.unwrap_or_default(),
+        engine: call["engine"].as_str().unwrap_or_default().to_owned(),
+        is_doubtful: call["proven"] != true,
+        allocations: allocations.map(Allocations::Listed).unwrap_or_default(),
+        recorded: Some(RecordedPlugins {
+            connected: names(&decision["connected"]),
+            hidden: names(&decision["hidden"]),
+            answers,
+        }),
+    })
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How long a plugin took to answer within the last hour, in few numbers. It reads no clock.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// The time of one slot, and the slots that an hour has. One more is kept, which new answers fill.
+const SLOT: Duration = Duration::from_secs(600);
+const SLOTS: u32 = 6;
+
+/// The steps of answer times within each doubling: a quantile is 19 % too long at most.
+const STEPS: f64 = 4.0;
+
+/// Answer times of the last hour.
+#[derive(Debug, Default)]
+pub struct AnswerTimes {
+    /// The beginning of each slot, oldest first, and its number of answers by step.
+    slots: VecDeque<(Instant, BTreeMap<u8, u32>)>,
+}
+
+/// The answer times of a plugin, against its limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quantiles {
+    /// Half of the answers came within this time.
+    pub p50: Duration,
+    /// All but one of a hundred did.
+    pub p99: Duration,
+    /// Answers within the last hour.
+    pub count: u32,
+    /// Throughout the last hour, the 99th percentile was more than half of the limit.
+    pub is_busy: bool,
+}
+
+impl AnswerTimes {
+    /// Records that an answer took this long; one that did not come took the limit.
+    pub fn record(&mut self, took: Duration, now: Instant) {
+        self.drop_old(now);
+        if self.slots.back().is_none_or(|(begun, _)| now.duration_since(*begun) >= SLOT) {
+            self.slots.push_back((now, BTreeMap::new()));
+        }
+        if let Some((_, counts)) = self.slots.back_mut() {
+            let count = counts.entry(step_of(took)).or_default();
+            *count = count.saturating_add(1);
+        }
+    }
+
+    /// Returns the quantiles of the last hour; `None` without an answer in it.
+    pub fn quantiles(&mut self, limit: Duration, now: Instant) -> Option<Quantiles> {
+        self.drop_old(now);
+        let mut all = BTreeMap::new();
+        for (step, count) in self.slots.iter().flat_map(|(_, counts)| counts) {
+            let sum: &mut u32 = all.entry(*step).or_default();
+            *sum = sum.saturating_add(*count);
+        }
+        // The shortest time that the step has: a plugin is not named for the rounding.
+        let shortest = |p99: Duration| p99.div_f64(STEPS.recip().exp2());
+        let is_slow = |counts| quantile(counts, 99).is_some_and(|p99| shortest(p99) > limit / 2);
+        let is_whole = self.slots.len() >= usize::try_from(SLOTS).unwrap_or(usize::MAX);
+        let is_busy = is_whole && self.slots.iter().all(|(_, counts)| is_slow(counts));
+        Some(Quantiles {
+            p50: quantile(&all, 50)?,
+            p99: quantile(&all, 99)?,
+            count: all.values().fold(0, |sum, count| sum.saturating_add(*count)),
+            is_busy,
+        })
+    }
+
+    fn drop_old(&mut self, now: Instant) {
+        let kept = SLOT * (SLOTS + 1);
+        self.slots.retain(|(begun, _)| now.saturating_duration_since(*begun) < kept);
+    }
+}
+
+/// The time within which this share of the answers came, in percent.
+fn quantile(counts: &BTreeMap<u8, u32>, percent: u64) -> Option<Duration> {
+    let all: u64 = counts.values().map(|count| u64::from(*count)).sum();
+    let wanted = (all * percent).div_ceil(100);
+    let mut seen = 0;
+    let found = counts.iter().find(|(_, count)| {
+        seen += u64::from(**count);
+        seen >= wanted
+    });
+    found.map(|(step, _)| time_of(*step))
+}
+
+/// The step of a time, from a microsecond on.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is bounded")]
+fn step_of(took: Duration) -> u8 {
+    let micros = took.as_secs_f64() * 1e6;
+    (micros.max(1.0).log2() * STEPS).ceil().min(f64::from(u8::MAX)) as u8
+}
+
+/// The longest time of a step.
+fn time_of(step: u8) -> Duration {
+    Duration::from_secs_f64((f64::from(step) / STEPS).exp2() / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(2);
+
+    /// An answer every minute for so many minutes.
+    fn minutes(times: &mut AnswerTimes, begun: Instant, minutes: std::ops::Range<u32>, took: u64) {
+        for minute in minutes {
+            times.record(Duration::from_millis(took), begun + Duration::from_secs(60) * minute);
+        }
+    }
+
+    #[test]
+    fn quantiles_are_close_to_the_times_of_the_last_hour() {
+        let (mut times, begun) = (AnswerTimes::default(), Instant::now());
+        assert_eq!(times.quantiles(LIMIT, begun), None);
+        for millis in 1..=1000 {
+            times.record(Duration::from_millis(millis), begun);
+        }
+        let found = times.quantiles(LIMIT, begun).unwrap();
+        assert!(found.p50 >= Duration::from_millis(500) && found.p50 < Duration::from_millis(600));
+        assert!(found.p99 >= Duration::from_millis(990) && found.p99 < Duration::from_millis(1190));
+        assert_eq!((found.count, found.is_busy), (1000, false));
+        assert_eq!(times.quantiles(LIMIT, begun + SLOT * 7), None, "an hour later");
+    }
+
+    #[test]
+    fn a_plugin_is_busy_only_after_an_hour_above_half_of_its_limit() {
+        let begun = Instant::now();
+        let at = |minute: u32| begun + Duration::from_secs(60) * minute;
+        let is_busy = |times: &mut AnswerTimes, minute| {
+            times.quantiles(LIMIT, at(minute)).is_some_and(|found| found.is_busy)
+        };
+        let mut times = AnswerTimes::default();
+        minutes(&mut times, begun, 0..49, 1500);
+        assert!(!is_busy(&mut times, 49), "not yet for an hour");
+        minutes(&mut times, begun, 49..59, 1500);
+        assert!(is_busy(&mut times, 59));
+        assert!(!times.quantiles(LIMIT * 2, at(59)).unwrap().is_busy, "of a longer limit");
+        let close = Duration::from_millis(2990);
+        assert!(
+            !times.quantiles(close, at(59)).unwrap().is_busy,
+            "it may be just half of this one"
+        );
+        minutes(&mut times, begun, 60..71, 20);
+        assert!(!is_busy(&mut times, 71), "it is fast again");
+        let mut pausing = AnswerTimes::default();
+        minutes(&mut pausing, begun, 0..30, 1500);
+        minutes(&mut pausing, begun, 50..59, 1500);
+        assert!(!is_busy(&mut pausing, 59), "it was not asked in between");
+    }
+
+    #[test]
+    fn each_time_has_a_step_and_no_step_is_shorter() {
+        for micros in [0, 1, 2, 999, 1_000, 123_456, 2_000_000, 3_600_000_000, u64::MAX] {
+            let took = Duration::from_micros(micros);
+            let shown = time_of(step_of(took));
+            let is_close = shown <= took.mul_f64(1.2) || micros <= 1 || step_of(took) == u8::MAX;
+            assert!(is_close && (shown >= took.mul_f64(0.999) || step_of(took) == u8::MAX));
+        }
+    }
+}

@@ -1,0 +1,545 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Events for other programs (`nri-runc nri events`): a bounded ring of JSON lines, each with a cursor
+//! after which a reader can go on, also after a re-execution of the daemon.
+//!
+//! The ring is the queue of every reader: one that reads slowly, or not at all, costs no memory, delays no
+//! request, and finds a line of kind `lost` in place of the lines that it missed. It knows no records.
+
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::audit::{AuditSubject, ascii};
+use crate::clock::now;
+use crate::limits;
+use crate::text::rfc3339_nanos;
+
+/// What an event is about; other programs depend on the names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EventKind {
+    PodRunning,
+    PodStopped,
+    PodRemoved,
+    PodUpdated,
+    Created,
+    Started,
+    /// A process was let into a container by `exec`.
+    Exec,
+    Updated,
+    Exited,
+    Removed,
+    Refused,
+    Evicted,
+    Connected,
+    Disconnected,
+    /// A value that a plugin or an injection owns is no longer in force.
+    Drift,
+    /// Events are missing here.
+    Lost,
+}
+
+impl EventKind {
+    /// All kinds, in the order of `docs/events.md`.
+    pub(crate) const ALL: [Self; 16] = [
+        Self::PodRunning,
+        Self::PodStopped,
+        Self::PodRemoved,
+        Self::PodUpdated,
+        Self::Created,
+        Self::Started,
+        Self::Exec,
+        Self::Updated,
+        Self::Exited,
+        Self::Removed,
+        Self::Refused,
+        Self::Evicted,
+        Self::Connected,
+        Self::Disconnected,
+        Self::Drift,
+        Self::Lost,
+    ];
+
+    /// Its name in the lines.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::PodRunning => "pod_running",
+            Self::PodStopped => "pod_stopped",
+            Self::PodRemoved => "pod_removed",
+            Self::PodUpdated => "pod_updated",
+            Self::Created => "created",
+            Self::Started => "started",
+            Self::Exec => "exec",
+            Self::Updated => "updated",
+            Self::Exited => "exited",
+            Self::Removed => "removed",
+            Self::Refused => "refused",
+            Self::Evicted => "evicted",
+            Self::Connected => "connected",
+            Self::Disconnected => "disconnected",
+            Self::Drift => "drift",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+/// One event. Empty members have no meaning for its kind.
+#[derive(Debug, Clone)]
+pub(crate) struct NodeEvent {
+    /// Unix time in nanoseconds.
+    pub(crate) at: i64,
+    pub(crate) kind: EventKind,
+    /// The refused request: NRI's name of it, or the command of the runtime.
+    pub(crate) event: String,
+    /// `NN-name`.
+    pub(crate) plugin: String,
+    pub(crate) rule: String,
+    /// NRI's name of the field, or its path in config.json.
+    pub(crate) field: String,
+    pub(crate) reason: String,
+    /// Of `exited` and `removed`, where it is known.
+    pub(crate) exit_code: Option<i32>,
+    pub(crate) subject: AuditSubject,
+    /// The pod's labels, if the pod is on record.
+    pub(crate) labels: Option<BTreeMap<String, String>>,
+}
+
+impl NodeEvent {
+    /// Creates an event of this moment without details.
+    pub(crate) fn new(kind: EventKind) -> Self {
+        Self {
+            at: now(),
+            kind,
+            event: String::new(),
+            plugin: String::new(),
+            rule: String::new(),
+            field: String::new(),
+            reason: String::new(),
+            exit_code: None,
+            subject: AuditSubject::default(),
+            labels: None,
+        }
+    }
+
+    /// Sets the plugin.
+    #[must_use]
+    pub(crate) fn by(self, plugin: &str) -> Self {
+        Self { plugin: plugin.to_owned(), ..self }
+    }
+
+    /// Formats the line, with its line feed. Tenants and plugins choose its texts: long ones are cut, and
+    /// labels that are too long are null.
+    fn line(mut self, cursor: &str, lost: Option<Option<u64>>) -> String {
+        let AuditSubject { engine, namespace, pod, pod_id, container, container_id } =
+            &mut self.subject;
+        for text in [
+            &mut self.event,
+            &mut self.plugin,
+            &mut self.rule,
+            &mut self.field,
+            &mut self.reason,
+            engine,
+            namespace,
+            pod,
+            pod_id,
+            container,
+            container_id,
+        ] {
+            if let Cow::Owned(shorter) = limits::cut(text, limits::AUDIT_TEXT) {
+                *text = shorter;
+            }
+        }
+        let length = |(key, value): (&String, &String)| key.len() + value.len();
+        let is_short = |labels: &&BTreeMap<String, String>| {
+            labels.iter().map(length).sum::<usize>() <= limits::EVENT_LABELS
+        };
+        let line = EventLine {
+            cursor,
+            time: rfc3339_nanos(self.at).unwrap_or_default(),
+            kind: self.kind.name(),
+            namespace: &self.subject.namespace,
+            pod: &self.subject.pod,
+            pod_id: &self.subject.pod_id,
+            container: &self.subject.container,
+            container_id: &self.subject.container_id,
+            plugin: &self.plugin,
+            reason: &self.reason,
+            event: &self.event,
+            rule: &self.rule,
+            field: &self.field,
+            engine: &self.subject.engine,
+            labels: self.labels.as_ref().filter(is_short),
+            exit_code: matches!(self.kind, EventKind::Exited | EventKind::Removed)
+                .then_some(self.exit_code),
+            lost,
+        };
+        ascii(&serde_json::to_string(&line).unwrap_or_default()) + "\n"
+    }
+}
+
+/// The members of a line in their order.
+#[derive(Serialize)]
+struct EventLine<'a> {
+    cursor: &'a str,
+    time: String,
+    kind: &'static str,
+    namespace: &'a str,
+    pod: &'a str,
+    pod_id: &'a str,
+    container: &'a str,
+    container_id: &'a str,
+    plugin: &'a str,
+    reason: &'a str,
+    event: &'a str,
+    rule: &'a str,
+    field: &'a str,
+    engine: &'a str,
+    labels: Option<&'a BTreeMap<String, String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<Option<i32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost: Option<Option<u64>>,
+}
+
+/// The place after which a reader goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Since {
+    /// The oldest event that is kept.
+    Oldest,
+    /// The next event.
+    Now,
+    /// After the event with this number of this stream.
+    Cursor { stream: String, number: u64 },
+}
+
+impl Since {
+    /// Reads a cursor, `0` or `now`; `None` for another text.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        match text {
+            "0" => Some(Self::Oldest),
+            "now" => Some(Self::Now),
+            cursor => {
+                let (stream, number) = cursor.split_once('-')?;
+                let is_stream = stream.bytes().all(|byte| byte.is_ascii_hexdigit());
+                let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+                let number = number.parse().ok().filter(|_| is_number && is_stream)?;
+                (!stream.is_empty()).then(|| Self::Cursor { stream: stream.to_owned(), number })
+            }
+        }
+    }
+}
+
+/// The latest events.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct EventRing {
+    /// Names this stream: another daemon begins another one.
+    stream: String,
+    /// The number of the oldest line.
+    first: u64,
+    lines: VecDeque<Box<str>>,
+    bytes: usize,
+}
+
+impl Default for EventRing {
+    fn default() -> Self {
+        let stream = format!("{:x}", now());
+        Self { stream, first: 1, lines: VecDeque::new(), bytes: 0 }
+    }
+}
+
+impl EventRing {
+    /// The number of the next event.
+    fn next(&self) -> u64 {
+        self.first + u64::try_from(self.lines.len()).unwrap_or(u64::MAX)
+    }
+
+    fn cursor(&self, number: u64) -> String {
+        format!("{}-{number}", self.stream)
+    }
+
+    fn push(&mut self, event: NodeEvent) {
+        let line = event.line(&self.cursor(self.next()), None);
+        self.bytes += line.len();
+        self.lines.push_back(line.into());
+        while self.lines.len() > limits::EVENTS || self.bytes > limits::EVENTS_BYTES {
+            let Some(oldest) = self.lines.pop_front() else { return };
+            self.bytes -= oldest.len();
+            self.first += 1;
+        }
+    }
+
+    /// The line about events that a reader missed; how many is not known if they are another daemon's.
+    fn lost_line(&self, count: Option<u64>) -> String {
+        let said = match count {
+            Some(_) => "they were dropped before they were read",
+            None => "the daemon was restarted",
+        };
+        let lost = NodeEvent { reason: said.to_owned(), ..NodeEvent::new(EventKind::Lost) };
+        lost.line(&self.cursor(self.first - 1), Some(count))
+    }
+}
+
+/// The events, and their readers.
+#[derive(Debug, Default)]
+pub(crate) struct EventStream {
+    ring: RefCell<EventRing>,
+    come: Notify,
+    readers: Cell<usize>,
+    /// Events that readers missed.
+    lost: Cell<u64>,
+}
+
+impl EventStream {
+    /// Adds an event; readers receive it when they come to it.
+    pub(crate) fn push(&self, event: NodeEvent) {
+        self.ring.borrow_mut().push(event);
+        self.come.notify_waiters();
+    }
+
+    /// The events as the next program of this daemon continues them.
+    pub(crate) fn save(&self) -> Value {
+        json!(*self.ring.borrow())
+    }
+
+    /// Continues the events of the program before; a form that cannot be read begins another stream.
+    pub(crate) fn resume(&self, saved: Value) {
+        if let Ok(ring) = serde_json::from_value(saved) {
+            self.ring.replace(ring);
+        }
+    }
+
+    /// Events that readers missed because they read slowly or came late.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.get()
+    }
+
+    /// Begins to read; `None` while as many read as may.
+    pub(crate) fn reader(self: &Rc<Self>, since: &Since) -> Option<EventReader> {
+        if self.readers.get() >= limits::EVENT_READERS {
+            return None;
+        }
+        self.readers.set(self.readers.get() + 1);
+        let ring = self.ring.borrow();
+        let (next, is_other) = match since {
+            Since::Oldest => (ring.first, false),
+            Since::Now => (ring.next(), false),
+            Since::Cursor { stream, number } if *stream == ring.stream && *number < ring.next() => {
+                (number + 1, false)
+            }
+            Since::Cursor { .. } => (ring.first, true),
+        };
+        drop(ring);
+        Some(EventReader { stream: Rc::clone(self), next, is_other })
+    }
+}
+
+/// A reader's place in the stream.
+#[derive(Debug)]
+pub(crate) struct EventReader {
+    stream: Rc<EventStream>,
+    /// The number of the next event.
+    next: u64,
+    /// Whether it comes from the stream of another daemon.
+    is_other: bool,
+}
+
+impl EventReader {
+    /// Returns the next lines, about [`limits::EVENT_BATCH`] bytes at most; empty without a new event.
+    pub(crate) fn take(&mut self) -> String {
+        let ring = self.stream.ring.borrow();
+        let mut text = String::new();
+        if std::mem::take(&mut self.is_other) {
+            text.push_str(&ring.lost_line(None));
+        }
+        let missed = ring.first.saturating_sub(self.next);
+        if missed > 0 {
+            self.stream.lost.set(self.stream.lost.get() + missed);
+            text.push_str(&ring.lost_line(Some(missed)));
+            self.next = ring.first;
+        }
+        let skipped = usize::try_from(self.next - ring.first).unwrap_or(usize::MAX);
+        for line in ring.lines.iter().skip(skipped) {
+            text.push_str(line);
+            self.next += 1;
+            if text.len() >= limits::EVENT_BATCH {
+                break;
+            }
+        }
+        text
+    }
+
+    /// Waits for the next lines.
+    pub(crate) async fn next(&mut self) -> String {
+        loop {
+            // Registered before it looks: no event comes in between unseen.
+            let stream = Rc::clone(&self.stream);
+            let come = stream.come.notified();
+            let text = self.take();
+            if !text.is_empty() {
+                return text;
+            }
+            come.await;
+        }
+    }
+}
+
+impl Drop for EventReader {
+    fn drop(&mut self) {
+        self.stream.readers.set(self.stream.readers.get() - 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn started(id: &str) -> NodeEvent {
+        let subject = AuditSubject { container_id: id.to_owned(), ..AuditSubject::default() };
+        NodeEvent { subject, ..NodeEvent::new(EventKind::Started) }
+    }
+
+    fn lines(text: &str) -> Vec<Value> {
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn cursor(line: &Value) -> Since {
+        Since::parse(line["cursor"].as_str().unwrap()).unwrap()
+    }
+
+    fn all(reader: &mut EventReader) -> Vec<Value> {
+        let parts = std::iter::from_fn(|| Some(reader.take()).filter(|text| !text.is_empty()));
+        lines(&parts.collect::<String>())
+    }
+
+    #[test]
+    fn a_reader_goes_on_after_its_cursor_and_misses_nothing() {
+        let stream = Rc::new(EventStream::default());
+        (0..3).for_each(|number| stream.push(started(&number.to_string())));
+        let read = all(&mut stream.reader(&Since::Oldest).unwrap());
+        assert_eq!(read.len(), 3);
+        assert_eq!((&read[1]["kind"], &read[1]["container_id"]), (&json!("started"), &json!("1")));
+        let rest = all(&mut stream.reader(&cursor(&read[0])).unwrap());
+        assert_eq!(rest, read[1..]);
+        let mut last = stream.reader(&cursor(&read[2])).unwrap();
+        assert_eq!(last.take(), "");
+        let mut fresh = stream.reader(&Since::Now).unwrap();
+        stream.push(started("3"));
+        assert_eq!(all(&mut last), all(&mut fresh));
+    }
+
+    #[test]
+    fn a_ring_that_turned_over_says_how_many_events_are_lost() {
+        let stream = Rc::new(EventStream::default());
+        stream.push(started("first"));
+        let first = all(&mut stream.reader(&Since::Oldest).unwrap()).remove(0);
+        let mut slow = stream.reader(&Since::Oldest).unwrap();
+        (0..limits::EVENTS + 2).for_each(|number| stream.push(started(&number.to_string())));
+        let rest = all(&mut stream.reader(&cursor(&first)).unwrap());
+        assert_eq!((&rest[0]["kind"], &rest[0]["lost"]), (&json!("lost"), &json!(2)));
+        assert_eq!(rest[1]["container_id"], "2");
+        assert_eq!(rest.len(), limits::EVENTS + 1);
+        let read = all(&mut slow);
+        assert_eq!((&read[0]["kind"], &read[0]["lost"]), (&json!("lost"), &json!(3)));
+        // The cursor of that line leads to the oldest event.
+        let again = all(&mut stream.reader(&cursor(&read[0])).unwrap());
+        assert_eq!(again, read[1..]);
+        assert_eq!(all(&mut slow), [Value::Null; 0]);
+        assert_eq!(stream.lost(), 5);
+        assert_eq!(all(&mut stream.reader(&Since::Oldest).unwrap())[0]["kind"], "started");
+    }
+
+    #[test]
+    fn a_cursor_of_another_daemon_is_followed_by_everything_after_a_marker() {
+        let (before, stream) = (Rc::new(EventStream::default()), Rc::new(EventStream::default()));
+        before.ring.borrow_mut().stream = "1a".to_owned();
+        before.push(started("old"));
+        let old = all(&mut before.reader(&Since::Oldest).unwrap()).remove(0);
+        stream.push(started("new"));
+        let read = all(&mut stream.reader(&cursor(&old)).unwrap());
+        assert_eq!((&read[0]["kind"], &read[0]["lost"]), (&json!("lost"), &Value::Null));
+        assert_eq!(read[1]["container_id"], "new");
+        // As far as it can be known, so is one that this daemon has not given yet.
+        let future = Since::Cursor { stream: stream.ring.borrow().stream.clone(), number: 7 };
+        assert_eq!(all(&mut stream.reader(&future).unwrap())[0]["kind"], "lost");
+    }
+
+    #[test]
+    fn the_next_program_continues_the_stream() {
+        let (before, after) = (Rc::new(EventStream::default()), Rc::new(EventStream::default()));
+        (0..limits::EVENTS + 5).for_each(|number| before.push(started(&number.to_string())));
+        let read = all(&mut before.reader(&Since::Oldest).unwrap());
+        after.resume(before.save());
+        after.push(started("after"));
+        let rest = all(&mut after.reader(&cursor(&read[limits::EVENTS - 2])).unwrap());
+        assert_eq!(rest[0], read[limits::EVENTS - 1]);
+        assert_eq!((rest.len(), &rest[1]["container_id"]), (2, &json!("after")));
+        // A form that this program does not know is as a restart.
+        after.resume(json!({"stream": 5}));
+        assert_eq!(all(&mut after.reader(&cursor(&rest[0])).unwrap()).len(), 1);
+    }
+
+    #[test]
+    fn long_texts_of_tenants_are_cut_and_turn_over_no_more_than_their_bytes() {
+        let stream = Rc::new(EventStream::default());
+        for unit in ["x", "\u{1b}", "🦀"] {
+            let long = unit.repeat(1 << 20);
+            let mut event = started(&long);
+            event.labels = Some([("app".to_owned(), long.clone())].into());
+            (event.reason, event.subject.pod) = (long.clone(), long);
+            stream.push(event);
+        }
+        let text = stream.reader(&Since::Oldest).unwrap().take();
+        assert!(text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\n')), "it is ASCII");
+        let read = lines(&text);
+        assert_eq!((read.len(), &read[0]["labels"]), (3, &Value::Null));
+        assert!(text.len() < 3 * 12 * 6 * (limits::AUDIT_TEXT + 20), "{}", text.len());
+        for _ in 0..1000 {
+            let reason = "\u{1b}".repeat(limits::AUDIT_TEXT);
+            stream.push(NodeEvent { reason, ..started("c") });
+        }
+        let ring = stream.ring.borrow();
+        assert!(ring.bytes <= limits::EVENTS_BYTES && ring.lines.len() < 1003);
+        assert_eq!(ring.bytes, ring.lines.iter().map(|line| line.len()).sum::<usize>());
+    }
+
+    #[test]
+    fn as_many_read_as_may_and_each_that_ends_makes_room() {
+        let stream = Rc::new(EventStream::default());
+        let mut readers: Vec<EventReader> =
+            std::iter::from_fn(|| stream.reader(&Since::Now)).collect();
+        assert_eq!(readers.len(), limits::EVENT_READERS);
+        readers.pop();
+        assert!(stream.reader(&Since::Oldest).is_some());
+    }
+
+    #[test]
+    fn what_is_no_cursor_is_refused() {
+        for text in ["", "1", "-", "a-", "-1", "a-b", "x-1", "a-1-2", "a-+1", "a--1", "5m"] {
+            assert_eq!(Since::parse(text), None, "{text}");
+        }
+        assert_eq!(Since::parse("0"), Some(Since::Oldest));
+    }
+
+    #[test]
+    fn each_kind_has_a_name_of_its_own() {
+        let mut names = EventKind::ALL.map(EventKind::name).to_vec();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), EventKind::ALL.len());
+    }
+
+    #[tokio::test]
+    async fn a_waiting_reader_wakes_with_the_next_event() {
+        let stream = Rc::new(EventStream::default());
+        let mut reader = stream.reader(&Since::Now).unwrap();
+        let (read, ()) = tokio::join!(reader.next(), async {
+            tokio::task::yield_now().await;
+            stream.push(started("c"));
+        });
+        assert_eq!(lines(&read)[0]["container_id"], "c");
+    }
+}

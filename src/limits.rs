@@ -127,6 +127,13 @@ pub(crate) const UNTIL_REMOVED: usize = 1000;
 /// Folders of CRI-O's pods that are awaited at once; further pods are announced with their first
 /// container.
 pub(crate) const AWAITED_FOLDERS: usize = 1000;
+/// Containers of the plain runtime that plugins see, far more than a node has; state directories that are
+/// watched for them, one for each namespace of an engine; folders in these that are looked at; and new folders
+/// of one directory whose state is awaited at once.
+pub(crate) const PLAIN_CONTAINERS: usize = 2000;
+pub(crate) const RUNTIME_ROOTS: usize = 256;
+pub(crate) const RUNTIME_FOLDERS: usize = 20_000;
+pub(crate) const ARRIVING: usize = 1000;
 /// Unadjusted containers that `status` names: after a time without the daemon all of a node may be.
 pub(crate) const UNADJUSTED: usize = 100;
 /// Containers with access to the plugin socket that are named; the others are counted: one mount in a template

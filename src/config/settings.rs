@@ -51,6 +51,15 @@ impl RootlessPolicy {
     }
 }
 
+/// Which containers plugins see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Those of nri-runc.
+    Handler,
+    /// Also those that the plain runtime made.
+    Node,
+}
+
 /// What happens to a request if a plugin does not respond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFailure {
@@ -176,6 +185,9 @@ pub struct Config {
     pub log_target: String,
     pub log_level: String,
     pub log_format: String,
+    pub scope: Scope,
+    /// The state directories of runtimes, in the place of the engines' usual ones.
+    pub debug_runtime_roots: Option<Vec<PathBuf>>,
     pub debug_host_root: String,
     pub debug_node_root: String,
     pub debug_fault: String,
@@ -284,6 +296,8 @@ impl Default for Config {
             log_target: "auto".to_owned(),
             log_level: "info".to_owned(),
             log_format: "text".to_owned(),
+            scope: Scope::Handler,
+            debug_runtime_roots: None,
             debug_host_root: String::new(),
             debug_node_root: String::new(),
             debug_fault: String::new(),
@@ -307,6 +321,7 @@ impl Config {
         self.debug_host_root.clone_from(&running.debug_host_root);
         self.debug_node_root.clone_from(&running.debug_node_root);
         self.debug_fault.clone_from(&running.debug_fault);
+        self.debug_runtime_roots.clone_from(&running.debug_runtime_roots);
         self.debug_state_version = running.debug_state_version;
         *self != wanted
     }

@@ -36,6 +36,7 @@ mod lifecycle;
 mod limited;
 mod lists;
 mod metrics;
+mod node_scope;
 mod odd;
 mod owned;
 mod plateau;

@@ -93,6 +93,7 @@ pub(crate) fn blank_record(daemon: &Daemon, call: &VerbRequest) -> Container {
         is_deleted: false,
         made_by: call.question().pid,
         is_found: false,
+        by_plain_runtime: false,
         unknown: Default::default(),
     }
 }

@@ -288,7 +288,9 @@ async fn run_checked_update(
     part: &Block,
 ) -> Result<Vec<Change>, UpdateError> {
     let before = in_force(record);
-    let mut resources = before.clone();
+    // What the engine has set since a plain runtime made it is not known, and must not be undone.
+    let mut resources =
+        if record.by_plain_runtime { record.overlay.clone() } else { before.clone() };
     overlay::put_over(&mut resources, &requested.part);
     let with_devices = part.contains_key("devices");
     if let Err(update_error) = run_update(daemon, record, resources, with_devices).await {

@@ -14,7 +14,7 @@ use tracing::warn;
 
 use crate::daemon::process::requests::ReloadRequest;
 use crate::daemon::process::started_with::StartedWith;
-use crate::daemon::recovery::{enabled, lost};
+use crate::daemon::recovery::{enabled, lost, node_scope};
 use crate::daemon::registry::NRI_VERSION;
 use crate::daemon::server::{explain, exposed, frames, holdings, policy, rows};
 use crate::daemon::shared::report::Contradiction;
@@ -92,6 +92,10 @@ async fn answer(daemon: &Rc<Daemon>, verb: &str, question: &Value) -> DaemonResp
             }
         }
         "socket_mounts" => exposed::socket_mounts(daemon),
+        "unseen" => match node_scope::unseen(daemon).await {
+            Ok(count) => json!({"count": count}),
+            Err(error) => return DaemonResponse::Refuse(error.to_string()),
+        },
         "reload" => match reload(daemon, question["dry_run"] == true).await {
             Ok(document) => document,
             Err(error) => return DaemonResponse::Refuse(error.to_string()),

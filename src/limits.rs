@@ -134,6 +134,8 @@ pub(crate) const PLAIN_CONTAINERS: usize = 2000;
 pub(crate) const RUNTIME_ROOTS: usize = 256;
 pub(crate) const RUNTIME_FOLDERS: usize = 20_000;
 pub(crate) const ARRIVING: usize = 1000;
+/// Looks at a new folder until its runtime has written the state, within some 25 s.
+pub(crate) const ARRIVAL_LOOKS: u32 = 12;
 /// Unadjusted containers that `status` names: after a time without the daemon all of a node may be.
 pub(crate) const UNADJUSTED: usize = 100;
 /// Containers with access to the plugin socket that are named; the others are counted: one mount in a template

@@ -35,7 +35,15 @@ impl Notification {
     /// An event without resources.
     pub fn new(event: Event, pod: api::PodSandbox, container: Option<api::Container>) -> Self {
         let origin = (String::new(), true);
-        Self { event, pod, container, root: String::new(), resources: None, origin, is_first: false }
+        Self {
+            event,
+            pod,
+            container,
+            root: String::new(),
+            resources: None,
+            origin,
+            is_first: false,
+        }
     }
 
     /// Makes it the event by which plugins learn of its container.

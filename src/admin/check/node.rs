@@ -110,7 +110,9 @@ pub(super) fn unseen(config: &Config, running: &Daemon) -> Option<Value> {
     );
     let detail = format!("plugins do not see {containers} that the plain runtime made");
     let hint = match config.scope {
-        Scope::Handler => "set nri.scope = \"node\" if plugins allocate CPUs or devices of the node",
+        Scope::Handler => {
+            "set nri.scope = \"node\" if plugins allocate CPUs or devices of the node"
+        }
         Scope::Node => "set log.level = \"debug\": the daemon logs why",
     };
     Some(warning("whole node", detail, hint))

@@ -208,9 +208,9 @@ const SCOPE: &str = "/40-scope-";
 /// Plans the drop-in with which plugins see the containers of the whole node (D65): a plugin that used an
 /// engine's own NRI saw them. What the operator decided in another drop-in stays.
 fn plan_scope(engine: Engine, texts: &Texts, plan: &mut Plan) -> Result<()> {
-    let others = texts.iter().filter(|(path, _)| {
-        path.starts_with(DEFAULT_DROP_INS) && !path.contains(SCOPE)
-    });
+    let others = texts
+        .iter()
+        .filter(|(path, _)| path.starts_with(DEFAULT_DROP_INS) && !path.contains(SCOPE));
     for (path, text) in others {
         if sets_scope(path, text)? {
             return Ok(());

@@ -70,7 +70,11 @@ pub(crate) async fn until_started(
             tokio::time::sleep(UNKNOWN_CHECK).await;
             continue;
         };
-        if is_started {
+        // The fifo may have been written before it was watched. A `delete` ends the process first.
+        let is_released = is_there
+            && matches!(state_dir::waits_for_start(&daemon.host, key), Ok(false))
+            && process.is_some_and(|process| !pidfd::has_ended(process));
+        if is_started || is_released {
             let lane = daemon.lane(key);
             let _turn = lane.turn.lock().await;
             if waits(daemon).is_some() {

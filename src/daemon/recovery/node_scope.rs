@@ -39,9 +39,6 @@ const ROOTS: &str = "the runtimes' state directories";
 /// The time that a daemon's start spends on these containers: wrappers wait. The others follow while it serves.
 const START_WAIT: Duration = Duration::from_secs(3);
 
-/// The number of looks at a new folder until its runtime has written the state: some 25 s.
-const LOOKS: u32 = 12;
-
 fn is_wanted(daemon: &Daemon) -> bool {
     daemon.config().scope == Scope::Node
 }
@@ -186,11 +183,7 @@ fn is_known(daemon: &Daemon, root: &Path, name: &OsStr) -> bool {
     daemon.container(&key).is_some()
 }
 
-async fn look_at_due(
-    daemon: &Rc<Daemon>,
-    root: &Path,
-    arriving: &mut BTreeMap<OsString, Arrival>,
-) {
+async fn look_at_due(daemon: &Rc<Daemon>, root: &Path, arriving: &mut BTreeMap<OsString, Arrival>) {
     let now = Instant::now();
     let is_due = |arrival: &Arrival| arrival.due.is_none_or(|due| due <= now);
     let due = arriving.iter().filter(|(_, arrival)| is_due(arrival));
@@ -200,7 +193,7 @@ async fn look_at_due(
         let Some(arrival) = arriving.get_mut(&name) else { continue };
         arrival.looks += 1;
         arrival.due = Some(Instant::now() + arrival.backoff.next());
-        if is_done || arrival.looks >= LOOKS {
+        if is_done || arrival.looks >= limits::ARRIVAL_LOOKS {
             arriving.remove(&name);
         }
     }

@@ -255,9 +255,8 @@ pub(super) fn folder(root: &Path, id: String) -> Result<Option<ContainerFolder>>
 /// Whether the process that the runtime recorded lives; false where that cannot be known.
 pub(super) fn lives(host: &Host, key: &ContainerKey) -> bool {
     let state = RuntimeState::read(&state_dir::folder(host, key)).or_absent().flatten();
-    let process = state.and_then(|state| {
-        pidfd::open_same(host, state.pid?, state.start).or_absent().flatten()
-    });
+    let process = state
+        .and_then(|state| pidfd::open_same(host, state.pid?, state.start).or_absent().flatten());
     process.is_some_and(|process| !pidfd::has_ended(&process))
 }
 

@@ -359,7 +359,8 @@ impl Registry {
         let connected = self.connected.borrow();
         // Hiding applies only to these: a plugin receives later events of what it knows.
         let rules = self.rules();
-        let pod = (notification.begins() && rules.hides_anything()).then(|| notification.ruled_pod());
+        let pod =
+            (notification.begins() && rules.hides_anything()).then(|| notification.ruled_pod());
         let is_hidden = |plugin: &ConnectedPlugin| {
             pod.as_ref().is_some_and(|pod| rules.hidden_by(&plugin.chained.id(), pod).is_some())
         };

@@ -256,6 +256,11 @@ pub(crate) const LAST_WORDS_TAIL: u64 = 4 << 10;
 pub(crate) const RUNTIME_ANSWER: u64 = 1 << 20;
 /// An answer of Docker's API, in bytes; the usual one has 5 KB.
 pub(crate) const DOCKER_ANSWER: u64 = 4 << 20;
+/// An event of containerd, in bytes: a TaskExit has some 200. Exits that are kept until their container is
+/// stopped, and containerds that are asked for them.
+pub(crate) const TASK_EVENT: usize = 64 << 10;
+pub(crate) const TASK_EXITS: usize = 4096;
+pub(crate) const TASK_EXIT_SOURCES: usize = 16;
 /// All responses of containerd to one request, or kubelet's list of the node's pods, in bytes; it is also the window that is opened for them.
 pub(crate) const CONTAINERD_ANSWER: u32 = 16 << 20;
 /// Pages, keys and rows, and each half KiB of a row, that one search in an engine's database visits: a

@@ -352,10 +352,11 @@ keys! {
     "debug.fault" = "\"\"", Restart, "For tests: `POINT:kill`, `POINT:fail`, `POINT:stall`, `POINT:panic`, or `@FILE` that contains one of these.", |c, _, v| c.debug_fault = read_string(v)?;
     #[cfg(feature = "faults")]
     "debug.silence" = "\"3s\"", Call, "For tests: the time without a heartbeat after which the daemon counts as unresponsive.", |c, _, v| c.debug_silence = read_duration(v)?;
-    "debug.state_version" = "", Restart, "For tests: the form of the state that a re-executed daemon leaves, as if another version had written it.", |c, _, v| c.debug_state_version = Some(read_number(v)?);
-    "debug.protocol" = "", Call, "For tests: the version of the protocol between wrapper and daemon that this process speaks.", |c, _, v| c.debug_protocol = Some(read_number(v)?);
+    "debug.state_version" = "", Restart, "For tests: the form of the state that a re-executed daemon leaves, as if another version had written it.", |c, _, v| c.seams.state_version = Some(read_number(v)?);
+    "debug.protocol" = "", Call, "For tests: the version of the protocol between wrapper and daemon that this process speaks.", |c, _, v| c.seams.protocol = Some(read_number(v)?);
     "debug.create_cap" = "\"90s\"", Reload, "For tests: the longest that create, run and restore wait for the daemon.", |c, _, v| c.debug_create_cap = read_duration(v)?;
-    "debug.runtime_roots" = "", Restart, "For tests: the state directories of runtimes, in the place of the engines' usual ones.", |c, _, v| c.debug_runtime_roots = Some(read_paths(v)?);
+    "debug.runtime_roots" = "", Restart, "For tests: the state directories of runtimes, in the place of the engines' usual ones.", |c, _, v| c.seams.runtime_roots = Some(read_paths(v)?);
+    "debug.kernel_exits" = "true", Restart, "For tests: whether the kernel is asked for exit codes, as Linux 6.15 and later are.", |c, _, v| c.seams.kernel_exits = read_bool(v)?;
     "debug.look_every" = "\"60s\"", Reload, "For tests: how often records are compared with the files behind them.", |c, _, v| c.debug_look_every = read_duration(v)?;
 }
 

@@ -215,7 +215,7 @@ pub(super) fn above_roots(config: &Config) -> Result<Vec<PathBuf>> {
 }
 
 fn usual(config: &Config) -> Vec<String> {
-    match &config.debug_runtime_roots {
+    match &config.seams.runtime_roots {
         Some(roots) => roots.iter().map(|root| root.display().to_string()).collect(),
         None => ROOTS.map(str::to_owned).to_vec(),
     }

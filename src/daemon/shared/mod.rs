@@ -72,6 +72,8 @@ impl Daemon {
     pub(crate) fn new(config: Config, host: Host, store: Store) -> Rc<Self> {
         let report = Report::default();
         report.audit.apply(&config);
+        let caches = Caches::default();
+        caches.exit_codes.mute_kernel(!config.seams.kernel_exits);
         Rc::new(Self {
             registry: Registry::new(&config),
             config: RefCell::new(Rc::new(config)),
@@ -79,7 +81,7 @@ impl Daemon {
             records: Records::new(store),
             lanes: Lanes::default(),
             watches: Watches::default(),
-            caches: Caches::default(),
+            caches,
             report,
             process: OwnProcess::default(),
             evictions: EvictionRate::default(),

@@ -38,7 +38,7 @@ pub(crate) fn blank_record(daemon: &Daemon, call: &VerbRequest) -> Container {
     let variables = call.question().variables.iter();
     Container {
         schema: SCHEMA,
-        boot_id: daemon.records.read().boot_id().to_owned(),
+        boot_id: daemon.records.boot_id(),
         key: call.key.clone(),
         incarnation: daemon.records.next_incarnation(),
         runtime: call.question().runtime.to_string_lossy().into_owned(),

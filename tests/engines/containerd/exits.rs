@@ -87,7 +87,6 @@ async fn without_the_kernels_word_twenty_codes_are_containerds() {
             assert!(code.is_none_or(|code| code == wanted), "c{number}: {code:?}, not {wanted}");
         }
         let known = all.iter().filter(|(_, code)| code.is_some()).count();
-        println!("{event}: {known} of {COUNT} codes are known");
         assert!(event == "StopContainer" || known == usize::from(COUNT), "{known} at {event}");
     }
     drop(told);

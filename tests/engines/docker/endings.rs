@@ -291,7 +291,6 @@ fn without_the_kernels_word_twenty_codes_are_containerds() {
             let number: usize = container["name"].as_str().unwrap()[1..].parse().unwrap();
             assert_eq!(container["exitCode"], code(number), "{container}");
         }
-        println!("{event}: {known} of {COUNT} codes are known");
         assert!(event == "StopContainer" || known == COUNT, "{known} at {event}");
     }
     for number in 0..COUNT {

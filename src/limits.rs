@@ -138,6 +138,15 @@ pub(crate) const UNTIL_REMOVED: usize = 1000;
 /// Folders of CRI-O's pods that are awaited at once; further pods are announced with their first
 /// container.
 pub(crate) const AWAITED_FOLDERS: usize = 1000;
+/// Containers of the plain runtime that plugins see, far more than a node has; state directories that are
+/// watched for them, one for each namespace of an engine; folders in these that are looked at; and new folders
+/// of one directory whose state is awaited at once.
+pub(crate) const PLAIN_CONTAINERS: usize = 2000;
+pub(crate) const RUNTIME_ROOTS: usize = 256;
+pub(crate) const RUNTIME_FOLDERS: usize = 20_000;
+pub(crate) const ARRIVING: usize = 1000;
+/// Looks at a new folder until its runtime has written the state, within some 25 s.
+pub(crate) const ARRIVAL_LOOKS: u32 = 12;
 /// Unadjusted containers that `status` names: after a time without the daemon all of a node may be.
 pub(crate) const UNADJUSTED: usize = 100;
 /// Containers with access to the plugin socket that are named; the others are counted: one mount in a template
@@ -281,6 +290,11 @@ pub(crate) const LAST_WORDS_TAIL: u64 = 4 << 10;
 pub(crate) const RUNTIME_ANSWER: u64 = 1 << 20;
 /// An answer of Docker's API, in bytes; the usual one has 5 KB.
 pub(crate) const DOCKER_ANSWER: u64 = 4 << 20;
+/// An event of containerd, in bytes: a TaskExit has some 200. Exits that are kept until their container is
+/// stopped, and containerds that are asked for them.
+pub(crate) const TASK_EVENT: usize = 64 << 10;
+pub(crate) const TASK_EXITS: usize = 4096;
+pub(crate) const TASK_EXIT_SOURCES: usize = 16;
 /// All responses of containerd to one request, or kubelet's list of the node's pods, in bytes; it is also the window that is opened for them.
 pub(crate) const CONTAINERD_ANSWER: u32 = 16 << 20;
 /// Pages, keys and rows, and each half KiB of a row, that one search in an engine's database visits: a

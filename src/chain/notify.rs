@@ -27,13 +27,33 @@ pub struct Notification {
     pub resources: Option<(Option<api::LinuxResources>, Option<api::LinuxResources>)>,
     /// The pod's engine, and whether a tenant may have written it; rules use both.
     pub origin: (String, bool),
+    /// Plugins learn of its container by this event: they received no CreateContainer.
+    pub is_first: bool,
 }
 
 impl Notification {
     /// An event without resources.
     pub fn new(event: Event, pod: api::PodSandbox, container: Option<api::Container>) -> Self {
         let origin = (String::new(), true);
-        Self { event, pod, container, root: String::new(), resources: None, origin }
+        Self {
+            event,
+            pod,
+            container,
+            root: String::new(),
+            resources: None,
+            origin,
+            is_first: false,
+        }
+    }
+
+    /// Makes it the event by which plugins learn of its container.
+    pub fn first(self) -> Self {
+        Self { is_first: true, ..self }
+    }
+
+    /// Whether plugins learn of its pod or container by this event.
+    pub fn begins(&self) -> bool {
+        self.is_first || matches!(self.event, Event::RunPodSandbox | Event::CreateContainer)
     }
 
     /// Sets the runtime root of its container.

@@ -11,7 +11,7 @@ use super::fields::{check_field, check_resource};
 use super::lists::LISTS;
 use super::settings::{
     ANY_PLUGIN, AuditTarget, Config, DaemonPolicy, Displace, Evict, ExecArgs, MetricsListener,
-    OnFailure, PluginOrigin, PluginSection, RootlessPolicy,
+    OnFailure, PluginOrigin, PluginSection, RootlessPolicy, Scope,
 };
 use super::size;
 use super::spelling::nearest;
@@ -224,6 +224,11 @@ fn read_on_rootless(value: &Value) -> Result<RootlessPolicy, Mistake> {
     Ok(if is_refuse { RootlessPolicy::Refuse } else { RootlessPolicy::Pass })
 }
 
+fn read_scope(value: &Value) -> Result<Scope, Mistake> {
+    let is_node = read_one_of(value, &["handler", "node"])? == "node";
+    Ok(if is_node { Scope::Node } else { Scope::Handler })
+}
+
 /// Names of programs, or their whole paths.
 fn read_programs(value: &Value) -> Result<Vec<String>, Mistake> {
     read_list(value, "strings", |value| {
@@ -310,6 +315,7 @@ keys! {
     "nri.plugin_request_timeout" = "\"2s\"", Reload, "Time limit for a plugin to respond to a request.", |c, _, v| c.request_timeout = read_duration(v)?;
     "nri.disable_connections" = "false", Reload, "Do not open the plugin socket: only pre-installed plugins connect. A plugin that is connected when this is set stays until it disconnects.", |c, _, v| c.disable_connections = read_bool(v)?;
     "nri.wait_for" = "[]", Reload, "Plugins (`NN-name`) that creates wait for after the daemon has started or a reload has added them, at most for the registration time-out.", |c, _, v| c.wait_for = read_strings(v)?;
+    "nri.scope" = "\"handler\"", Reload, "Containers that plugins see: `handler`, those that nri-runc creates, or `node`, also those that the plain runtime made, before the installation or for another handler ([Plugins see the whole node](plugins.md#plugins-see-the-whole-node)). A reload disconnects plugins, which are synchronized with them when they come back.", |c, _, v| c.scope = read_scope(v)?;
     "nri.socket_mode" = "\"0600\"", Reload, "Mode of the plugin socket. A process that can connect can be a plugin, and so root on this node ([Who may reach the socket](rules.md#who-may-reach-the-socket)).", |c, _, v| c.socket_mode = read_mode(v)?;
     "nri.socket_gid" = "", Reload, "Group of the plugin socket; its members can be plugins, and so root, if `nri.allowed_uids` has them.", |c, _, v| c.socket_gid = Some(read_number(v)?);
     "nri.allowed_uids" = "[0]", Reload, "Users whose processes may connect as plugins, which makes them root on this node. A reload disconnects plugins of users that are no longer in it.", |c, _, v| c.allowed_uids = read_numbers(v)?;
@@ -363,9 +369,11 @@ keys! {
     "debug.fault" = "\"\"", Restart, "For tests: `POINT:kill`, `POINT:fail`, `POINT:stall`, `POINT:panic`, or `@FILE` that contains one of these.", |c, _, v| c.debug_fault = read_string(v)?;
     #[cfg(feature = "faults")]
     "debug.silence" = "\"3s\"", Call, "For tests: the time without a heartbeat after which the daemon counts as unresponsive.", |c, _, v| c.debug_silence = read_duration(v)?;
-    "debug.state_version" = "", Restart, "For tests: the form of the state that a re-executed daemon leaves, as if another version had written it.", |c, _, v| c.debug_state_version = Some(read_number(v)?);
-    "debug.protocol" = "", Call, "For tests: the version of the protocol between wrapper and daemon that this process speaks.", |c, _, v| c.debug_protocol = Some(read_number(v)?);
+    "debug.state_version" = "", Restart, "For tests: the form of the state that a re-executed daemon leaves, as if another version had written it.", |c, _, v| c.seams.state_version = Some(read_number(v)?);
+    "debug.protocol" = "", Call, "For tests: the version of the protocol between wrapper and daemon that this process speaks.", |c, _, v| c.seams.protocol = Some(read_number(v)?);
     "debug.create_cap" = "\"90s\"", Reload, "For tests: the longest that create, run and restore wait for the daemon.", |c, _, v| c.debug_create_cap = read_duration(v)?;
+    "debug.runtime_roots" = "", Restart, "For tests: the state directories of runtimes, in the place of the engines' usual ones.", |c, _, v| c.seams.runtime_roots = Some(read_paths(v)?);
+    "debug.kernel_exits" = "true", Restart, "For tests: whether the kernel is asked for exit codes, as Linux 6.15 and later are.", |c, _, v| c.seams.kernel_exits = read_bool(v)?;
     "debug.look_every" = "\"60s\"", Reload, "For tests: how often records are compared with the files behind them.", |c, _, v| c.debug_look_every = read_duration(v)?;
 }
 

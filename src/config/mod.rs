@@ -55,7 +55,7 @@ pub(crate) use selectors::{PodSelectors, excluded};
 pub use settings::OnFailure;
 pub(crate) use settings::{
     AuditTarget, Config, Consequence, DaemonPolicy, Displace, Evict, ExecArgs, MetricsListener,
-    PluginOrigin, Problem, RootlessPolicy, SILENCE,
+    PluginOrigin, Problem, RootlessPolicy, SILENCE, Scope,
 };
 pub(crate) use snapshot::text as snapshot_text;
 

@@ -51,6 +51,15 @@ impl RootlessPolicy {
     }
 }
 
+/// Which containers plugins see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Those of nri-runc.
+    Handler,
+    /// Also those that the plain runtime made.
+    Node,
+}
+
 /// What happens to a request if a plugin does not respond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFailure {
@@ -120,6 +129,23 @@ pub enum ExecArgs {
     Nothing,
 }
 
+/// What tests alone set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seams {
+    pub state_version: Option<u32>,
+    pub protocol: Option<u32>,
+    /// The state directories of runtimes, in the place of the engines' usual ones.
+    pub runtime_roots: Option<Vec<PathBuf>>,
+    /// Whether the kernel is asked for exit codes.
+    pub kernel_exits: bool,
+}
+
+impl Default for Seams {
+    fn default() -> Self {
+        Self { state_version: None, protocol: None, runtime_roots: None, kernel_exits: true }
+    }
+}
+
 /// Every setting, with defaults filled in. The meaning of each is in the table of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -178,13 +204,13 @@ pub struct Config {
     pub log_target: String,
     pub log_level: String,
     pub log_format: String,
+    pub scope: Scope,
+    pub seams: Seams,
     pub debug_host_root: String,
     pub debug_node_root: String,
     pub debug_fault: String,
     /// [`SILENCE`], unless a test says otherwise.
     pub debug_silence: Duration,
-    pub debug_state_version: Option<u32>,
-    pub debug_protocol: Option<u32>,
     /// Why what protects in the configuration has an error: `FILE:LINE:COLUMN: mistake`.
     /// Creates are refused then, but in exempt namespaces.
     pub protection_error: Option<String>,
@@ -290,12 +316,12 @@ impl Default for Config {
             log_target: "auto".to_owned(),
             log_level: "info".to_owned(),
             log_format: "text".to_owned(),
+            scope: Scope::Handler,
+            seams: Seams::default(),
             debug_host_root: String::new(),
             debug_node_root: String::new(),
             debug_fault: String::new(),
             debug_silence: SILENCE,
-            debug_state_version: None,
-            debug_protocol: None,
             protection_error: None,
             debug_create_cap: Duration::from_secs(90),
             debug_look_every: Duration::from_secs(60),
@@ -313,7 +339,8 @@ impl Config {
         self.debug_host_root.clone_from(&running.debug_host_root);
         self.debug_node_root.clone_from(&running.debug_node_root);
         self.debug_fault.clone_from(&running.debug_fault);
-        self.debug_state_version = running.debug_state_version;
+        let protocol = self.seams.protocol;
+        self.seams = Seams { protocol, ..running.seams.clone() };
         *self != wanted
     }
 

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use tracing::{error, info, warn};
 
-use crate::config::{Config, Loaded};
+use crate::config::{Config, Loaded, Scope};
 use crate::error::{Context, Result};
 use crate::files;
 use crate::host::{Host, Point};
@@ -48,7 +48,7 @@ use process::sockets::{DaemonLock, WrapperSocket};
 use process::started_with::StartedWith;
 use process::subreaper::StandIn;
 use process::{capabilities, detach, service_manager, sockets, subreaper};
-use recovery::{bypassed, catch_up, enabled, lost, rediscover};
+use recovery::{bypassed, catch_up, enabled, lost, node_scope, rediscover};
 use reexec::Reexec;
 use reexec::resume::{self, Predecessor, SavedState};
 use reload::Reloads;
@@ -257,6 +257,8 @@ fn follow_engines(daemon: &Rc<Daemon>) {
     enabled::catch_up(daemon);
     tokio::task::spawn_local(lost::look_out(Rc::clone(daemon)));
     tokio::task::spawn_local(drift::look_out(Rc::clone(daemon)));
+    // Another program may have been followed under another configuration.
+    reload::follow_scope(daemon, daemon.config().scope == Scope::Handler);
     if !daemon.is_bystander() {
         crio_added::look_out(daemon);
     }
@@ -286,6 +288,7 @@ async fn begin(daemon: &Rc<Daemon>) {
     let is_first = !daemon.records.read().is_stamped();
     bypassed::adopt(daemon).await;
     rediscover::rediscover(daemon).await;
+    node_scope::adopt(daemon).await;
     let unknown = catch_up::make_true(daemon).await;
     crio_added::adopt(daemon, is_first).await;
     socket::open(daemon);

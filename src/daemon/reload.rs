@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::signal::unix::Signal;
 use tracing::{info, warn};
 
-use crate::config::{ChangedKey, Config, Effect, Loaded};
+use crate::config::{ChangedKey, Config, Effect, Loaded, Scope};
 use crate::error::{Error, Result};
 use crate::inject;
 use crate::plugin::{PluginFile, discover};
@@ -23,7 +23,7 @@ use crate::plugin::{PluginFile, discover};
 use crate::daemon::connections::{admission, returning, socket};
 use crate::daemon::process::service_manager;
 use crate::daemon::process::started_with::StartedWith;
-use crate::daemon::recovery::enabled;
+use crate::daemon::recovery::{enabled, node_scope};
 use crate::daemon::run_dir::RunDir;
 use crate::daemon::server::http::{self, MetricsServer};
 use crate::daemon::shared::Daemon;
@@ -182,14 +182,31 @@ impl Reloads<'_> {
         self.daemon.report.audit.apply(&next);
         let shown_more = self.daemon.replace_config(next);
         returning::expect_added(self.daemon, before);
-        returning::synchronize_anew(self.daemon, &shown_more);
+        returning::synchronize_anew(self.daemon, &shown_more, returning::SHOWN_MORE);
         admission::disconnect_unfit(self.daemon, before);
         enabled::catch_up(self.daemon);
+        follow_scope(self.daemon, self.daemon.config().scope != before.scope);
         self.started_with.put_in_force(loaded);
         self.run_dir.note_configuration(loaded);
         // A plugin's declaration may have begun or ceased to count.
         admission::record_protecting_plugins(self.daemon);
     }
+}
+
+/// Follows the containers of the plain runtime, if plugins see them. `is_changed`: the records may not be those
+/// of this scope; plugins are synchronized anew if they are not.
+pub(crate) fn follow_scope(daemon: &Rc<Daemon>, is_changed: bool) {
+    let daemon = Rc::clone(daemon);
+    tokio::task::spawn_local(async move {
+        if is_changed && node_scope::apply(&daemon).await {
+            let why = "nri.scope has changed: it is to be synchronized with other containers";
+            returning::synchronize_anew(&daemon, &daemon.registry.connected(), why);
+        }
+        node_scope::look_again(&daemon);
+        if daemon.config().scope == Scope::Node {
+            node_scope::follow(daemon).await;
+        }
+    });
 }
 
 fn not_reloaded(why: &str) -> Error {

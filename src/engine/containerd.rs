@@ -51,6 +51,11 @@ pub(super) fn query(call: &CallerInfo<'_>, ids: Vec<String>) -> Option<StoreQuer
     Some(StoreQuery { socket, namespace, ids, with_images: false })
 }
 
+/// Finds the socket of the containerd that made a container.
+pub(crate) fn socket(call: &CallerInfo<'_>) -> Option<String> {
+    query(call, Vec::new()).map(|query| query.socket)
+}
+
 /// Returns the socket of the containerd that keeps this bundle, unless it was told otherwise.
 fn usual_socket(bundle: &str) -> &'static str {
     socket_of(bundle.split_once("/io.containerd.runtime.v2.task/").map_or("", |(state, _)| state))

@@ -34,7 +34,7 @@ use serde_json::{Map, Value};
 
 use identity::Writer;
 
-pub(crate) use containerd::socket_of as containerd_socket_of;
+pub(crate) use containerd::{socket as containerd_socket, socket_of as containerd_socket_of};
 pub use detect::{DetectedEngine, EngineKind, detect};
 pub(crate) use dockerd::Dockerd;
 pub(crate) use kubelet::{Allocated, Allocations, PodAllocations};

@@ -67,7 +67,8 @@ impl RuntimeKind {
         known.into_iter().find(|kind| kind.name() == name).unwrap_or(Self::Other)
     }
 
-    fn name(self) -> &'static str {
+    /// The name of its program.
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Runc => "runc",
             Self::Crun => "crun",

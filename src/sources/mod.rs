@@ -2,7 +2,7 @@
 //! Fetches the host's files for `engine`: the engine's files and containerd's own records; and the
 //! addresses of a container that runs (`addresses.rs`). One short time limit bounds all of it; a
 //! missing, slow or odd source counts as absent. It decides nothing about a container, never asks
-//! an engine about a running one, and runs in the wrapper only before a refusal.
+//! an engine about a running one (`task_exits.rs` follows what containerd publishes), and runs in the wrapper only before a refusal.
 
 mod addresses;
 mod device_paths;
@@ -13,6 +13,7 @@ mod pod_resources;
 mod processes;
 mod records;
 pub(crate) mod registered;
+mod task_exits;
 mod unary;
 
 use std::cell::{Cell, RefCell};
@@ -37,6 +38,7 @@ pub use docker_api::runtimes_of_docker;
 pub(crate) use handlers::{LoadedHandlers, handlers};
 pub(crate) use pod_resources::{KubeletPod, allocations, try_kubelet};
 pub(crate) use processes::{Process, callers, dockers, processes};
+pub(crate) use task_exits::{TaskExit, follow_task_exits};
 
 /// The time that a `create` waits for all sources together.
 const FETCH_LIMIT: Duration = Duration::from_millis(500);

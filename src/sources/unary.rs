@@ -100,7 +100,7 @@ pub(super) type UnaryResponse = std::result::Result<Vec<u8>, GrpcStatus>;
 
 /// The data received on a request's stream.
 #[derive(Debug, Default)]
-struct ResponseStream {
+pub(super) struct ResponseStream {
     body: Vec<u8>,
     /// Header fields until they are complete.
     block: Vec<u8>,
@@ -119,6 +119,13 @@ pub(super) async fn call(
     messages: &[Vec<u8>],
 ) -> Result<Vec<UnaryResponse>> {
     let mut stream = UnixStream::connect(socket).await?;
+    stream.write_all(&requests(path, metadata, messages)).await?;
+    let streams = responses(&mut stream, messages.len()).await.doing(|| "reading its answer")?;
+    Ok(streams.into_iter().map(message).collect())
+}
+
+/// The bytes with which a connection begins that sends each message to the method `path`.
+pub(super) fn requests(path: &str, metadata: &[(&str, &str)], messages: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = PREFACE.to_vec();
     frame(&mut bytes, SETTINGS, 0, 0, &settings());
     frame(&mut bytes, WINDOW_UPDATE, 0, 0, &limits::CONTAINERD_ANSWER.to_be_bytes());
@@ -129,9 +136,69 @@ pub(super) async fn call(
         let body = [&[0], &length.to_be_bytes()[..], message].concat();
         frame(&mut bytes, DATA, END_STREAM, number, &body);
     }
-    stream.write_all(&bytes).await?;
-    let streams = responses(&mut stream, messages.len()).await.doing(|| "reading its answer")?;
-    Ok(streams.into_iter().map(message).collect())
+    bytes
+}
+
+/// A frame that the server sent.
+pub(super) struct Frame {
+    pub(super) kind: u8,
+    pub(super) flags: u8,
+    pub(super) stream: u32,
+    pub(super) body: Vec<u8>,
+}
+
+impl Frame {
+    /// Whether it answers the only request of a connection.
+    pub(super) fn is_of_first(&self) -> bool {
+        self.stream == 1
+    }
+
+    /// Whether it has taken room of the windows.
+    pub(super) fn is_data(&self) -> bool {
+        self.kind == DATA && !self.body.is_empty()
+    }
+
+    /// The frames that give the room back, of the connection and of the stream.
+    pub(super) fn window_again(&self) -> Vec<u8> {
+        let size = u32::try_from(self.body.len()).unwrap_or(u32::MAX).to_be_bytes();
+        let mut bytes = frame_of(WINDOW_UPDATE, 0, 0, &size);
+        frame(&mut bytes, WINDOW_UPDATE, 0, self.stream, &size);
+        bytes
+    }
+}
+
+/// Reads a frame, and answers where the connection itself needs that.
+///
+/// # Errors
+/// Fails when the connection does, and when the server ends it.
+pub(super) async fn next_frame(stream: &mut UnixStream) -> Result<Frame> {
+    let mut head = [0_u8; 9];
+    stream.read_exact(&mut head).await?;
+    let [a, b, c, kind, flags, number @ ..] = head;
+    let size = usize::try_from(u32::from_be_bytes([0, a, b, c])).unwrap_or(usize::MAX);
+    if size > FRAME_LIMIT {
+        return Err(Error::new("it says more than was asked for"));
+    }
+    let mut body = vec![0_u8; size];
+    stream.read_exact(&mut body).await?;
+    match kind {
+        SETTINGS | PING if flags & ACK == 0 => {
+            let echo = if kind == PING { body.as_slice() } else { &[] };
+            stream.write_all(&frame_of(kind, ACK, 0, echo)).await?;
+        }
+        GOAWAY if body.get(4..8) != Some(&[0; 4][..]) => {
+            return Err(Error::new("it ended the connection"));
+        }
+        _ => {}
+    }
+    Ok(Frame { kind, flags, stream: u32::from_be_bytes(number) & 0x7fff_ffff, body })
+}
+
+/// A frame as bytes.
+pub(super) fn frame_of(kind: u8, flags: u8, stream: u32, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame(&mut bytes, kind, flags, stream, body);
+    bytes
 }
 
 fn frame(bytes: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, body: &[u8]) {
@@ -174,29 +241,11 @@ async fn responses(stream: &mut UnixStream, count: usize) -> Result<Vec<Response
     streams.resize_with(count, ResponseStream::default);
     let mut total = 0;
     while streams.iter().any(|stream| !stream.has_ended || !stream.block.is_empty()) {
-        let mut head = [0_u8; 9];
-        stream.read_exact(&mut head).await?;
-        let [a, b, c, kind, flags, number @ ..] = head;
-        let size = usize::try_from(u32::from_be_bytes([0, a, b, c])).unwrap_or(usize::MAX);
-        total += size;
-        if size > FRAME_LIMIT || total > usize::try_from(limits::CONTAINERD_ANSWER).unwrap_or(0) {
+        let Frame { kind, flags, stream: number, body } = next_frame(stream).await?;
+        total += body.len();
+        if total > usize::try_from(limits::CONTAINERD_ANSWER).unwrap_or(0) {
             return Err(Error::new("it says more than was asked for"));
         }
-        let mut body = vec![0_u8; size];
-        stream.read_exact(&mut body).await?;
-        match kind {
-            SETTINGS | PING if flags & ACK == 0 => {
-                let mut reply = Vec::new();
-                let echo = if kind == PING { body.as_slice() } else { &[] };
-                frame(&mut reply, kind, ACK, 0, echo);
-                stream.write_all(&reply).await?;
-            }
-            GOAWAY if body.get(4..8) != Some(&[0; 4][..]) => {
-                return Err(Error::new("it ended the connection"));
-            }
-            _ => {}
-        }
-        let number = u32::from_be_bytes(number) & 0x7fff_ffff;
         let at = usize::try_from(number / 2).unwrap_or(usize::MAX);
         if let Some(stream) = streams.get_mut(at).filter(|_| number % 2 == 1) {
             stream.take(kind, flags, &body)?;
@@ -206,8 +255,36 @@ async fn responses(stream: &mut UnixStream, count: usize) -> Result<Vec<Response
 }
 
 impl ResponseStream {
+    /// Whether the server has ended it.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Why the server refused the request, if it did.
+    pub(super) fn refused(&self) -> Option<&GrpcStatus> {
+        self.refusal.as_ref()
+    }
+
+    /// Takes the next complete message out.
+    ///
+    /// # Errors
+    /// Fails on one with more than `limit` bytes, or a compressed one.
+    pub(super) fn next_message(&mut self, limit: usize) -> Result<Option<Vec<u8>>> {
+        let Some((head, rest)) = self.body.split_at_checked(5) else { return Ok(None) };
+        let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
+        let length = usize::try_from(length).ok().filter(|length| *length <= limit);
+        let length = length.filter(|_| head[0] == 0);
+        let length = length.ok_or_else(|| Error::new("it says more than was asked for"))?;
+        if rest.len() < length {
+            return Ok(None);
+        }
+        let message = rest[..length].to_vec();
+        self.body.drain(..5 + length);
+        Ok(Some(message))
+    }
+
     /// Takes a frame of this stream.
-    fn take(&mut self, kind: u8, flags: u8, body: &[u8]) -> Result<()> {
+    pub(super) fn take(&mut self, kind: u8, flags: u8, body: &[u8]) -> Result<()> {
         match kind {
             DATA => self.body.extend_from_slice(unpadded(body, flags)?),
             HEADERS => {

@@ -229,6 +229,9 @@ pub struct Container {
     /// known.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_found: bool,
+    /// The plain runtime made it: none of its commands reaches the daemon (D65).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_plain_runtime: bool,
     /// Members that a newer version wrote.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,

@@ -230,7 +230,7 @@ pub(super) fn build_question(
 
 /// The version of the protocol that this process speaks.
 pub(super) fn link_protocol(config: &Config) -> u32 {
-    config.debug_protocol.unwrap_or(link::PROTOCOL)
+    config.seams.protocol.unwrap_or(link::PROTOCOL)
 }
 
 /// A connection to the daemon, which is started first if it is not there and may be. Starting it

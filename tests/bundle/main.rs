@@ -39,6 +39,7 @@ mod lifecycle;
 mod limited;
 mod lists;
 mod metrics;
+mod node_scope;
 mod odd;
 mod owned;
 mod plateau;

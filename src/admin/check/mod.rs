@@ -42,6 +42,8 @@ struct Daemon {
     plugins: Value,
     /// Containers that reach the plugin socket.
     socket_mounts: Value,
+    /// The containers of the plain runtime that plugins do not see.
+    unseen: Value,
     /// The reason why it did not respond although it listens.
     problem: Option<String>,
 }
@@ -54,6 +56,7 @@ impl Daemon {
             status: Value::Null,
             plugins: Value::Null,
             socket_mounts: Value::Null,
+            unseen: Value::Null,
             problem: None,
         };
         let ask = |verb: &str| super::ask(config, &json!({"verb": verb}));
@@ -64,8 +67,9 @@ impl Daemon {
             }
         }
         if daemon.status().is_some() {
-            // An earlier version does not know the request.
+            // An earlier version does not know the requests.
             daemon.socket_mounts = ask("socket_mounts").unwrap_or_default();
+            daemon.unseen = ask("unseen").unwrap_or_default();
         }
         daemon
     }
@@ -110,6 +114,7 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     findings.extend(node::log(&running));
     findings.extend(unread(&running.status));
     findings.extend(records(config, &running.status));
+    findings.extend(node::unseen(config, &running));
     findings.extend(daemon::failures(&running, clock::now()));
     findings.extend(engines.findings);
     findings.push(next_step(&findings, engines.next_step));

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::{Daemon, finding, warning};
-use crate::config::{AuditTarget, Config};
+use crate::config::{AuditTarget, Config, Scope};
 use crate::error::{Context, Error, Result};
 use crate::{files, journal, runtime};
 
@@ -99,6 +99,23 @@ pub(super) fn log(running: &Daemon) -> Option<Value> {
     }
     let is_whole = status["log_lines_lost"].as_u64().is_none_or(|lost| lost == 0);
     (!is_whole).then(|| finding("log", true, format!("{place}: {lost}"), ""))
+}
+
+/// Reports the containers of this node that plugins do not see.
+pub(super) fn unseen(config: &Config, running: &Daemon) -> Option<Value> {
+    let count = running.unseen["count"].as_u64().filter(|count| *count > 0)?;
+    let containers = usize::try_from(count).map_or_else(
+        |_| format!("{count} containers"),
+        |count| crate::text::counted(count, "container"),
+    );
+    let detail = format!("plugins do not see {containers} that the plain runtime made");
+    let hint = match config.scope {
+        Scope::Handler => {
+            "set nri.scope = \"node\" if plugins allocate CPUs or devices of the node"
+        }
+        Scope::Node => "set log.level = \"debug\": the daemon logs why",
+    };
+    Some(warning("whole node", detail, hint))
 }
 
 /// Opens a log as its writer does, without creating it.

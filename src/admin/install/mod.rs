@@ -351,13 +351,16 @@ fn build_registration(
         return Err(Error::new(format!("{binary} is not {wanted}"))
             .hint("give the path of nri-runc with --binary"));
     }
+    let nri = own_nri::decision(install, loaded, old)?;
+    let is_of_node = install.default || nri == NriDecision::TakeOver;
     Ok(Registration {
         name,
         binary,
         default: install.default,
         main: detect::main_file(named, old, root)?,
         socket: loaded.config.socket_path.display().to_string(),
-        nri: own_nri::decision(install, loaded, old)?,
+        nri,
+        shows_node: is_of_node && own_nri::may_set_scope(install, loaded)?,
     })
 }
 

@@ -196,7 +196,56 @@ pub(super) fn plan(
         }
         NriDecision::Beside(socket) => plan_beside(engine, socket, candidates, texts, &mut plan)?,
     }
+    if registration.shows_node {
+        plan_scope(engine, texts, &mut plan)?;
+    }
     Ok(plan)
+}
+
+/// The part of the names of the drop-ins with the scope.
+const SCOPE: &str = "/40-scope-";
+
+/// Plans the drop-in with which plugins see the containers of the whole node (D65): a plugin that used an
+/// engine's own NRI saw them. What the operator decided in another drop-in stays.
+fn plan_scope(engine: Engine, texts: &Texts, plan: &mut Plan) -> Result<()> {
+    let others = texts
+        .iter()
+        .filter(|(path, _)| path.starts_with(DEFAULT_DROP_INS) && !path.contains(SCOPE));
+    for (path, text) in others {
+        if sets_scope(path, text)? {
+            return Ok(());
+        }
+    }
+    let name = engine.name();
+    let text = format!(
+        "# Written by `nri-runc nri install {name}`, removed by `nri-runc nri uninstall {name}`.\n\
+         [nri]\nscope = \"node\"\n"
+    );
+    plan.own_file(texts, &format!("{DEFAULT_DROP_INS}{SCOPE}{name}.toml"), text)?;
+    plan.notes.push(
+        "plugins see the containers of the whole node (nri.scope = \"node\"); a running daemon shows \
+         them after: nri-runc nri reload"
+            .to_owned(),
+    );
+    Ok(())
+}
+
+fn sets_scope(path: &str, text: &str) -> Result<bool> {
+    Ok(edit::at(edit::parse(path, text)?.as_table(), &["nri", "scope"]).is_some())
+}
+
+/// Whether a drop-in with the scope would be read, and the operator has not decided about it.
+pub(super) fn may_set_scope(install: &Install, loaded: &Loaded) -> Result<bool> {
+    if install.common.root.is_some() {
+        return Ok(true);
+    }
+    for (path, text) in loaded.files.iter().filter(|_| loaded.refusal().is_none()) {
+        let path = path.display().to_string();
+        if !path.contains(SCOPE) && sets_scope(&path, text)? {
+            return Ok(false);
+        }
+    }
+    Ok(loaded.only.is_none())
 }
 
 /// Plans the drop-in of nri-runc with another socket and another plugin directory.

@@ -35,6 +35,8 @@ pub(super) struct Registration {
     pub(super) socket: String,
     /// The decision about the engine's own NRI.
     pub(super) nri: NriDecision,
+    /// Show plugins the containers of the whole node, unless the operator decided otherwise.
+    pub(super) shows_node: bool,
 }
 
 /// The changes to make, with notes for the operator.

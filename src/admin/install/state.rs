@@ -360,6 +360,7 @@ fn is_unchanged(
         main: ledger.main.clone(),
         socket: config.socket_path.display().to_string(),
         nri: ledger.nri.clone(),
+        shows_node: false, // The operator may have removed that.
     };
     let now = own_nri::read_all(root, &here.nri)?;
     let plan = own_nri::plan(here.engine, &registration, &here.nri, &now)?;

@@ -48,10 +48,14 @@ fn row(daemon: &Daemon, plugin: &ConnectedPlugin) -> Value {
     })
 }
 
-/// Disconnects plugins from which a reload hides fewer pods: they are synchronized with these when
+/// The reason for plugins from which a reload hides fewer pods.
+pub(crate) const SHOWN_MORE: &str =
+    "rules no longer hide pods from it: it is to be synchronized with them";
+
+/// Disconnects plugins that a reload shows other pods: they are synchronized with these when
 /// they come back, since a connection has one Synchronize. Creates wait for them meanwhile, as
 /// after a daemon start.
-pub(crate) fn synchronize_anew(daemon: &Daemon, plugins: &[Rc<ConnectedPlugin>]) {
+pub(crate) fn synchronize_anew(daemon: &Daemon, plugins: &[Rc<ConnectedPlugin>], why: &str) {
     for plugin in plugins {
         let id = plugin.chained.id();
         let expected = match plugin.chained.launched {
@@ -60,7 +64,6 @@ pub(crate) fn synchronize_anew(daemon: &Daemon, plugins: &[Rc<ConnectedPlugin>])
         };
         let expected = expected.map(|expected| (id, expected)).into_iter().collect();
         daemon.registry.returning.expect_more(expected, daemon.config().registration_timeout);
-        let why = "rules no longer hide pods from it: it is to be synchronized with them";
         plugin.chained.plugin.disconnect(why);
     }
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use tracing::warn;
 
-use crate::daemon::lifecycle::{late_start, settle, stop};
+use crate::daemon::lifecycle::{late_start, settle, stop, task_exits};
 use crate::daemon::shared::Daemon;
 use crate::daemon::shared::queues::InitProcess;
 use crate::daemon::watch::pidfd;
@@ -33,6 +33,11 @@ async fn watch(daemon: Rc<Daemon>, init: InitProcess) {
             None => return,
         },
     };
+    if let (Some(process), Some(record)) = (&process, daemon.container(&key))
+        && daemon.caches.exit_codes.needs_source(process)
+    {
+        task_exits::follow(&daemon, &record);
+    }
     // Its descriptor stays open until its exit was noted: the next program may take it over.
     daemon.watches.init_watches.begin(&key, incarnation, process.as_ref());
     // Boxed, all but the waiting: futures that call plugins are large, and there may be thousands.

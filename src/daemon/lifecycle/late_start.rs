@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The start of a container that an OCI hook reported and no wrapper requested: plugins are
-//! notified afterwards, and cannot refuse.
+//! The start of a container that an OCI hook reported, or that the plain runtime made, and no wrapper
+//! requested: plugins are notified afterwards, and cannot refuse.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -26,6 +26,9 @@ pub(crate) async fn started(daemon: &Rc<Daemon>, key: &ContainerKey) {
     }
     if record.is_sandbox {
         log_failure("recording a start", state::mark_running(daemon, key, None));
+        if record.by_plain_runtime {
+            return life::run_plain(daemon, &record.pod).await;
+        }
         let state = daemon.records.read().pod(&record.pod).map(|pod| pod.state);
         if state == Some(PodState::Created)
             && let Err(late) = life::run(daemon, &record.pod).await
@@ -40,8 +43,8 @@ pub(crate) async fn started(daemon: &Rc<Daemon>, key: &ContainerKey) {
     notify::notify(daemon, Event::PostStartContainer, key).await;
 }
 
-/// Waits for the start of a container that a hook reported, until it starts or its process ends.
-/// The start of any other container is reported by the wrapper that requests it.
+/// Waits for the start of a container that a hook reported, or that the plain runtime made, until it
+/// starts or its process ends. The start of any other container is reported by the wrapper that requests it.
 ///
 /// `process`: its init process, unless that has been reaped.
 pub(crate) async fn until_started(
@@ -53,7 +56,8 @@ pub(crate) async fn until_started(
 ) {
     let waits = |daemon: &Daemon| {
         let record = daemon.container(key).filter(|record| record.incarnation == incarnation)?;
-        (record.by_hook && record.state == Lifecycle::Created).then_some(())
+        let is_unasked = record.by_hook || record.by_plain_runtime;
+        (is_unasked && record.state == Lifecycle::Created).then_some(())
     };
     while waits(daemon).is_some() {
         let has_ended = process.is_none_or(pidfd::has_ended);
@@ -66,7 +70,11 @@ pub(crate) async fn until_started(
             tokio::time::sleep(UNKNOWN_CHECK).await;
             continue;
         };
-        if is_started {
+        // The fifo may have been written before it was watched. A `delete` ends the process first.
+        let is_released = is_there
+            && matches!(state_dir::waits_for_start(&daemon.host, key), Ok(false))
+            && process.is_some_and(|process| !pidfd::has_ended(process));
+        if is_started || is_released {
             let lane = daemon.lane(key);
             let _turn = lane.turn.lock().await;
             if waits(daemon).is_some() {

@@ -15,5 +15,6 @@ pub(crate) mod rollback;
 pub(crate) mod settle;
 pub(crate) mod state;
 pub(crate) mod stop;
+mod task_exits;
 pub(crate) mod until_removed;
 pub(crate) mod update_outcome;

@@ -129,7 +129,10 @@ pub(crate) async fn mark_stopped(daemon: &Daemon, key: &ContainerKey) -> bool {
 async fn exit_code(daemon: &Daemon, record: &Container) -> Option<i32> {
     match record.exit_code {
         Some(code) => Some(code),
-        None => daemon.written_exit_code(record).await.or_absent().flatten(),
+        None => {
+            let written = daemon.written_exit_code(record).await.or_absent().flatten();
+            written.or_else(|| daemon.caches.exit_codes.published(record))
+        }
     }
 }
 

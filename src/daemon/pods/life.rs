@@ -152,6 +152,9 @@ pub(crate) fn adopt(
         put(daemon, record(daemon, description, Some(container)))?;
     }
     match (container.is_sandbox, container.state) {
+        (true, Lifecycle::Running) if container.by_plain_runtime => {
+            set_state(daemon, &description.pod.id, PodState::Ready)
+        }
         (true, Lifecycle::Running) => started_without_daemon(daemon, &description.pod.id),
         (true, _) => Ok(()),
         (false, _) => set_state(daemon, &description.pod.id, PodState::Ready),
@@ -163,9 +166,35 @@ pub(crate) fn adopt(
 pub(crate) fn started_without_daemon(daemon: &Daemon, id: &str) -> Result<()> {
     let known = daemon.records.read().pod(id).cloned();
     match known.filter(|pod| pod.state == PodState::Created) {
-        Some(pod) if Requirement::of_pod(daemon, &pod).has_any() => Ok(()),
+        Some(pod) if !is_plain(daemon, &pod) && Requirement::of_pod(daemon, &pod).has_any() => {
+            Ok(())
+        }
         Some(_) => set_state(daemon, id, PodState::Ready),
         None => Ok(()),
+    }
+}
+
+/// Whether the plain runtime made its sandbox: nothing that the pod requires can hold it up.
+fn is_plain(daemon: &Daemon, pod: &Pod) -> bool {
+    let sandbox = pod.sandbox.as_ref().and_then(|key| daemon.container(key));
+    sandbox.is_some_and(|sandbox| sandbox.by_plain_runtime)
+}
+
+/// The plain runtime has started a pod: plugins are notified, and cannot refuse.
+pub(crate) async fn run_plain(daemon: &Rc<Daemon>, id: &str) {
+    log_failure("recording the start of a pod", started_without_daemon(daemon, id));
+    announce_plain(daemon, id).await;
+}
+
+/// Notifies the plugins that do not know it of a pod that runs already.
+pub(crate) async fn announce_plain(daemon: &Rc<Daemon>, id: &str) {
+    let is_ready = daemon.records.read().pod(id).map(|pod| pod.state) == Some(PodState::Ready);
+    let notification = daemon.pod_notification(Event::RunPodSandbox, id).filter(|_| is_ready);
+    if let Some(notification) = notification {
+        daemon.registry.notify_late(&notification).await;
+        if !daemon.watches.pod_cgroups.has(id) {
+            resized::follow(daemon, id);
+        }
     }
 }
 
@@ -358,7 +387,8 @@ pub(crate) async fn drop_orphans(daemon: &Daemon) {
     }
 }
 
-fn forget_if_orphan(daemon: &Daemon, id: &str) {
+/// Drops the record of a pod without containers, without a word to plugins.
+pub(crate) fn forget_if_orphan(daemon: &Daemon, id: &str) {
     let is_orphan = daemon.records.read().of_pod(id).next().is_none();
     if is_orphan {
         forget(daemon, id);

@@ -47,7 +47,7 @@ impl StartedWith {
             only: loaded.only.clone(),
             known: RefCell::default(),
             program: program(),
-            state_version: loaded.config.debug_state_version.unwrap_or(STATE_VERSION),
+            state_version: loaded.config.seams.state_version.unwrap_or(STATE_VERSION),
             is_supervised: std::env::var_os("NOTIFY_SOCKET").is_some(),
         }
     }

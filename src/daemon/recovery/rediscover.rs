@@ -17,6 +17,7 @@ use std::rc::Rc;
 
 use tracing::{debug, info, warn};
 
+use crate::config::Config;
 use crate::engine::Role;
 use crate::error::{Context, Error, Result};
 use crate::files;
@@ -24,8 +25,7 @@ use crate::host::Host;
 use crate::limits;
 use crate::link::{ENGINE_VARIABLES, PROTOCOL, WrapperRequest};
 use crate::presence::{self, IfThere};
-use crate::runtime;
-use crate::runtime::RuntimeKind;
+use crate::runtime::{self, RuntimeKind};
 use crate::sources::registered;
 use crate::state::{Container, ContainerKey, Lifecycle, Skipped};
 
@@ -37,6 +37,24 @@ use crate::daemon::request::{ReceivedQuestion, VerbRequest};
 use crate::daemon::runtime::state_dir::{self, RuntimeState};
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::pidfd;
+
+/// The containers that a search is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// Those whose engine calls nri-runc.
+    Ours,
+    /// Those that the plain runtime made, and whose process lives (D65).
+    Plain,
+}
+
+/// The outcome of a look at a container's state directory.
+pub(super) enum Look {
+    Found(Box<RediscoveredContainer>),
+    /// The runtime has not written what there is to know yet.
+    NotYet,
+    /// It is not a container, or not one of those that the search is for.
+    NotMeant,
+}
 
 /// The state directories that engines and administrators give to runtimes; `*` stands for a part of
 /// one name.
@@ -113,16 +131,22 @@ pub(super) async fn find(
         Vec::new()
     });
     for (key, is_ours) in candidates {
-        match rediscover_one(daemon, &key, is_ours, why).await {
-            Ok(found) => all.extend(found),
+        match look_at(daemon, &key, (Wanted::Ours, is_ours), why).await {
+            Ok(Look::Found(found)) => all.push(*found),
+            Ok(Look::NotYet | Look::NotMeant) => {}
             Err(error) => {
                 log(format!("{} in {} cannot be recovered: {error}", key.id, key.root));
                 is_all &= !error.may_pass();
             }
         }
     }
-    all.sort_by_key(|found| (found.description.role != Role::Sandbox, found.record.created_at));
+    sort(&mut all);
     (all, is_all)
+}
+
+/// Puts infrastructure containers first: with them a pod's record is complete.
+pub(super) fn sort(all: &mut [RediscoveredContainer]) {
+    all.sort_by_key(|found| (found.description.role != Role::Sandbox, found.record.created_at));
 }
 
 fn put(
@@ -141,24 +165,107 @@ fn put(
 /// # Errors
 /// Fails when they cannot all be known.
 fn candidates(daemon: &Daemon) -> Result<Vec<(ContainerKey, bool)>> {
-    let (mut found, mut once) = (Vec::new(), HashSet::new());
-    let config = daemon.config();
-    let ours = config.runtime_roots.iter().map(|root| (root.display().to_string(), true));
-    let known = ROOTS.into_iter().map(|root| (root.to_owned(), false));
-    for (pattern, is_ours) in ours.chain(known) {
-        for root in spelled_out(&daemon.host.path(pattern))? {
-            for id in names(&root)? {
-                let key = ContainerKey { root: root.display().to_string(), id };
-                let folder = std::fs::symlink_metadata(root.join(&key.id)).if_there()?;
-                let folder = folder.filter(std::fs::Metadata::is_dir);
-                let Some(file) = folder.map(|meta| (meta.dev(), meta.ino())) else { continue };
-                if once.insert(file) && !is_known(daemon, &key.id, file)? {
-                    found.push((key, is_ours));
-                }
-            }
+    let mut found = Vec::new();
+    for folder in list(&roots(&daemon.config())?, usize::MAX)? {
+        if !is_known(daemon, &folder.key.id, folder.file)? {
+            found.push((folder.key, folder.is_ours));
         }
     }
     Ok(found)
+}
+
+/// A state directory of runtimes, and whether the operator assigned it to nri-runc.
+pub(super) struct RuntimeRoot {
+    pub(super) path: PathBuf,
+    is_ours: bool,
+}
+
+/// A folder of a state directory, which may be a container's.
+pub(super) struct ContainerFolder {
+    pub(super) key: ContainerKey,
+    is_ours: bool,
+    /// Device and inode: a directory may have several paths.
+    file: (u64, u64),
+}
+
+/// The runtimes' state directories that exist. The file system may be a file server's.
+///
+/// # Errors
+/// Fails when they cannot all be known.
+pub(super) fn roots(config: &Config) -> Result<Vec<RuntimeRoot>> {
+    let host = config.host();
+    let ours = config.runtime_roots.iter().map(|root| (root.display().to_string(), true));
+    let mut all = Vec::new();
+    for (pattern, is_ours) in ours.chain(usual(config).into_iter().map(|root| (root, false))) {
+        let paths = spelled_out(&host.path(pattern))?.into_iter();
+        all.extend(paths.map(|path| RuntimeRoot { path, is_ours }));
+    }
+    Ok(all)
+}
+
+/// The folders in which state directories appear: of a namespace of containerd, of Docker.
+pub(super) fn above_roots(config: &Config) -> Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    for pattern in usual(config) {
+        if let Some((above, _)) = pattern.rsplit_once("/*") {
+            all.extend(spelled_out(&config.host().path(above))?);
+        }
+    }
+    Ok(all)
+}
+
+fn usual(config: &Config) -> Vec<String> {
+    match &config.seams.runtime_roots {
+        Some(roots) => roots.iter().map(|root| root.display().to_string()).collect(),
+        None => ROOTS.map(str::to_owned).to_vec(),
+    }
+}
+
+/// Every folder in the state directories, once, and at most `limit` of them. The file system may be a
+/// file server's.
+///
+/// # Errors
+/// Fails when they cannot all be known.
+pub(super) fn list(roots: &[RuntimeRoot], limit: usize) -> Result<Vec<ContainerFolder>> {
+    let (mut all, mut once) = (Vec::new(), HashSet::new());
+    for RuntimeRoot { path, is_ours } in roots {
+        for id in names(path)? {
+            if all.len() >= limit {
+                return Ok(all);
+            }
+            let folder = folder(path, id)?;
+            let folder = folder.filter(|folder| once.insert(folder.file));
+            all.extend(folder.map(|folder| ContainerFolder { is_ours: *is_ours, ..folder }));
+        }
+    }
+    Ok(all)
+}
+
+/// The folder of this ID, if there is one.
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(super) fn folder(root: &Path, id: String) -> Result<Option<ContainerFolder>> {
+    let key = ContainerKey { root: root.display().to_string(), id };
+    let meta = std::fs::symlink_metadata(root.join(&key.id)).if_there()?;
+    let meta = meta.filter(std::fs::Metadata::is_dir);
+    Ok(meta.map(|meta| ContainerFolder { key, is_ours: false, file: (meta.dev(), meta.ino()) }))
+}
+
+/// Whether the process that the runtime recorded lives; false where that cannot be known.
+pub(super) fn lives(host: &Host, key: &ContainerKey) -> bool {
+    let state = RuntimeState::read(&state_dir::folder(host, key)).or_absent().flatten();
+    let process = state
+        .and_then(|state| pidfd::open_same(host, state.pid?, state.start).or_absent().flatten());
+    process.is_some_and(|process| !pidfd::has_ended(&process))
+}
+
+/// Whether a container on record has this folder.
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(super) fn is_on_record(daemon: &Daemon, folder: &ContainerFolder) -> Result<bool> {
+    is_known(daemon, &folder.key.id, folder.file)
 }
 
 /// Whether the container in this folder has a record, whatever the path of its root.
@@ -205,33 +312,42 @@ fn spelled_out(pattern: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-async fn rediscover_one(
+/// Looks at a container's state directory. `is_ours`: the operator assigned it to nri-runc. `why`: what
+/// is noted of the container.
+///
+/// # Errors
+/// Fails when it cannot be known or described.
+pub(super) async fn look_at(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
-    is_ours: bool,
+    (wanted, is_ours): (Wanted, bool),
     why: &str,
-) -> Result<Option<RediscoveredContainer>> {
+) -> Result<Look> {
     let folder = state_dir::folder(&daemon.host, key);
-    let Some(left) = RuntimeState::read(&folder)? else { return Ok(None) };
-    let Some(bundle) = left.bundle.clone() else { return Ok(None) };
+    let read = move || Ok(RuntimeState::read(&folder)?);
+    let Some(left) = daemon.off_loop(&key.root, read).await? else { return Ok(Look::NotYet) };
+    let Some(bundle) = left.bundle.clone() else { return Ok(Look::NotYet) };
     let mut init = None;
     if let Some(pid) = left.pid {
         let process = pidfd::open_same(&daemon.host, pid, left.start)?;
         init = process.filter(|process| !pidfd::has_ended(process)).map(|_lives| pid);
     }
-    if init.is_none() && !left.is_of_this_boot(&daemon.host) {
-        return Ok(None); // The state directory is on a disk.
+    if init.is_none() && (wanted == Wanted::Plain || !left.is_of_this_boot(&daemon.host)) {
+        // One that exited without plugins needs none. The state directory may be on a disk.
+        return Ok(if left.pid.is_none() { Look::NotYet } else { Look::NotMeant });
     }
     let parent = init.map(|pid| crate::procfs::parent_of(&daemon.host, pid)).transpose()?.flatten();
-    let parent = parent.filter(|pid| *pid > 1);
+    let is_of_host = |pid: &u32| *pid > 1 && crate::procfs::is_of_this_host(&daemon.host, *pid);
+    let parent = parent.filter(is_of_host);
     let words = parent.map(|pid| crate::procfs::command_line(&daemon.host, pid)).transpose()?;
     let words = words.unwrap_or_default();
+    let is_ours = is_ours && wanted == Wanted::Ours;
     if !is_ours {
         // The bundle may be on a file server, and so may the programs that it names.
         let (host, words, place) = (daemon.host.clone(), words.clone(), bundle.clone());
         let look = move || calls_us(&host, &words, &place);
-        if !daemon.off_loop(&bundle, look).await? {
-            return Ok(None);
+        if daemon.off_loop(&bundle, look).await? != (wanted == Wanted::Ours) {
+            return Ok(Look::NotMeant);
         }
     }
     let key = ContainerKey {
@@ -241,16 +357,32 @@ async fn rediscover_one(
     let call = call(daemon, &key, (&left, &bundle), parent)?;
     let document = daemon.read_document(&daemon.host.path(&bundle), "config.json").await;
     let document = document.doing(|| bundle.clone())?;
+    if wanted == Wanted::Plain {
+        let (host, bytes) = (daemon.host.clone(), document.bytes.clone());
+        let look = move || Ok(calls_our_hook(&host, &bytes));
+        if daemon.off_loop(&bundle, look).await? {
+            return Ok(Look::NotMeant);
+        }
+    }
     let description = describe(daemon, &call, &document.bytes).await?;
     let mut record = new_record(daemon, &call, &description);
     record.in_flight = None;
+    record.by_plain_runtime = wanted == Wanted::Plain;
     record.skipped.push(Skipped { plugin: String::new(), reason: why.to_owned() });
     record.created_at = state_dir::time_of_ticks(&daemon.host, left.start);
     match left.pid {
         Some(pid) => state::set_found(daemon, &mut record, pid)?,
         None => record.state = Lifecycle::Stopped,
     }
-    Ok(Some(RediscoveredContainer { description, record }))
+    Ok(Look::Found(Box::new(RediscoveredContainer { description, record })))
+}
+
+/// Whether a hook of this document reports the container to the daemon.
+fn calls_our_hook(host: &Host, document: &[u8]) -> bool {
+    let document: serde_json::Value = serde_json::from_slice(document).unwrap_or_default();
+    let stages = document["hooks"].as_object().into_iter().flat_map(|stages| stages.values());
+    let hooks = stages.filter_map(serde_json::Value::as_array).flatten();
+    hooks.filter_map(|hook| hook["path"].as_str()).any(|path| is_us(host, path))
 }
 
 /// A call that would have made it.
@@ -280,13 +412,19 @@ fn call(
     call.ok_or_else(|| Error::new("no command line can name it"))
 }
 
-/// The runtime of this kind, as configured for some instance, else the default one.
+/// The runtime of this kind, as configured for some instance, else as installed, else the default one.
 fn runtime_of(daemon: &Daemon, left: &RuntimeState) -> Result<PathBuf> {
     let config = &daemon.config();
     let named = config.instances.values().chain(&config.runtime);
     let named = named.filter(|path| path.starts_with('/')).map(PathBuf::from);
     let usual = runtime::resolve_as_engines(config, None);
-    let mut all = named.chain(usual.as_ref().ok().cloned());
+    let of_kind = || {
+        let runtime = vec![left.runtime.name().to_owned()];
+        let alone = Config { runtime, instances: Default::default(), ..Config::clone(config) };
+        runtime::resolve(&alone, None).ok()
+    };
+    let mut all =
+        named.chain(usual.as_ref().ok().cloned()).chain(std::iter::once_with(of_kind).flatten());
     // One that cannot be looked at is as good as there: it is the configured one.
     let is_meant = |path: &PathBuf| {
         RuntimeKind::of_program(path) == left.runtime && presence::exists(path).unwrap_or(true)

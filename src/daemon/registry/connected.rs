@@ -214,10 +214,9 @@ impl ConnectedPlugin {
     /// Records that this event makes its subject known or forgotten; returns whether to notify the
     /// plugin now. While it is being synchronized, the event is queued in its backlog.
     pub(super) fn admits(&self, notification: &Notification, subject: &Subject) -> bool {
-        let begins = matches!(notification.event, Event::RunPodSandbox | Event::CreateContainer);
         let ends = matches!(notification.event, Event::RemovePodSandbox | Event::RemoveContainer);
         let mut known = self.known.borrow_mut();
-        if begins {
+        if notification.begins() {
             known.insert(subject.clone());
         } else if !known.contains(subject) {
             return false;

@@ -357,10 +357,10 @@ impl Registry {
             self.ending.borrow_mut().insert(subject.clone());
         }
         let connected = self.connected.borrow();
-        // Hiding applies only to these two: a plugin receives later events of what it knows.
+        // Hiding applies only to these: a plugin receives later events of what it knows.
         let rules = self.rules();
-        let begins = matches!(notification.event, Event::RunPodSandbox | Event::CreateContainer);
-        let pod = (begins && rules.hides_anything()).then(|| notification.ruled_pod());
+        let pod =
+            (notification.begins() && rules.hides_anything()).then(|| notification.ruled_pod());
         let is_hidden = |plugin: &ConnectedPlugin| {
             pod.as_ref().is_some_and(|pod| rules.hidden_by(&plugin.chained.id(), pod).is_some())
         };

@@ -44,7 +44,8 @@ impl Recorders {
         if !self.is_on() || notification.event == Event::UpdateContainer {
             return;
         }
-        let Notification { event, pod, container, root: _, resources, origin } = notification;
+        let Notification { event, pod, container, root: _, resources, origin, is_first: _ } =
+            notification;
         let (pod, container) = (Some(pod.clone()), container.clone());
         if let Some((overhead, resources)) = resources {
             let request = api::UpdatePodSandboxRequest {

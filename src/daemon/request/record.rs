@@ -35,11 +35,10 @@ pub(crate) fn fill_in(daemon: &Daemon, record: &mut Container, description: &Des
 
 /// A new record from the call alone.
 pub(crate) fn blank_record(daemon: &Daemon, call: &VerbRequest) -> Container {
-    let boot_id = daemon.records.read().boot_id().to_owned();
     let variables = call.question().variables.iter();
     Container {
         schema: SCHEMA,
-        boot_id,
+        boot_id: daemon.records.boot_id(),
         key: call.key.clone(),
         incarnation: daemon.records.next_incarnation(),
         runtime: call.question().runtime.to_string_lossy().into_owned(),
@@ -93,6 +92,7 @@ pub(crate) fn blank_record(daemon: &Daemon, call: &VerbRequest) -> Container {
         is_deleted: false,
         made_by: call.question().pid,
         is_found: false,
+        by_plain_runtime: false,
         unknown: Default::default(),
     }
 }

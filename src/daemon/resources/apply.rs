@@ -25,7 +25,7 @@ use crate::clock::now;
 use crate::daemon::resources::classes;
 use crate::daemon::resources::error::UpdateError;
 use crate::daemon::resources::ignored::{SplitUpdate, ignored, leave_out_idle, split, takes};
-use crate::daemon::resources::in_force::{Block, in_force, note_changes};
+use crate::daemon::resources::in_force::{Block, in_force, known_for_sure, note_changes};
 use crate::daemon::resources::route::{self, Route, route};
 use crate::daemon::runtime::{command, exit_status};
 use crate::daemon::shared::lane::Lane;
@@ -288,7 +288,7 @@ async fn run_checked_update(
     part: &Block,
 ) -> Result<Vec<Change>, UpdateError> {
     let before = in_force(record);
-    let mut resources = before.clone();
+    let mut resources = known_for_sure(record);
     overlay::put_over(&mut resources, &requested.part);
     let with_devices = part.contains_key("devices");
     if let Err(update_error) = run_update(daemon, record, resources, with_devices).await {

@@ -17,6 +17,12 @@ pub(crate) fn in_force(record: &Container) -> Map<String, Value> {
     resources
 }
 
+/// The resources that the runtime gets around a plugin's update: those in force. What the engine has set
+/// since a plain runtime made the container is not known, and must not be undone.
+pub(super) fn known_for_sure(record: &Container) -> Block {
+    if record.by_plain_runtime { record.overlay.clone() } else { in_force(record) }
+}
+
 /// Adds changes for `explain`. A plugin that sets the same field repeatedly has one line: the first
 /// value before, and the value now.
 pub(crate) fn note_changes(record: &mut Container, changes: Vec<Change>) {

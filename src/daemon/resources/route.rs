@@ -38,8 +38,11 @@ pub(crate) fn route(daemon: &Daemon, record: &Container) -> Result<Route, Update
     let state = state_dir::cgroups(&daemon.host, &record.key);
     let (paths, by_systemd) = state.map_err(|unknown| not_known(unknown.into()))?;
     let by_systemd = by_systemd || record.global_flags.iter().any(|f| f == "--systemd-cgroup");
+    // The engine's later updates of a plain runtime's container do not pass by here: its own state has to
+    // know what plugins set (D65).
+    let is_direct = !by_systemd && !record.by_plain_runtime;
     Ok(match own_cgroups(daemon, record, &paths)? {
-        Some(found) if !by_systemd && !found.is_scope() => Route::Direct(found),
+        Some(found) if is_direct && !found.is_scope() => Route::Direct(found),
         found => Route::Runtime(found),
     })
 }

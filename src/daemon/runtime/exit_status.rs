@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The exit code of a container's process, and the reason of its exit as far as it can be seen. The
 //! wrapper's runtime never has the code; the kernel reports it from 6.15 on, once the process was
-//! reaped, and the engine's monitor writes it: containerd's shim (from 2.4) to `exit.json` of the
-//! bundle, conmon to a file of the engine's exit folder. It only reads.
+//! reaped, the engine's monitor writes it: containerd's shim (from 2.4) to `exit.json` of the
+//! bundle, conmon to a file of the engine's exit folder; and containerd publishes it
+//! (`lifecycle/task_exits.rs`). It only reads.
 
-use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use crate::files;
 use crate::host::Host;
 use crate::limits;
 use crate::presence::IfThere;
+use crate::sources::TaskExit;
 use crate::state::{Container, EVICTION, Lifecycle};
 
 use crate::daemon::runtime::state_dir;
@@ -78,9 +80,59 @@ impl ExitFile {
 pub(crate) struct ExitCodes {
     /// Engine and runtime root.
     mute_monitors: RefCell<BTreeSet<(String, String)>>,
+    /// Sockets of the containerds whose exits are followed.
+    sources: RefCell<BTreeSet<String>>,
+    /// Their exits, oldest first, until a container takes its own.
+    published: RefCell<VecDeque<TaskExit>>,
+    /// A test's: as before Linux 6.15.
+    is_kernel_mute: Cell<bool>,
 }
 
 impl ExitCodes {
+    /// Behaves as on a kernel that reports no exit codes, for tests.
+    pub(crate) fn mute_kernel(&self, is_mute: bool) {
+        self.is_kernel_mute.set(is_mute);
+    }
+
+    /// The kernel's answer about this process.
+    fn ending(&self, process: &OwnedFd) -> ProcessExit {
+        if self.is_kernel_mute.get() { ProcessExit::Unsaid } else { pidfd::ending(process) }
+    }
+
+    /// Whether the kernel will not report the exit code of this process.
+    pub(crate) fn needs_source(&self, process: &OwnedFd) -> bool {
+        self.ending(process) == ProcessExit::Unsaid
+    }
+
+    /// Notes that the exits of the containerd at this socket are followed; false where they are already,
+    /// or too many others are.
+    pub(crate) fn begin_source(&self, socket: &str) -> bool {
+        let mut sources = self.sources.borrow_mut();
+        sources.len() < limits::TASK_EXIT_SOURCES && sources.insert(socket.to_owned())
+    }
+
+    /// Notes that they are no longer followed.
+    pub(crate) fn end_source(&self, socket: &str) {
+        self.sources.borrow_mut().remove(socket);
+    }
+
+    /// Keeps an exit that a containerd published.
+    pub(crate) fn note_exit(&self, exit: TaskExit) {
+        let mut published = self.published.borrow_mut();
+        if published.len() >= limits::TASK_EXITS {
+            published.pop_front();
+        }
+        published.push_back(exit);
+    }
+
+    /// The exit code that containerd published of this very process, if any.
+    pub(crate) fn published(&self, record: &Container) -> Option<i32> {
+        let published = self.published.borrow();
+        let is_its =
+            |exit: &&TaskExit| exit.id == record.key.id && Some(exit.pid) == record.init_pid;
+        published.iter().rev().find(is_its).map(|exit| exit.code)
+    }
+
     /// Waits for the exit code from the kernel or the engine, but not long: plugins wait for
     /// StopContainer. Returns at once if neither will report it. `written` is the engine's.
     pub(crate) async fn wait(
@@ -97,11 +149,15 @@ impl ExitCodes {
             if let Some(code) = written().await {
                 return Some(code);
             }
-            let ending = process.map_or(ProcessExit::Unsaid, pidfd::ending);
+            let ending = process.map_or(ProcessExit::Unsaid, |process| self.ending(process));
             if let ProcessExit::Code(code) = ending {
                 return Some(code);
             }
-            let is_hopeless = ending == ProcessExit::Unsaid && is_mute;
+            if let Some(code) = self.published(record) {
+                return Some(code);
+            }
+            let is_published = is_shim(record) && !self.sources.borrow().is_empty();
+            let is_hopeless = ending == ProcessExit::Unsaid && is_mute && !is_published;
             if is_hopeless || tokio::time::Instant::now() >= deadline {
                 return None;
             }
@@ -231,6 +287,27 @@ mod tests {
 
     async fn is_waited_for(codes: &ExitCodes, record: &Container) -> bool {
         looks(codes, record).await.1 >= EXIT_CODE_WAIT
+    }
+
+    #[tokio::test]
+    async fn a_published_exit_is_that_of_this_process_alone() {
+        let codes = ExitCodes::default();
+        let here = record("/run/one", "/none");
+        codes.note_monitor(&here, false);
+        assert!(codes.begin_source("/s") && !codes.begin_source("/s"));
+        for (id, pid, code) in [("c", 6, 1), ("d", 7, 2)] {
+            codes.note_exit(TaskExit { id: id.to_owned(), pid, code });
+        }
+        assert!(is_waited_for(&codes, &here).await, "neither is its own");
+        codes.note_exit(TaskExit { id: "c".to_owned(), pid: 7, code: 137 });
+        let code = codes.wait(&here, None, async || None).await;
+        assert_eq!(code, Some(137));
+        codes.end_source("/s");
+        for pid in 0..u32::try_from(limits::TASK_EXITS).unwrap() {
+            codes.note_exit(TaskExit { id: "e".to_owned(), pid, code: 0 });
+        }
+        assert_eq!(codes.published(&here), None, "the oldest went");
+        assert_eq!(looks(&codes, &here).await.0, 1, "no source, no wait");
     }
 
     #[tokio::test]

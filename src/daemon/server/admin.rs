@@ -14,7 +14,7 @@ use tracing::warn;
 
 use crate::daemon::process::requests::ReloadRequest;
 use crate::daemon::process::started_with::StartedWith;
-use crate::daemon::recovery::{enabled, lost};
+use crate::daemon::recovery::{enabled, lost, node_scope};
 use crate::daemon::registry::NRI_VERSION;
 use crate::daemon::resources::drift;
 use crate::daemon::server::events as event_stream;
@@ -94,6 +94,10 @@ async fn answer(daemon: &Rc<Daemon>, verb: &str, question: &Value) -> DaemonResp
             }
         }
         "socket_mounts" => exposed::socket_mounts(daemon),
+        "unseen" => match node_scope::unseen(daemon).await {
+            Ok(count) => json!({"count": count}),
+            Err(error) => return DaemonResponse::Refuse(error.to_string()),
+        },
         "reload" => match reload(daemon, question["dry_run"] == true).await {
             Ok(document) => document,
             Err(error) => return DaemonResponse::Refuse(error.to_string()),

@@ -50,7 +50,7 @@ async fn dispatch(
     }
     let Some(asked) = read(stream).await? else { return Ok(()) };
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    let protocol = daemon.config().debug_protocol.unwrap_or(PROTOCOL);
+    let protocol = daemon.config().seams.protocol.unwrap_or(PROTOCOL);
     if !is_understood(protocol, asked.question.protocol) {
         let theirs = asked.question.protocol;
         daemon.report.note_failure(

@@ -77,6 +77,8 @@ impl Daemon {
     pub(crate) fn new(config: Config, host: Host, store: Store) -> Rc<Self> {
         let report = Report::default();
         report.audit.apply(&config);
+        let caches = Caches::default();
+        caches.exit_codes.mute_kernel(!config.seams.kernel_exits);
         Rc::new(Self {
             registry: Registry::new(&config),
             config: RefCell::new(Rc::new(config)),
@@ -84,7 +86,7 @@ impl Daemon {
             records: Records::new(store),
             lanes: Lanes::default(),
             watches: Watches::default(),
-            caches: Caches::default(),
+            caches,
             report,
             stream: Rc::default(),
             process: OwnProcess::default(),

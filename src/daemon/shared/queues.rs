@@ -193,6 +193,16 @@ impl PodCgroups {
     }
 }
 
+/// The watch over the runtimes' state directories (D65).
+#[derive(Default)]
+pub(crate) struct NodeScopeWatch {
+    /// The folders that a task follows.
+    pub(crate) watched: RefCell<HashSet<PathBuf>>,
+    /// Notified when all directories are to be looked at.
+    pub(crate) again: Notify,
+    pub(crate) is_followed: Cell<bool>,
+}
+
 /// Watches, and the queues of their work.
 #[derive(Default)]
 pub(crate) struct Watches {
@@ -203,6 +213,7 @@ pub(crate) struct Watches {
     pub(crate) inits: Queue<InitProcess>,
     pub(crate) init_watches: InitWatches,
     pub(crate) crio: CrioWatch,
+    pub(crate) node_scope: NodeScopeWatch,
     pub(crate) pod_cgroups: PodCgroups,
     /// The fanotify group of the limits of pods.
     pub(crate) limit_writes: WriteWatch,

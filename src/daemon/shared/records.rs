@@ -75,6 +75,11 @@ impl Records {
         self.read().shared(key)
     }
 
+    /// The boot of which the records are.
+    pub(crate) fn boot_id(&self) -> String {
+        self.read().boot_id().to_owned()
+    }
+
     /// A number that no container has had.
     pub(crate) fn next_incarnation(&self) -> u64 {
         self.store.borrow_mut().next_incarnation()

@@ -136,7 +136,9 @@ fn watch_folder(folder: &Path) -> Option<OwnedFd> {
     presence::is_dir(folder).or_absent().filter(|is_dir| *is_dir)?;
     let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
     let events = events.map_err(io::Error::from).or_absent()?;
+    // Of a fifo that was written before the watch, only the removal is an event.
     let wanted = WatchFlags::CLOSE_WRITE | WatchFlags::CREATE | WatchFlags::MOVED_TO;
+    let wanted = wanted | WatchFlags::DELETE;
     let added = inotify::add_watch(&events, folder, wanted | WatchFlags::ONLYDIR);
     added.map_err(io::Error::from).or_absent()?;
     Some(events)

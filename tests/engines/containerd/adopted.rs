@@ -5,7 +5,7 @@
 use test_support::Script;
 
 use super::host::{self, Engine};
-use super::{container, create, end_pod, run_pod, start};
+use super::{container, create, end_pod, pod, run_pod, start};
 
 #[tokio::test]
 async fn a_pod_that_went_past_an_absent_daemon_is_adopted() {
@@ -50,4 +50,77 @@ async fn a_pod_that_went_past_an_absent_daemon_is_adopted() {
     assert_eq!(*told.lock().unwrap(), wanted);
     daemon.kill().unwrap();
     daemon.wait().unwrap();
+}
+
+/// Shows plugins the whole node, of which this engine's state directory is a part.
+fn shows_node(engine: &Engine) {
+    let file = engine.path("nri-runc.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let text = text.replace("[nri]\n", "[nri]\nscope = \"node\"\n");
+    let root = engine.path("runc/*").display().to_string();
+    let text = format!("autostart = false\ndebug.runtime_roots = [\"{root}\"]\n{text}");
+    nri_runc::testing::files::replace(&file, text.as_bytes()).unwrap();
+}
+
+#[tokio::test]
+async fn a_pod_of_another_handler_is_shown_updated_and_ends() {
+    let Some(tools) = host::tools() else { return };
+    let engine = Engine::start(&tools);
+    shows_node(&engine);
+    let mut cri = engine.client().await;
+    let before = test_support::cri::run_pod_with(&mut cri, pod(&engine, "before"), "plain").await;
+    let sleep = ["/bin/sleep", "1000"];
+    let app = create(&engine, &mut cri, &before, "before", container("app", &sleep)).await;
+    start(&mut cri, &app).await.unwrap();
+
+    let _daemon = engine.start_daemon();
+    let shares = serde_json::json!({"cpu": {"shares": 321}});
+    let wants = vec![test_support::adjustments::update_of(&app, &shares)];
+    let told = test_support::scripted_plugin::connect(
+        engine.path("nri.sock"),
+        "10",
+        "node",
+        Script { wants, ..Script::default() },
+    );
+    engine.wait_until("the plugin is synchronized", || {
+        engine.admin(&["plugins"])[0]["state"] == "synchronized"
+    });
+    assert_eq!(*told.lock().unwrap(), ["Synchronize app"], "{}", engine.log_tail());
+    let pods = engine.admin(&["pods"]);
+    let names = (pods[0]["name"].as_str(), pods[0]["namespace"].as_str());
+    assert_eq!(names, (Some("before"), Some("shop")), "by containerd's records");
+    let state = engine.path(&format!("runc/k8s.io/{app}/state.json"));
+    engine.wait_until("runc's own state has the plugin's value", || {
+        let state = std::fs::read_to_string(&state).unwrap_or_default();
+        state.contains("\"cpu_shares\":321")
+    });
+    let explained = engine.admin(&["explain", &app]);
+    assert!(explained["skipped"].to_string().contains("created without nri-runc"), "{explained}");
+
+    let after = test_support::cri::run_pod_with(&mut cri, pod(&engine, "after"), "plain").await;
+    let new = create(&engine, &mut cri, &after, "after", container("new", &sleep)).await;
+    start(&mut cri, &new).await.unwrap();
+    engine.wait_until("it is announced", || super::heard(&told, "PostStartContainer new"));
+    end_pod(&mut cri, &before).await;
+    end_pod(&mut cri, &after).await;
+    engine.wait_until("the ends are told", || super::heard(&told, "RemovePodSandbox after"));
+    let told = told.lock().unwrap().clone();
+    let of = |names: [&str; 2]| -> Vec<String> {
+        let is_of = |line: &&String| names.iter().any(|name| line.ends_with(&format!(" {name}")));
+        told.iter().filter(is_of).cloned().collect()
+    };
+    let ends = |pod: &str, app: &str| {
+        let lines = ["StopContainer", "StopPodSandbox", "RemoveContainer", "RemovePodSandbox"];
+        lines.map(|event| format!("{event} {}", if event.contains("Pod") { pod } else { app }))
+    };
+    let wanted = [&["Synchronize app".to_owned()][..], &ends("before", "app")].concat();
+    assert_eq!(of(["before", "app"]), wanted);
+    let begins = [
+        "RunPodSandbox after",
+        "PostCreateContainer new",
+        "StartContainer new",
+        "PostStartContainer new",
+    ];
+    let begins = begins.map(str::to_owned);
+    assert_eq!(of(["after", "new"]), [&begins[..], &ends("after", "new")].concat());
 }

@@ -6,6 +6,7 @@ mod adopted;
 mod config;
 mod ctr;
 mod effect;
+mod exits;
 mod go;
 mod host;
 mod installed;

@@ -255,3 +255,46 @@ fn a_container_that_docker_gave_up_can_be_forgotten() {
     std::os::unix::fs::symlink(&runc, &own).unwrap();
     succeeds(&docker.host.call(&["--root", &root, "delete", "--force", &id]));
 }
+
+/// How many containers end.
+const COUNT: usize = 20;
+
+#[test]
+fn without_the_kernels_word_twenty_codes_are_containerds() {
+    let Some(docker) = Docker::without_kernel_exits() else { return };
+    let (script, heard) = listening(Script::default());
+    let told = docker.host.plugin("10", "codes", script);
+    let start = usize::try_from(std::process::id()).unwrap();
+    // Another list in each run; 137 is SIGKILL's.
+    let code = |number: usize| if number % 5 == 4 { 137 } else { 1 + (start + number) % 120 };
+    for number in 0..COUNT {
+        let (name, code) = (format!("c{number}"), code(number));
+        if code == 137 {
+            docker.runs(&name, &[]);
+            docker.says(&["kill", &name]);
+        } else {
+            let run = ["run", "--runtime=nri-runc", "--name", &name, IMAGE, "/bin/sh", "-c"];
+            let command = format!("exit {code}");
+            let ended = docker.call(&[&run[..], &[command.as_str()]].concat());
+            assert_eq!(ended.status.code(), i32::try_from(code).ok());
+        }
+        wait_until("its removal is told", || heard_of(&told, &format!("RemoveContainer {name}")));
+    }
+    for event in ["StopContainer", "RemoveContainer"] {
+        let mut known = 0;
+        for request in requests(&heard, event) {
+            let container = &request["container"];
+            if container["statusReason"] == "Unknown" {
+                continue;
+            }
+            known += 1;
+            let number: usize = container["name"].as_str().unwrap()[1..].parse().unwrap();
+            assert_eq!(container["exitCode"], code(number), "{container}");
+        }
+        assert!(event == "StopContainer" || known == COUNT, "{known} at {event}");
+    }
+    for number in 0..COUNT {
+        docker.says(&["rm", &format!("c{number}")]);
+    }
+    docker.nothing_is_left();
+}

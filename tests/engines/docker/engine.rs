@@ -57,6 +57,14 @@ impl Docker {
         Some(docker.set_up())
     }
 
+    /// The same as on a kernel that reports no exit codes.
+    pub(super) fn without_kernel_exits() -> Option<Self> {
+        let docker = Self::before_install()?;
+        let config = format!("debug.kernel_exits = false\n{}", docker.host.read("config.toml"));
+        docker.host.write("config.toml", &config);
+        Some(docker.set_up())
+    }
+
     fn set_up(mut self) -> Self {
         self.host.start_daemon();
         self.installs(&[]);

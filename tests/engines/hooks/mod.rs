@@ -5,6 +5,7 @@
 mod beside;
 mod input;
 mod podman;
+mod poststart;
 mod real;
 
 use std::path::Path;

@@ -16,6 +16,7 @@ mod matrix;
 mod node_helper;
 mod others;
 mod parallel;
+mod plain;
 mod repeated;
 mod resized;
 mod scopes;

@@ -171,6 +171,8 @@ impl Containerd {
 fn configuration(setup: &Setup<'_>) -> String {
     let Setup { runtime, snapshotter, has_nri, .. } = setup;
     let (dir, runtime, has_no_nri) = (setup.dir.display(), runtime.display(), !has_nri);
+    let plain = setup.busybox.with_file_name("runc");
+    let plain = plain.display();
     format!(
         r#"version = 2
 root = "{dir}/root"
@@ -203,6 +205,11 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
       container_annotations = ["*", "*/*"]
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.tested.options]
         BinaryName = "{runtime}"
+        Root = "{dir}/runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.plain]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.plain.options]
+        BinaryName = "{plain}"
         Root = "{dir}/runc"
 "#
     )

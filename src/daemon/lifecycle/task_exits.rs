@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Exit codes from containerd's events, where the kernel reports none (before 6.15): each containerd whose
+//! container is watched has one subscription, for as long as it has such containers. It ends and begins
+//! again with containerd, and plugins wait for its events no longer than for other exit codes.
+
+use std::rc::Rc;
+
+use tracing::debug;
+
+use crate::daemon::shared::Daemon;
+use crate::engine::{CallerInfo, EngineKind, containerd_socket};
+use crate::presence::{Backoff, IfThere};
+use crate::procfs;
+use crate::sources::follow_task_exits;
+use crate::state::Container;
+
+/// Follows the exits of this container's containerd, unless another task does.
+pub(crate) fn follow(daemon: &Rc<Daemon>, record: &Container) {
+    let is_containerds = EngineKind::named(&record.engine).is_some_and(EngineKind::has_shim);
+    if !is_containerds || record.is_sandbox {
+        return;
+    }
+    let Some(socket) = socket(daemon, record) else { return };
+    let codes = &daemon.caches.exit_codes;
+    if !codes.begin_source(&socket) {
+        return;
+    }
+    let daemon = Rc::clone(daemon);
+    tokio::task::spawn_local(async move {
+        let mut backoff = Backoff::default();
+        loop {
+            let path = daemon.host.path(&socket);
+            let codes = &daemon.caches.exit_codes;
+            let ended = follow_task_exits(&path, |exit| {
+                backoff = Backoff::default();
+                codes.note_exit(exit);
+            });
+            if let Err(error) = ended.await {
+                debug!("{socket} reports no exits: {error}");
+            }
+            tokio::time::sleep(backoff.next()).await;
+            if !has_any(&daemon) {
+                break;
+            }
+        }
+        daemon.caches.exit_codes.end_source(&socket);
+    });
+}
+
+/// Whether a container on record may have a containerd.
+fn has_any(daemon: &Daemon) -> bool {
+    let store = daemon.records.read();
+    let mut all = store.containers();
+    all.any(|record| EngineKind::named(&record.engine).is_some_and(EngineKind::has_shim))
+}
+
+/// The socket of the containerd whose shim is the parent of this container's process.
+fn socket(daemon: &Daemon, record: &Container) -> Option<String> {
+    let parent = procfs::parent_of(&daemon.host, record.init_pid?).or_absent().flatten();
+    let parent = parent.filter(|pid| *pid > 1 && procfs::is_of_this_host(&daemon.host, *pid));
+    let words = parent.and_then(|pid| procfs::command_line(&daemon.host, pid).or_absent());
+    let words = words.unwrap_or_default();
+    let variables = record.variables.iter().map(|(key, value)| (key.clone(), value.into()));
+    let variables: Vec<_> = variables.collect();
+    containerd_socket(&CallerInfo {
+        id: &record.key.id,
+        bundle: &record.bundle,
+        parent: &words,
+        grandparent: &[],
+        variables: &variables,
+    })
+}

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Containers that the plain runtime made, before the installation or for another handler: with
+//! `[nri] scope = "node"` plugins see them too (D65). They are found in the runtimes' state directories,
+//! which are watched, and described from their bundle and the engine's records as any other; they take part
+//! in Synchronize, updates and evictions, and plugins receive their end. No plugin receives CreateContainer
+//! of one: nothing could be adjusted any longer. A connected plugin learns of it by PostCreateContainer.
+//!
+//! It never changes such a container, and never waits on the loop for a file that an engine placed.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use crate::config::{Config, Scope};
+use crate::daemon::lifecycle::{notify, removal, state};
+use crate::daemon::pods::life;
+use crate::daemon::recovery::catch_up;
+use crate::daemon::recovery::rediscover::{self, Look, RediscoveredContainer, Wanted};
+use crate::daemon::runtime::state_dir;
+use crate::daemon::shared::Daemon;
+use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
+use crate::error::Result;
+use crate::limits;
+use crate::plugin::Event;
+use crate::presence::{self, Backoff};
+use crate::state::{Container, ContainerKey, Lifecycle};
+
+/// What is noted of each.
+const WHY: &str = "created without nri-runc: no plugin adjusted it";
+
+/// What a call off the loop is about: all state directories, which one file system holds.
+const ROOTS: &str = "the runtimes' state directories";
+
+/// The time that a daemon's start spends on these containers: wrappers wait. The others follow while it serves.
+const START_WAIT: Duration = Duration::from_secs(3);
+
+fn is_wanted(daemon: &Daemon) -> bool {
+    daemon.config().scope == Scope::Node
+}
+
+/// Records them before any plugin registers, or drops those of an earlier daemon.
+pub(crate) async fn adopt(daemon: &Rc<Daemon>) {
+    if !is_wanted(daemon) {
+        leave_out(daemon).await;
+        return;
+    }
+    for found in find(daemon, Some(Instant::now() + START_WAIT)).await {
+        take(daemon, found, Notified::BySynchronize).await;
+    }
+}
+
+/// Brings the records in line with a changed scope, and returns whether any was added or dropped:
+/// plugins have to be synchronized anew then.
+pub(crate) async fn apply(daemon: &Rc<Daemon>) -> bool {
+    if !is_wanted(daemon) {
+        return leave_out(daemon).await;
+    }
+    let found = find(daemon, None).await;
+    let is_any = !found.is_empty();
+    for found in found {
+        let key = found.key().clone();
+        take(daemon, found, Notified::BySynchronize).await;
+        if let Some(record) = daemon.container(&key) {
+            daemon.watch_init(&record);
+        }
+    }
+    is_any
+}
+
+/// Follows the state directories for as long as these containers are wanted; returns at once where
+/// another task does.
+pub(crate) async fn follow(daemon: Rc<Daemon>) {
+    if daemon.watches.node_scope.is_followed.replace(true) {
+        return;
+    }
+    daemon.registry.wait_for_returning().await;
+    while is_wanted(&daemon) {
+        watch_roots(&daemon).await;
+        look_at_all(&daemon).await;
+        let pause = tokio::time::sleep(daemon.config().debug_look_every);
+        tokio::select! {
+            () = daemon.watches.node_scope.again.notified() => {}
+            () = pause => {}
+        }
+    }
+    daemon.watches.node_scope.is_followed.set(false);
+}
+
+/// Has the directories looked at again: a reload, or a directory that came or is gone.
+pub(crate) fn look_again(daemon: &Daemon) {
+    daemon.watches.node_scope.again.notify_one();
+}
+
+/// Watches the state directories that are not watched yet, and the folders in which they appear.
+async fn watch_roots(daemon: &Rc<Daemon>) {
+    let config = Config::clone(&daemon.config());
+    let list = move || {
+        let roots = rediscover::roots(&config)?.into_iter().map(|root| (root.path, true));
+        let above = rediscover::above_roots(&config)?.into_iter().map(|path| (path, false));
+        Ok(roots.chain(above).collect::<Vec<(PathBuf, bool)>>())
+    };
+    let folders = daemon.off_loop(ROOTS, list).await;
+    let folders = folders.unwrap_or_else(|error| {
+        debug!("the runtimes' state directories are not known: {error}");
+        Vec::new()
+    });
+    for (folder, has_containers) in folders.into_iter().take(limits::RUNTIME_ROOTS) {
+        if daemon.watches.node_scope.watched.borrow().contains(&folder) {
+            continue;
+        }
+        match daemon.watch_folder(&folder).await {
+            Ok(Some(watched)) => {
+                daemon.watches.node_scope.watched.borrow_mut().insert(folder.clone());
+                let daemon = Rc::clone(daemon);
+                tokio::task::spawn_local(async move {
+                    if has_containers {
+                        follow_root(&daemon, &folder, watched).await;
+                    } else {
+                        follow_above(&daemon, watched).await;
+                    }
+                    daemon.watches.node_scope.watched.borrow_mut().remove(&folder);
+                    look_again(&daemon);
+                });
+            }
+            Ok(None) => {}
+            // It is looked at from time to time.
+            Err(error) => debug!("{} is not watched: {error}", folder.display()),
+        }
+    }
+}
+
+/// Waits for new state directories, such as of another namespace.
+async fn follow_above(daemon: &Daemon, mut watched: WatchedFolder) {
+    while is_wanted(daemon) && watched.next().await != FolderEvent::Gone {
+        look_again(daemon);
+    }
+}
+
+/// A new folder, until its container is known.
+#[derive(Default)]
+struct Arrival {
+    backoff: Backoff,
+    looks: u32,
+    due: Option<Instant>,
+}
+
+async fn follow_root(daemon: &Rc<Daemon>, root: &Path, mut watched: WatchedFolder) {
+    let mut arriving: BTreeMap<OsString, Arrival> = BTreeMap::new();
+    while is_wanted(daemon) {
+        let next = arriving.values().filter_map(|arrival| arrival.due).min();
+        let pause = tokio::time::sleep_until(next.unwrap_or_else(Instant::now));
+        tokio::select! {
+            event = watched.next() => match event {
+                FolderEvent::Came(name) => {
+                    if arriving.len() < limits::ARRIVING && !is_known(daemon, root, &name) {
+                        let arrival = arriving.entry(name).or_default();
+                        arrival.due.get_or_insert(Instant::now() + arrival.backoff.next());
+                    }
+                }
+                FolderEvent::Went(name) => {
+                    arriving.remove(&name);
+                    remove_gone(daemon, Some(&name)).await;
+                }
+                FolderEvent::Unknown => look_again(daemon),
+                FolderEvent::Gone => break,
+            },
+            () = pause, if next.is_some() => look_at_due(daemon, root, &mut arriving).await,
+        }
+    }
+}
+
+/// Whether a container of this root and ID is on record, as our own is before its runtime makes the folder.
+fn is_known(daemon: &Daemon, root: &Path, name: &OsStr) -> bool {
+    let key = ContainerKey {
+        root: root.to_string_lossy().into_owned(),
+        id: name.to_string_lossy().into_owned(),
+    };
+    daemon.container(&key).is_some()
+}
+
+async fn look_at_due(daemon: &Rc<Daemon>, root: &Path, arriving: &mut BTreeMap<OsString, Arrival>) {
+    let now = Instant::now();
+    let is_due = |arrival: &Arrival| arrival.due.is_none_or(|due| due <= now);
+    let due = arriving.iter().filter(|(_, arrival)| is_due(arrival));
+    let names: Vec<OsString> = due.map(|(name, _)| name.clone()).collect();
+    for name in names {
+        let is_done = arrives(daemon, root, &name).await;
+        let Some(arrival) = arriving.get_mut(&name) else { continue };
+        arrival.looks += 1;
+        arrival.due = Some(Instant::now() + arrival.backoff.next());
+        if is_done || arrival.looks >= limits::ARRIVAL_LOOKS {
+            arriving.remove(&name);
+        }
+    }
+}
+
+/// Looks at a new folder; returns whether there is nothing more to learn of it.
+async fn arrives(daemon: &Rc<Daemon>, root: &Path, name: &OsStr) -> bool {
+    let Some(id) = name.to_str().map(ToOwned::to_owned) else { return true };
+    let (place, path, one) = (root.to_string_lossy().into_owned(), root.to_owned(), id.clone());
+    let folder = match daemon.off_loop(&place, move || rediscover::folder(&path, one)).await {
+        Ok(Some(folder)) => folder,
+        Ok(None) => return true,
+        Err(_unknown) => return false,
+    };
+    if !matches!(rediscover::is_on_record(daemon, &folder), Ok(false)) || has_all(daemon) {
+        return true;
+    }
+    match rediscover::look_at(daemon, &folder.key, (Wanted::Plain, false), WHY).await {
+        Ok(Look::Found(found)) => {
+            take(daemon, *found, Notified::ByEvent).await;
+            true
+        }
+        Ok(Look::NotYet) => false,
+        Ok(Look::NotMeant) => true,
+        Err(error) => {
+            debug!("{id} cannot be described: {error}");
+            !error.may_pass()
+        }
+    }
+}
+
+/// How connected plugins learn of a container.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Notified {
+    /// They are synchronized afterwards.
+    BySynchronize,
+    ByEvent,
+}
+
+/// Records a container, unless another task has done so.
+async fn take(daemon: &Rc<Daemon>, found: RediscoveredContainer, notified: Notified) {
+    let key = found.key().clone();
+    let lane = daemon.lane(&key);
+    let turn = lane.turn.lock().await;
+    if daemon.container(&key).is_none() && found.record(daemon) {
+        catch_up::learn_process(daemon, &key).await;
+        if notified == Notified::ByEvent {
+            announce(daemon, &key).await;
+        }
+        // It may have ended since it was found.
+        if presence::is_absent(&state_dir::folder(&daemon.host, &key)) {
+            removal::deleted(daemon, &key).await;
+        }
+    }
+    drop(turn);
+    daemon.lanes.release(&key, lane);
+}
+
+/// Notifies plugins of a container as far as its life has gone, and watches it.
+async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey) {
+    let Some(record) = daemon.container(key) else { return };
+    life::announce_plain(daemon, &record.pod).await;
+    if !record.is_sandbox
+        && let Some(created) = daemon.notification(Event::PostCreateContainer, key)
+    {
+        daemon.registry.notify_late(&created.first()).await;
+        if record.state == Lifecycle::Running {
+            notify::notify(daemon, Event::StartContainer, key).await;
+            notify::notify(daemon, Event::PostStartContainer, key).await;
+        }
+    }
+    daemon.watch_init(&record);
+}
+
+/// Looks at all state directories, for what no event reported.
+async fn look_at_all(daemon: &Rc<Daemon>) {
+    for found in find(daemon, None).await {
+        take(daemon, found, Notified::ByEvent).await;
+    }
+    remove_gone(daemon, None).await;
+}
+
+/// The containers of the plain runtime that are not on record; some of them, if the time ends before.
+async fn find(daemon: &Rc<Daemon>, until: Option<Instant>) -> Vec<RediscoveredContainer> {
+    let folders = match unknown_folders(daemon).await {
+        Ok(folders) => folders,
+        Err(error) => {
+            debug!("containers of the plain runtime cannot be found now: {error}");
+            return Vec::new();
+        }
+    };
+    let mut all = Vec::new();
+    let room = limits::PLAIN_CONTAINERS.saturating_sub(plain(daemon).len());
+    for key in folders {
+        if all.len() >= room {
+            let only = limits::PLAIN_CONTAINERS;
+            warn!("plugins see only {only} containers that were created without nri-runc");
+            break;
+        }
+        if until.is_some_and(|until| Instant::now() > until) {
+            info!("looking for containers that were created without nri-runc goes on later");
+            break;
+        }
+        match rediscover::look_at(daemon, &key, (Wanted::Plain, false), WHY).await {
+            Ok(Look::Found(found)) => all.push(*found),
+            Ok(Look::NotYet | Look::NotMeant) => {}
+            Err(error) => debug!("{} in {} cannot be described: {error}", key.id, key.root),
+        }
+    }
+    rediscover::sort(&mut all);
+    all
+}
+
+/// The folders of the state directories that are no container's on record.
+async fn unknown_folders(daemon: &Rc<Daemon>) -> Result<Vec<ContainerKey>> {
+    let config = Config::clone(&daemon.config());
+    let list = move || rediscover::list(&rediscover::roots(&config)?, limits::RUNTIME_FOLDERS);
+    let mut unknown = Vec::new();
+    for folder in daemon.off_loop(ROOTS, list).await? {
+        if !rediscover::is_on_record(daemon, &folder)? {
+            unknown.push(folder.key);
+        }
+    }
+    Ok(unknown)
+}
+
+fn plain(daemon: &Daemon) -> Vec<Rc<Container>> {
+    let mut all = daemon.records.read().all_shared();
+    all.retain(|record| record.by_plain_runtime);
+    all
+}
+
+fn has_all(daemon: &Daemon) -> bool {
+    plain(daemon).len() >= limits::PLAIN_CONTAINERS
+}
+
+/// Removes the containers, of this ID or all, whose runtime has deleted them.
+async fn remove_gone(daemon: &Rc<Daemon>, id: Option<&OsStr>) {
+    let mut known = plain(daemon);
+    known.retain(|record| id.is_none_or(|id| id == OsStr::new(&record.key.id)));
+    for record in known {
+        let key = &record.key;
+        let lane = daemon.lane(key);
+        let turn = lane.turn.lock().await;
+        let is_same = |now: &Rc<Container>| now.incarnation == record.incarnation;
+        let now = daemon.container(key).filter(is_same).filter(|now| !now.is_deleted);
+        if now.is_some() && presence::is_absent(&state_dir::folder(&daemon.host, key)) {
+            removal::deleted(daemon, key).await;
+        }
+        drop(turn);
+        daemon.lanes.release(key, lane);
+    }
+}
+
+/// Drops the records without a word to plugins; returns whether there was one.
+async fn leave_out(daemon: &Rc<Daemon>) -> bool {
+    let all = plain(daemon);
+    for record in &all {
+        let key = &record.key;
+        let lane = daemon.lane(key);
+        let turn = lane.turn.lock().await;
+        if daemon.container(key).is_some_and(|now| now.by_plain_runtime) {
+            state::forget(daemon, key);
+            life::forget_if_orphan(daemon, &record.pod);
+        }
+        drop(turn);
+        daemon.lanes.release(key, lane);
+    }
+    !all.is_empty()
+}
+
+/// The number of containers of the plain runtime that plugins do not see, for `check`.
+///
+/// # Errors
+/// Fails when that cannot be known.
+pub(crate) async fn unseen(daemon: &Rc<Daemon>) -> Result<usize> {
+    let (unknown, host) = (unknown_folders(daemon).await?, daemon.host.clone());
+    let count = move || {
+        let lives = |key: &&ContainerKey| rediscover::lives(&host, key);
+        Ok(unknown.iter().filter(lives).count())
+    };
+    daemon.off_loop(ROOTS, count).await
+}

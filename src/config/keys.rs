@@ -390,7 +390,10 @@ pub fn markdown() -> String {
             let default =
                 if key.default.is_empty() { String::new() } else { format!("`{}`", key.default) };
             let effect = key.effect.name();
-            page.push_str(&format!("| `{}` | {default} | {effect} | {} |\n", key.path, key.meaning));
+            page.push_str(&format!(
+                "| `{}` | {default} | {effect} | {} |\n",
+                key.path, key.meaning
+            ));
         }
     }
     LISTS.iter().for_each(|list| page.push_str(&(list.markdown)()));

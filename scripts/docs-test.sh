@@ -142,7 +142,7 @@ tell() {
         follow docs/howto/record-and-replay.md '1. '
         cp target/debug/nri-runc NEW
         echo >>NEW # another file, and still the same program
-        follow docs/howto/upgrade.md 'nri-runc'
+        follow docs/howto/upgrade.md 'nri-runc' 'Roll back'
         docker rm -f web >/dev/null
         follow docs/howto/remove.md
         kill "$(cat /run/docker.pid)"

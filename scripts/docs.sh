@@ -60,6 +60,20 @@ awk '
 mv "$pages/introduction.md.new" "$pages/introduction.md"
 
 [ -z "$only" ] || exit 0
+# Names of tests, with which tables prove a line, are folded: a table stays as wide as the page.
+for page in compatibility threat-model nri-differences; do
+    sed -i -E '/^\|/s#((`[a-z0-9]+(_[a-z0-9]+){4,}`)(, )?)+#<details><summary>tests</summary>&</details>#g' "$pages/$page.md"
+done
+# A long key may break after its dots and underscores.
+awk '
+    /^\| `[a-z]/ {
+        key = $0; sub(/` \|.*/, "`", key); rest = substr($0, length(key) + 1)
+        sub(/^\| `/, "", key); sub(/`$/, "", key); gsub(/[*_]/, "\\\\&", key); gsub(/[._]/, "&<wbr>", key)
+        $0 = "| <code>" key "</code>" rest
+    }
+    { print }
+' "$pages/config.md" >"$pages/config.md.new"
+mv "$pages/config.md.new" "$pages/config.md"
 rm -rf "$book/html"
 repository=$(sh scripts/address.sh repository)
 if [ -n "$repository" ]; then

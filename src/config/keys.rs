@@ -385,18 +385,50 @@ pub(super) fn nearest_key(dotted: &str) -> &'static str {
 /// The keys that only builds for tests have.
 const OF_TESTS: [&str; 2] = ["debug.fault", "debug.silence"];
 
+/// Headings of `docs/config.md` and the keys below them, since a search finds headings: a key is below the
+/// first one of which a prefix fits.
+const GROUPS: [(&str, &[&str]); 11] = [
+    ("The default validator: `[nri.default_validator]`", &["nri.default_validator."]),
+    ("Plugin socket, directories and time-outs: `[nri]`", &["nri."]),
+    ("One plugin: `[plugin.NAME]`", &["plugin."]),
+    ("CDI devices and classes: `[cdi]`, `[blockio]`, `[rdt]`", &["cdi.", "blockio.", "rdt."]),
+    ("Kubelet: `[kubernetes]`", &["kubernetes."]),
+    ("Evictions: `[eviction]`", &["eviction."]),
+    ("Metrics listener: `[metrics]`", &["metrics."]),
+    ("Audit log: `[audit]`", &["audit."]),
+    ("Log: `[log]`", &["log."]),
+    ("For tests: `[debug]`", &["debug."]),
+    ("Runtime, daemon and namespaces", &[""]),
+];
+
 /// The table as `docs/config.md` shows it.
 pub fn markdown() -> String {
     let mut page = String::from(include_str!("about.md"));
-    page.push_str("\n## Keys\n\n| key | default | applied by | meaning |\n|---|---|---|---|\n");
-    for key in KEYS.iter().filter(|key| !OF_TESTS.contains(&key.path)) {
-        let default =
-            if key.default.is_empty() { String::new() } else { format!("`{}`", key.default) };
-        let effect = key.effect.name();
-        page.push_str(&format!("| `{}` | {default} | {effect} | {} |\n", key.path, key.meaning));
+    page.push_str("\n## Keys\n");
+    let [named @ .., general] = &GROUPS;
+    for (title, prefixes) in std::iter::once(general).chain(named) {
+        page.push_str(&format!(
+            "\n### {title}\n\n| key | default | applied by | meaning |\n|---|---|---|---|\n"
+        ));
+        let shown = KEYS.iter().filter(|key| !OF_TESTS.contains(&key.path));
+        for key in shown.filter(|key| prefixes_of(key.path) == *prefixes) {
+            let default =
+                if key.default.is_empty() { String::new() } else { format!("`{}`", key.default) };
+            let effect = key.effect.name();
+            page.push_str(&format!(
+                "| `{}` | {default} | {effect} | {} |\n",
+                key.path, key.meaning
+            ));
+        }
     }
     LISTS.iter().for_each(|list| page.push_str(&(list.markdown)()));
     page
+}
+
+/// The prefixes of the group that a key is in: the last group has all that no other has.
+fn prefixes_of(path: &str) -> &'static [&'static str] {
+    let fits = |(_, prefixes): &&(&str, &[&str])| prefixes.iter().any(|one| path.starts_with(one));
+    GROUPS.iter().find(fits).map_or(&[], |(_, prefixes)| prefixes)
 }
 
 #[cfg(test)]

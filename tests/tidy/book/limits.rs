@@ -5,7 +5,7 @@ use super::Page;
 use crate::root;
 
 /// A row of the page, and the constant that it is about, with its file.
-const LIMITS: [(&str, &str, &str); 34] = [
+const LIMITS: [(&str, &str, &str); 35] = [
     ("connected plugins", "src/limits.rs", "PLUGINS"),
     ("a plugin's name", "crates/nri-api/src/identity.rs", "PLUGIN_NAME"),
     ("a message of a plugin", "crates/nri-transport/src/frame.rs", "TTRPC_LIMIT"),
@@ -51,7 +51,16 @@ const LIMITS: [(&str, &str, &str); 34] = [
     ("bytes of their records", "src/limits.rs", "REMEMBERED_BYTES"),
     ("connections to the metrics or probe port", "src/limits.rs", "HTTP_CONNECTIONS"),
     ("a request's head on such a port", "src/limits.rs", "HTTP_HEAD"),
-    ("lines of one kind that a plugin causes within a minute", "src/limits.rs", "LISTED"),
+    (
+        "log lines within a minute about updates, evictions or observed rule hits of one plugin, each",
+        "src/limits.rs",
+        "LISTED",
+    ),
+    (
+        "other log lines of one kind within a minute about one plugin",
+        "src/limits.rs",
+        "LOG_LINES_OF_PLUGIN",
+    ),
 ];
 
 /// The value of a constant as the page writes it: `128`, `64 bytes`, `4 MiB`.

@@ -562,7 +562,8 @@ mod tests {
     fn a_request_is_written_as_the_protocols_own_types_write_it() {
         let pod = api::PodSandbox { id: "p".repeat(5000), ..Default::default() };
         let request = api::RunPodSandboxRequest { pod: Some(pod).into(), ..Default::default() };
-        let bytes = message(7, &request, Duration::from_millis(2), &[]).unwrap();
+        let bytes = message(7, &request, Duration::from_millis(2), &[], &mut CallCopies::default())
+            .unwrap();
         let (first, rest) = bytes.split_at(FRAME_HEADER + 4096);
         assert_eq!(first[..FRAME_HEADER], [0, 0, 0, 1, 0, 0, 0x10, 0]);
         let message = [&first[FRAME_HEADER..], &rest[FRAME_HEADER..]].concat();
@@ -587,10 +588,21 @@ mod tests {
             let pod_room = "p".repeat(TTRPC_LIMIT - ENVELOPE - 50);
             let pod = api::PodSandbox { id: pod_room, ..Default::default() };
             let large = api::RunPodSandboxRequest { pod: Some(pod).into(), ..Default::default() };
-            let sent = message(7, &large, Duration::from_millis(2), &metadata).unwrap();
-            let alone = message(7, &large, Duration::from_millis(2), &[]).unwrap();
+            let sent =
+                message(7, &large, Duration::from_millis(2), &metadata, &mut CallCopies::default())
+                    .unwrap();
+            let alone =
+                message(7, &large, Duration::from_millis(2), &[], &mut CallCopies::default())
+                    .unwrap();
             assert!(sent == alone);
-            let bytes = message(7, &request, Duration::from_millis(2), &metadata).unwrap();
+            let bytes = message(
+                7,
+                &request,
+                Duration::from_millis(2),
+                &metadata,
+                &mut CallCopies::default(),
+            )
+            .unwrap();
             let envelope =
                 ttrpc::Request::parse_from_bytes(&bytes[FRAME_HEADER + TTRPC_HEADER..]).unwrap();
             let pairs: Vec<_> =

@@ -387,12 +387,13 @@ const OF_TESTS: [&str; 2] = ["debug.fault", "debug.silence"];
 
 /// Headings of `docs/config.md` and the keys below them, since a search finds headings: a key is below the
 /// first one of which a prefix fits.
-const GROUPS: [(&str, &[&str]); 11] = [
+const GROUPS: [(&str, &[&str]); 12] = [
     ("The default validator: `[nri.default_validator]`", &["nri.default_validator."]),
     ("Plugin socket, directories and time-outs: `[nri]`", &["nri."]),
     ("One plugin: `[plugin.NAME]`", &["plugin."]),
     ("CDI devices and classes: `[cdi]`, `[blockio]`, `[rdt]`", &["cdi.", "blockio.", "rdt."]),
     ("Kubelet: `[kubernetes]`", &["kubernetes."]),
+    ("What differs from what plugins own: `[drift]`", &["drift."]),
     ("Evictions: `[eviction]`", &["eviction."]),
     ("Metrics listener: `[metrics]`", &["metrics."]),
     ("Audit log: `[audit]`", &["audit."]),

@@ -64,6 +64,12 @@ pub(super) struct Judge<'c> {
     plugins: &'c [String],
 }
 
+/// The document with members in the order of their names: two merges have one map in two orders.
+fn sorted(mut document: Value) -> Value {
+    document.sort_all_objects();
+    document
+}
+
 impl<'c> Judge<'c> {
     pub(super) fn new(config: &'c Config, plugins: &'c [String]) -> Self {
         let (rules, injections) = (Rules::new(&config.rules), Injections::new(config));
@@ -89,7 +95,7 @@ impl<'c> Judge<'c> {
                     verdict.insert(what, format!("would be refused by the rule {}", note.rule));
                 }
                 // The owner alone does not show that a value changed.
-                let values = show(&merged.adjust).to_string();
+                let values = sorted(show(&merged.adjust)).to_string();
                 let values = crate::fnv::fnv64(values.into_bytes());
                 verdict.insert("values".to_owned(), format!("{values:016x}"));
                 "created".to_owned()

@@ -70,6 +70,10 @@ fn changed(field: &str, value: &mut Value) {
     let name = field.split_once('[').map_or("", |(_, name)| name.trim_end_matches(']'));
     if field.starts_with("process.env") {
         *value = HIDDEN.into();
+    } else if value.is_string() && (field.starts_with("process.args") || field.starts_with("hooks"))
+    {
+        // A long list is the beginning of its JSON text.
+        *value = HIDDEN.into();
     } else if field.starts_with("process.args") {
         arguments(value);
     } else if field.starts_with("annotations") {
@@ -263,6 +267,8 @@ mod tests {
                 {"field": "process.args", "before": ["a", "s3cret"], "after": ["b", "s3cret"]},
                 {"field": "annotations[my-password]", "before": null, "after": "s3cret"},
                 {"field": "hooks.poststop", "after": [{"args": ["h", "s3cret"]}]},
+                {"field": "hooks.prestart", "after": "[{\"args\":[\"h\",\"s3cret\",\"cut off"},
+                {"field": "process.args", "before": "[\"a\",\"s3cret\",\"cut off", "after": null},
             ],
             "config": "s3cret",
             "failures": [{"what": "refused: PASS=s3cret with blanks s3cret [NR001]"}],

@@ -238,7 +238,8 @@ async fn take(daemon: &Rc<Daemon>, found: RediscoveredContainer, notified: Notif
     let key = found.key().clone();
     let lane = daemon.lane(&key);
     let turn = lane.turn.lock().await;
-    if daemon.container(&key).is_none() && found.record(daemon) {
+    // A reload may have narrowed the scope since it was looked for.
+    if is_wanted(daemon) && daemon.container(&key).is_none() && found.record(daemon) {
         catch_up::learn_process(daemon, &key).await;
         if notified == Notified::ByEvent {
             announce(daemon, &key).await;

@@ -195,12 +195,22 @@ pub(super) struct ContainerFolder {
 pub(super) fn roots(config: &Config) -> Result<Vec<RuntimeRoot>> {
     let host = config.host();
     let ours = config.runtime_roots.iter().map(|root| (root.display().to_string(), true));
-    let mut all = Vec::new();
+    let (mut all, mut once) = (Vec::new(), HashSet::new());
     for (pattern, is_ours) in ours.chain(usual(config).into_iter().map(|root| (root, false))) {
         let paths = spelled_out(&host.path(pattern))?.into_iter();
+        // One directory has several paths where /var/run is a link.
+        let paths = paths.filter(|path| once.insert(file_of(path)));
         all.extend(paths.map(|path| RuntimeRoot { path, is_ours }));
     }
     Ok(all)
+}
+
+/// Device and inode of a folder; its path, if it cannot be looked at.
+fn file_of(path: &Path) -> (u64, u64, PathBuf) {
+    match std::fs::metadata(path) {
+        Ok(found) => (found.dev(), found.ino(), PathBuf::new()),
+        Err(_) => (0, 0, path.to_owned()),
+    }
 }
 
 /// The folders in which state directories appear: of a namespace of containerd, of Docker.

@@ -262,7 +262,13 @@ mod tests {
         for key in KEYS.iter().filter(|key| !key.path.contains('*') && key.path != "runtime") {
             let values = ["\"/other\"", "[\"/other\"]", "true", "false", "7", "[7]", "\"7s\""];
             let more = ["\"0640\"", "\"fail\"", "\"file\"", "\"warn\"", "\"json\"", "\"[::1]:7\""];
-            let more = more.iter().chain(&["\"1Gi\"", "\"all\"", "\"refuse\"", "[\"MemLimit\"]", "\"node\""]);
+            let more = more.iter().chain(&[
+                "\"1Gi\"",
+                "\"all\"",
+                "\"refuse\"",
+                "[\"MemLimit\"]",
+                "\"node\"",
+            ]);
             let mut found = values.iter().chain(more).filter_map(|value| {
                 let (mut config, mut problems) = (Config::default(), Vec::new());
                 apply(&mut config, "f", &format!("{} = {value}\n", key.path), &mut problems);

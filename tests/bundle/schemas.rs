@@ -14,7 +14,7 @@ use super::rules::pod_container;
 
 /// The schemas, each with its free places: values of any kind, members of a map, and members that an
 /// output need not have.
-const SCHEMAS: [(&str, &[&str]); 8] = [
+const SCHEMAS: [(&str, &[&str]); 9] = [
     ("status", &[".requests.", ".program."]),
     ("plugins", &[".gone_at-", ".gone_time-", ".reason-"]),
     ("pods", &[".labels."]),

@@ -20,6 +20,7 @@ use crate::mark::{self, ProcessValue};
 use crate::procfs;
 use crate::spec::owned::{self, OwnedMember};
 use crate::state::{Container, ContainerKey, Lifecycle};
+use crate::stream::{EventKind, NodeEvent};
 
 use crate::daemon::resources::apply::turn_to_write;
 use crate::daemon::resources::error::UpdateError;
@@ -163,6 +164,9 @@ pub(crate) async fn look_out(daemon: Rc<Daemon>) {
             found.rows.into_iter().filter(|drift| !drift.is_of_process()).collect();
         for drift in rows.difference(&known) {
             let Drift { container, field, owner, expected, actual, .. } = drift;
+            let reason = format!("it is {actual}, not {expected}");
+            let event = NodeEvent::new(EventKind::Drift).by(owner);
+            daemon.emit(container, NodeEvent { field: field.clone(), reason, ..event });
             if daemon.report.few_lines.has_room(FewOf::Drift, owner) {
                 let id = &container.id;
                 warn!("{id}: {field} is {actual}, not {expected} as {owner} set it");
@@ -196,7 +200,8 @@ async fn look_at(
     };
     let Some(record) = comparable() else { return Ok(Drifts::default()) };
     let found = compare(daemon, &record).await?;
-    if let Some(put_backs) = put_backs {
+    // Updates of a container of the plain runtime pass by nri-runc: the value may be the engine's.
+    if let Some(put_backs) = put_backs.filter(|_| !record.by_plain_runtime) {
         put_backs.put_back(daemon, &record, &found).await;
     }
     Ok(found)

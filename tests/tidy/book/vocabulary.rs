@@ -231,14 +231,8 @@ fn each_heading_and_state_of_a_table_is_the_programs() {
         let wrong = wrong_in_tables(&page.text, &headings, &states);
         assert_eq!(wrong, [""; 0], "{}", page.name);
     }
-<<<<<<< HEAD
     let table = "PLUGIN  STATE   PID\n10-a    exited  7\n20-b    gone    8\n\nNAME  HEALTH  AGE\n";
     assert_eq!(wrong_in_tables(table, &headings, &states), ["exited", "HEALTH"]);
-=======
-    let table =
-        "PLUGIN  STATE   PID\n10-a    exited  7\n20-b    gone    8\n\nNAME  CONDITION  AGE\n";
-    assert_eq!(wrong_in_tables(table, &headings, &states), ["exited", "CONDITION"]);
->>>>>>> walk
 }
 
 /// The pages speak of these exit codes in prose, each as the code of a process that is named there.

@@ -55,6 +55,12 @@ impl Drift {
         self.path.is_empty()
     }
 
+    fn to_event(&self) -> NodeEvent {
+        let difference = format!("{} instead of {}", self.actual, self.expected);
+        let event = NodeEvent::new(EventKind::Drift).by(&self.owner);
+        NodeEvent { field: self.field.clone(), reason: difference, ..event }
+    }
+
     fn to_json(&self) -> Value {
         json!({
             "container_id": self.container.id,
@@ -164,9 +170,7 @@ pub(crate) async fn look_out(daemon: Rc<Daemon>) {
             found.rows.into_iter().filter(|drift| !drift.is_of_process()).collect();
         for drift in rows.difference(&known) {
             let Drift { container, field, owner, expected, actual, .. } = drift;
-            let reason = format!("it is {actual}, not {expected}");
-            let event = NodeEvent::new(EventKind::Drift).by(owner);
-            daemon.emit(container, NodeEvent { field: field.clone(), reason, ..event });
+            daemon.emit(container, drift.to_event());
             if daemon.report.few_lines.has_room(FewOf::Drift, owner) {
                 let id = &container.id;
                 warn!("{id}: {field} is {actual}, not {expected} as {owner} set it");

@@ -117,10 +117,13 @@ async fn write(
     if place.is_direct {
         return write_files(daemon, record, part, &place.cgroups).await;
     }
-    let SplitUpdate { direct, rest } = split(record, &part, Some(&place.cgroups));
+    let SplitUpdate { mut direct, rest } = split(record, &part, Some(&place.cgroups));
     if !rest.is_empty() {
-        let updated = run_update(daemon, record, rest, false).await;
+        // What is left out of an update is lost in the runtime's state, such as the CPUs.
+        let updated = run_update(daemon, record, in_force(record), false).await;
         updated.map_err(|why| Error::new(why.to_string()))?;
+        // It may just have reset the values that are written beside it.
+        direct = split(record, &record.overlay, Some(&place.cgroups)).direct;
     }
     if direct.is_empty() {
         return Ok(());

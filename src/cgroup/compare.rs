@@ -4,8 +4,10 @@
 //! difference. It only reads. Reference: kernel `cgroup-v1/`, `cgroup-v2.rst`.
 
 use std::path::PathBuf;
+use std::str::SplitWhitespace;
 
 use crate::error::in_our_words;
+use crate::presence::IfThere;
 
 use super::write::{is_within_a_page, members};
 use super::{CgroupFiles, Cgroups, Write};
@@ -18,17 +20,23 @@ pub(crate) struct Difference {
     pub(crate) expected: String,
     /// The text that the file has.
     pub(crate) actual: String,
+    /// Whether the expected value is the only one.
+    pub(crate) is_certain: bool,
 }
 
 /// Files that runtimes and kernels accept without applying the value.
 const NOT_APPLIED: [&str; 2] = ["memory.kmem.limit_in_bytes", "memory.kmem.tcp.limit_in_bytes"];
+
+/// A second, and the step in which runtimes give systemd the CPU time of one, in microseconds.
+const SECOND: u128 = 1_000_000;
+const SYSTEMD_STEP: u128 = 10_000;
 
 /// Compares the file of a write with its value; `None` if it has it.
 ///
 /// # Errors
 /// One line on why they cannot be compared.
 pub(crate) fn difference(cgroups: &Cgroups, write: &Write) -> Result<Option<Difference>, String> {
-    let Write { controller, file, value, field, .. } = write;
+    let Write { controller, file, value, field, other, .. } = write;
     if NOT_APPLIED.contains(&file.as_str()) {
         return Err(format!("{file} is not applied by kernels and runtimes"));
     }
@@ -45,15 +53,50 @@ pub(crate) fn difference(cgroups: &Cgroups, write: &Write) -> Result<Option<Diff
         ("memory.oom_control", _) => (value.as_str(), oom_kill_disable(&text)),
         _ => (value.as_str(), text.as_str()),
     };
+    let is_rounded = || is_rounded_quota(cgroups, write, expected, actual, &text);
+    if other.as_deref() == Some(actual) || is_rounded() {
+        return Ok(None);
+    }
     match is_same(file, expected, actual) {
         Some(true) => Ok(None),
         Some(false) => Ok(Some(Difference {
             file: dir.join(file),
-            expected: expected.to_owned(),
+            expected: match other {
+                Some(other) => format!("{expected} or {other}"),
+                None => expected.to_owned(),
+            },
             actual: actual.to_owned(),
+            is_certain: other.is_none(),
         })),
-        None => Err(format!("{file} has several values, which are not compared")),
+        None => Err(format!("{file} has a form that is not compared")),
     }
+}
+
+/// Whether systemd made this of a quota: it gets the time of a second from the runtime, rounded up to 10 ms,
+/// and writes it again at each reload.
+fn is_rounded_quota(
+    cgroups: &Cgroups,
+    write: &Write,
+    expected: &str,
+    actual: &str,
+    text: &str,
+) -> bool {
+    if write.field != "cpu.quota" || !cgroups.is_scope() {
+        return false;
+    }
+    let period = match write.file.as_str() {
+        "cpu.max" => word(text, 1).to_owned(),
+        _ => {
+            let period = cgroups.text(write.controller, "cpu.cfs_period_us");
+            period.or_absent().flatten().unwrap_or_default()
+        }
+    };
+    let [quota, actual, period] = [expected, actual, &period].map(|text| text.parse::<u128>().ok());
+    let (Some(quota), Some(actual), Some(period @ 1..)) = (quota, actual, period) else {
+        return false;
+    };
+    let of_second = (quota * SECOND / period).div_ceil(SYSTEMD_STEP) * SYSTEMD_STEP;
+    actual == of_second * period / SECOND
 }
 
 fn word(text: &str, number: usize) -> &str {
@@ -69,31 +112,54 @@ fn is_same(file: &str, expected: &str, actual: &str) -> Option<bool> {
     if expected == actual {
         return Some(true);
     }
-    if matches!(file, "cpuset.cpus" | "cpuset.mems") {
-        return Some(members(expected)? == members(actual)?);
+    match file {
+        "cpuset.cpus" | "cpuset.mems" | "cpuset.cpus.exclusive" => {
+            return Some(members(expected)? == members(actual)?);
+        }
+        "cpu.max" => {
+            let [expected, actual] = [expected, actual].map(str::split_whitespace);
+            let amounts = |words: SplitWhitespace<'_>| words.map(Amount::of).collect();
+            let (expected, actual): (Option<Vec<_>>, Option<Vec<_>>) =
+                (amounts(expected), amounts(actual));
+            return Some(expected? == actual?);
+        }
+        _ => {}
     }
-    if let (Some(expected), Some(actual)) = (Amount::of(expected), Amount::of(actual)) {
-        let is_rounded = match (expected, actual) {
-            (Amount::Number(expected), Amount::Number(actual)) if is_bytes(file) => {
-                is_within_a_page(actual, expected)
-            }
-            (Amount::Number(expected), Amount::Number(actual)) => {
-                huge_page(file).is_some_and(|page| actual <= expected && expected - actual < page)
-            }
-            (Amount::Unlimited, _) | (_, Amount::Unlimited) => false,
-        };
-        return Some(expected == actual || is_rounded);
-    }
-    let is_one = |text: &str| !text.contains(char::is_whitespace);
-    let is_known_pair = file == "cpu.max";
-    (is_known_pair || is_one(expected) && is_one(actual)).then_some(false)
+    let (unit, amounts) = (unit(file)?, (Amount::of(expected)?, Amount::of(actual)?));
+    Some(match amounts {
+        (Amount::Number(expected), Amount::Number(actual)) => match unit {
+            Unit::Number => expected == actual,
+            Unit::Bytes => is_within_a_page(actual, expected),
+            Unit::Pages(page) => actual <= expected && expected - actual < page,
+        },
+        (expected, actual) => expected == actual,
+    })
 }
 
-/// Whether the file is a limit of memory, which the kernel has in whole pages.
-fn is_bytes(file: &str) -> bool {
-    let limit =
-        |file: &str| matches!(file, "max" | "high" | "low" | "min" | "swap.max" | "swap.high");
-    file.strip_prefix("memory.").is_some_and(|file| file.ends_with("_in_bytes") || limit(file))
+/// What a file counts.
+enum Unit {
+    Number,
+    /// A limit of memory, which the kernel has in whole pages.
+    Bytes,
+    /// Huge pages of this many bytes.
+    Pages(u64),
+}
+
+/// What a file counts, of those that the kernel shows as one number; `None` for all others.
+fn unit(file: &str) -> Option<Unit> {
+    match file {
+        "cpu.weight" | "cpu.idle" | "cpu.max.burst" | "cpu.shares" | "cpu.cfs_quota_us"
+        | "cpu.cfs_period_us" | "cpu.cfs_burst_us" | "cpu.rt_runtime_us" | "cpu.rt_period_us"
+        | "pids.max" | "memory.swappiness" | "memory.oom_control" | "memory.oom.group"
+        | "blkio.weight" => return Some(Unit::Number),
+        "memory.max" | "memory.high" | "memory.low" | "memory.min" | "memory.swap.max"
+        | "memory.swap.high" | "memory.zswap.max" => return Some(Unit::Bytes),
+        _ => {}
+    }
+    if file.starts_with("memory.") && file.ends_with("_in_bytes") {
+        return Some(Unit::Bytes);
+    }
+    huge_page(file).map(Unit::Pages)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +173,10 @@ impl Amount {
     fn of(text: &str) -> Option<Self> {
         if text == "max" || text.parse::<i64>().is_ok_and(|number| number < 0) {
             return Some(Self::Unlimited);
+        }
+        // The kernel takes it for octal.
+        if text.len() > 1 && text.starts_with('0') {
+            return None;
         }
         let (digits, unit) = match text.char_indices().last()? {
             (at, 'k' | 'K') => (text.get(..at)?, 1 << 10),
@@ -202,6 +272,8 @@ mod tests {
             ("memory.max", "8192"),
             ("memory.high", "1048576"),
             ("cpuset.cpus", "0-2"),
+            ("cpuset.cpus.exclusive", "0-2"),
+            ("memory.zswap.max", "8192"),
         ] {
             tree.file(&format!("/sys/fs/cgroup/k/c/{file}"), &format!("{text}\n"));
         }
@@ -213,6 +285,8 @@ mod tests {
             json!({"cpu": {"cpus": "0,1,2"}, "pids": {"limit": -1}}),
             json!({"memory": {"limit": 8193}}),
             json!({"unified": {"memory.high": "1M", "cpu.max": "5000"}}),
+            json!({"unified": {"cpuset.cpus.exclusive": "0,1,2", "memory.zswap.max": "8200"}}),
+            json!({"unified": {"cpu.max": "5000  20000"}}),
             json!({"hugepageLimits": [{"pageSize": "2MB", "limit": 9_223_372_036_854_771_712_u64}]}),
         ] {
             assert_eq!(compared(&tree, same.clone()).unwrap(), NONE, "{same}");
@@ -224,7 +298,7 @@ mod tests {
         let tree = CgroupTree::v2();
         tree.file("/sys/fs/cgroup/k/c/cpu.weight", "77\n");
         for (wanted, line) in [
-            (json!({"cpu": {"shares": 1024}}), "cpu.weight: 100 -> 77"),
+            (json!({"cpu": {"shares": 1024}}), "cpu.weight: 100 or 39 -> 77"),
             (json!({"cpu": {"quota": 5000}}), "cpu.max: 5000 -> max"),
             (json!({"cpu": {"period": 20_000}}), "cpu.max: 20000 -> 100000"),
             (json!({"cpu": {"cpus": "1"}}), "cpuset.cpus: 1 -> "),
@@ -241,7 +315,18 @@ mod tests {
         let tree = CgroupTree::v2();
         tree.file("/sys/fs/cgroup/k/c/io.max", "8:0 rbps=1000 wbps=max\n");
         let why = compared(&tree, json!({"unified": {"io.max": "8:0 rbps=1000"}})).unwrap_err();
-        assert_eq!(why, "io.max has several values, which are not compared");
+        assert_eq!(why, "io.max has a form that is not compared");
+        for (file, text, value) in [
+            ("cpu.uclamp.min", "20.00", "20"),
+            ("cpu.uclamp.max", "max", "100"),
+            ("memory.high", "1048576", "0x100000"),
+            ("memory.low", "32768", "0100000"),
+            ("cpuset.cpus.partition", "root invalid (no CPUs)", "root"),
+        ] {
+            tree.file(&format!("/sys/fs/cgroup/k/c/{file}"), &format!("{text}\n"));
+            let why = compared(&tree, json!({"unified": {file: value}})).unwrap_err();
+            assert_eq!(why, format!("{file} has a form that is not compared"));
+        }
         let tree = CgroupTree::v1();
         tree.file("/sys/fs/cgroup/memory/k/c/memory.kmem.limit_in_bytes", "7\n");
         let why = compared(&tree, json!({"memory": {"kernel": 9}})).unwrap_err();
@@ -249,5 +334,58 @@ mod tests {
         let cgroups = tree.cgroups();
         let gone = super::super::write("pids", "pids.max", "7", "pids.limit");
         assert_eq!(difference(&cgroups, &gone).unwrap_err(), "there is no pids.max");
+    }
+
+    #[test]
+    fn the_weight_of_either_formula_is_no_difference_after_another_value_was_there_too() {
+        let tree = CgroupTree::v2();
+        for text in ["100", "39"] {
+            tree.file("/sys/fs/cgroup/k/c/cpu.weight", &format!("{text}\n"));
+            assert_eq!(compared(&tree, json!({"cpu": {"shares": 1024}})).unwrap(), NONE, "{text}");
+        }
+        tree.file("/sys/fs/cgroup/k/c/cpu.weight", "40\n");
+        let wanted = map(json!({"cpu": {"shares": 1024}}));
+        let (cgroups, around) =
+            (tree.cgroups(), Around { before: &wanted, tried: None, after: &wanted });
+        let writes = plan(cgroups.layout(), &wanted, around, &cgroups).unwrap();
+        let found = difference(&cgroups, &writes[0]).unwrap().unwrap();
+        assert!(!found.is_certain, "{found:?}");
+    }
+
+    #[test]
+    fn a_quota_that_systemd_rounded_up_is_no_difference_in_its_scopes_alone() {
+        for (tree, scope, file, text) in [
+            (CgroupTree::v2(), "", "cpu.max", "51000 100000"),
+            (CgroupTree::v1(), "cpu,cpuacct/", "cpu.cfs_quota_us", "51000"),
+        ] {
+            let wanted = json!({"cpu": {"quota": 50_500}});
+            tree.file(&format!("/sys/fs/cgroup/{scope}k/c/{file}"), &format!("{text}\n"));
+            assert_eq!(compared(&tree, wanted.clone()).unwrap().len(), 1, "{file}");
+            tree.file("/proc/42/cgroup", "4:cpu,cpuacct:/k/c.scope\n0::/k/c.scope\n");
+            tree.file(&format!("/sys/fs/cgroup/{scope}k/c.scope/cpu.cfs_period_us"), "100000\n");
+            for (text, differ) in [(text, 0), ("52000 100000", 1), ("50000 100000", 1)] {
+                let text = if scope.is_empty() { text } else { text.split(' ').next().unwrap() };
+                let path = format!("/sys/fs/cgroup/{scope}k/c.scope/{file}");
+                tree.file(&path, &format!("{text}\n"));
+                let found = compared(&tree, wanted.clone()).unwrap();
+                assert_eq!(found.len(), differ, "{file} {text}: {found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn files_that_a_kernel_has_not_and_need_not_have_are_left_out() {
+        let tree = CgroupTree::v2();
+        for file in ["memory.swap.max", "hugetlb.2MB.rsvd.max"] {
+            let path = tree.host().path(format!("/sys/fs/cgroup/k/c/{file}"));
+            std::fs::remove_file(path).unwrap();
+        }
+        for same in [
+            json!({"memory": {"swap": -1}}),
+            json!({"memory": {"limit": -1, "swap": -1}}),
+            json!({"hugepageLimits": [{"pageSize": "2MB", "limit": 9_223_372_036_854_771_712_u64}]}),
+        ] {
+            assert_eq!(compared(&tree, same.clone()).unwrap(), NONE, "{same}");
+        }
     }
 }

@@ -10,10 +10,11 @@
 const SHARES: (u64, u64) = (2, 262_144);
 
 /// The weight for `shares`, by the formula that made the present weight, `now`, of one of `before`;
-/// by the newer one if that does not show.
-pub(super) fn weight(shares: u64, before: &[u64], now: Option<u64>) -> u64 {
+/// by the newer one if that does not show. The second is the other formula's.
+pub(super) fn weights(shares: u64, before: &[u64], now: Option<u64>) -> (u64, u64) {
     let by = |formula: fn(u64) -> u64| before.iter().any(|shares| Some(formula(*shares)) == now);
-    if by(linear) && !by(curved) { linear(shares) } else { curved(shares) }
+    let (old, new) = (linear(shares), curved(shares));
+    if by(linear) && !by(curved) { (old, new) } else { (new, old) }
 }
 
 fn linear(shares: u64) -> u64 {
@@ -43,6 +44,10 @@ fn curved(shares: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn weight(shares: u64, before: &[u64], now: Option<u64>) -> u64 {
+        weights(shares, before, now).0
+    }
 
     #[test]
     fn both_formulas_give_what_the_runtimes_give() {

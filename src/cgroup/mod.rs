@@ -85,6 +85,8 @@ pub(crate) struct Write {
     pub field: String,
     /// File and value that undo the write, unless the file's earlier text does.
     pub undo: Option<(String, String)>,
+    /// Another value that some runtimes make of the field.
+    pub other: Option<String>,
     /// Without the file the value holds anyway.
     is_optional: bool,
     /// The kernel may silently take another value; that is a failure.
@@ -187,6 +189,7 @@ fn write(
         value: value.to_string(),
         field: field.into(),
         undo: None,
+        other: None,
         is_optional: false,
         is_verified: false,
     }

@@ -130,8 +130,9 @@ fn plan_cpu(
         let before = before.filter_map(|before| number(before, "cpu", "shares"));
         let before: Vec<u64> = before.filter_map(|n| u64::try_from(n).ok()).collect();
         let now = first_number(files.text("", "cpu.weight")).and_then(|n| u64::try_from(n).ok());
-        let weight = formulas::weight(shares, &before, now);
-        writes.push(write("", "cpu.weight", weight, "cpu.shares"));
+        let (weight, other) = formulas::weights(shares, &before, now);
+        let other = (other != weight).then(|| other.to_string());
+        writes.push(Write { other, ..write("", "cpu.weight", weight, "cpu.shares") });
     }
     let burst = burst.map(|burst| write("", "cpu.max.burst", burst, "cpu.burst"));
     let (early, late) = early_or_late(burst, files);

@@ -9,9 +9,12 @@ use serde_json::{Map, Value};
 const HIDDEN: &str = "(hidden)";
 
 /// Parts of names whose values are secrets.
-const SECRET_NAMES: [&str; 16] = [
-    "passw",
-    "passphrase",
+const SECRET_NAMES: [&str; 19] = [
+    "pass",
+    "pwd",
+    "accesskey",
+    "access-key",
+    "access_key",
     "secret",
     "token",
     "credential",
@@ -28,8 +31,23 @@ const SECRET_NAMES: [&str; 16] = [
     "license",
 ];
 
-/// Members whose strings are IDs, which would look like secrets.
-const ID_NAMES: [&str; 6] = ["uid", "-id", "sandbox", "hash", "container-name", "image"];
+/// Ends of the names of members whose strings are IDs, which would look like secrets.
+const ID_NAMES: [&str; 14] = [
+    "uid",
+    "-id",
+    "sandboxid",
+    "containerid",
+    "sandbox-name",
+    "sandboxname",
+    "sandbox-namespace",
+    "log-directory",
+    "hash",
+    "container-name",
+    "image",
+    "image-name",
+    "imagename",
+    "imageref",
+];
 
 /// The longest value of an annotation that is shown, in characters: longer ones are documents.
 const LONGEST_VALUE: usize = 128;
@@ -145,12 +163,22 @@ fn named_values(value: &mut Value) {
 /// Whether the value of an annotation or label looks like a secret.
 fn is_secret(name: &str, value: &str) -> bool {
     let lower = name.to_lowercase();
-    let is_id = ID_NAMES.iter().any(|part| lower.contains(part));
-    SECRET_NAMES.iter().any(|part| lower.contains(part))
+    let is_id = ID_NAMES.iter().any(|end| lower.ends_with(end));
+    has_secret_name(&lower)
         || value.chars().count() > LONGEST_VALUE
         || value.contains(['\n', '{', '=', '@'])
         || text(value) != value
         || value.split(|c: char| !is_of_key(c)).any(|word| is_key(word) && !is_id)
+}
+
+/// Whether a name or word, in small letters, has a part that names secrets.
+fn has_secret_name(lower: &str) -> bool {
+    SECRET_NAMES.iter().any(|part| {
+        // The word for a call that passes by the daemon is in many messages.
+        lower
+            .match_indices(part)
+            .any(|(at, _)| !lower.get(..at).is_some_and(|before| before.ends_with("by")))
+    })
 }
 
 fn is_of_key(c: char) -> bool {
@@ -192,7 +220,7 @@ fn line(line: &str) -> String {
 /// Where the first secret of a line begins.
 fn secret_from(line: &str) -> Option<usize> {
     let after_words = |mark: &str, end: usize| line.find(mark).map(|at| at + end);
-    let url = line.find("://").filter(|at| {
+    let url = line.match_indices("://").map(|(at, _)| at).find(|at| {
         let host = line.get(at + 3..).unwrap_or_default().split(['/', ' ']).next();
         host.is_some_and(|host| host.contains('@'))
     });
@@ -218,26 +246,30 @@ fn variable_from(line: &str) -> Option<usize> {
     })
 }
 
-/// The place after a name of secrets and `:` or `=`, after an option of such a name, or after `bearer`.
+/// The place after a name of secrets and `:` or `=`, after an option of such a name, or after `bearer`. Looks
+/// at each character a few times at most: a tenant chooses the line.
 fn named_from(line: &str) -> Option<usize> {
     let lower = line.to_ascii_lowercase();
-    let places = SECRET_NAMES.iter().flat_map(|name| lower.match_indices(name));
-    let values = places.filter_map(|(at, name)| {
-        let end = at + name.len();
-        let rest = lower.get(end..)?;
-        if name == "bearer" && rest.starts_with(' ') {
-            return Some(end + 1);
+    let is_of_word = |c: char| is_of_key(c) || c == '"' || c == '\'';
+    let (mut at, mut is_option) = (0, false);
+    while let Some(rest) = lower.get(at..).filter(|rest| !rest.is_empty()) {
+        let word = rest.split(|c| !is_of_word(c)).next().unwrap_or_default();
+        let is_first = lower.get(..at)?.chars().next_back().is_none_or(char::is_whitespace);
+        is_option = if is_first { word.starts_with('-') } else { is_option };
+        let end = at + word.len();
+        let after = lower.get(end..)?;
+        if has_secret_name(word) {
+            let blanks = after.len() - after.trim_start_matches(' ').len();
+            if after.get(blanks..)?.starts_with([':', '=']) {
+                return Some(end + blanks + 1);
+            }
+            if after.starts_with(' ') && (is_option || word.ends_with("bearer")) {
+                return Some(end + 1);
+            }
         }
-        let word = rest.find(|c: char| !is_of_key(c) && c != '"' && c != '\'')?;
-        let rest = rest.get(word..)?;
-        let mark = rest.find(|c: char| c != ' ').unwrap_or_default();
-        if rest.get(mark..)?.starts_with([':', '=']) {
-            return Some(end + word + mark + 1);
-        }
-        let begin = lower.get(..at)?.rfind(char::is_whitespace).map_or(0, |blank| blank + 1);
-        (lower.get(begin..)?.starts_with('-') && rest.starts_with(' ')).then_some(end + word + 1)
-    });
-    values.min()
+        at = end + after.chars().next().map_or(0, char::len_utf8);
+    }
+    None
 }
 
 #[cfg(test)]
@@ -290,6 +322,11 @@ mod tests {
             ("password = abc", "password =(hidden)"),
             ("runs x --db-password abc y", "runs x --db-password (hidden)"),
             ("asks https://u:p@host/x", "asks https://(hidden)"),
+            ("from http://a/ to https://u:p@host/x", "from http://a/ to https://(hidden)"),
+            ("pwd: hunter2", "pwd:(hidden)"),
+            ("has db_pass : hunter2", "has db_pass :(hidden)"),
+            ("{\"accessKey\":\"abc\"}", "{\"accessKey\":(hidden)"),
+            ("aws_access_key_id: abc", "aws_access_key_id:(hidden)"),
             (
                 "it has ended; its last line: A=b [NR448]",
                 "it has ended; its last line: A=(hidden) [NR448]",
@@ -302,6 +339,7 @@ mod tests {
             "requests wait up to 5.0 s for 10-x",
             "set nri.socket_path, then: nri-runc nri reload",
             "a == b",
+            "2 calls were bypassed: see the audit log",
         ] {
             assert_eq!(text(line), line);
         }
@@ -317,11 +355,27 @@ mod tests {
         for (name, value, is_hidden) in [
             ("io.kubernetes.cri.sandbox-id", id, false),
             ("app", "web", false),
+            ("io.kubernetes.cri.image-name", "registry/app@sha256", true),
+            ("io.kubernetes.cri-o.ImageName", "registry/app:1234567890abcdef1", false),
+            ("controller-uid", id, false),
+            ("example.org/image-pull-key", id, true),
+            ("example.org/uid-pwd", "abc", true),
+            ("example.org/sandbox-access", id, true),
             ("checksum/config", id, true),
             ("x", "a=b", true),
             ("note", &*"long ".repeat(40), true),
         ] {
             assert_eq!(is_secret(name, value), is_hidden, "{name}");
         }
+    }
+
+    #[test]
+    fn a_long_line_of_names_of_secrets_takes_no_longer_than_another() {
+        // Bytes that are looked at with each name: 4 MB of them would be 4 TB if each looked to the end.
+        let names = "auth".repeat(1 << 20);
+        assert_eq!(text(&names), names);
+        assert_eq!(text(&format!("{names}: x")), format!("{names}:{HIDDEN}"));
+        let words = "auth ".repeat(1 << 18);
+        assert_eq!(text(&words), words);
     }
 }

@@ -48,6 +48,8 @@ pub(crate) struct Drift {
     /// Path of the resource below `linux.resources`; empty for a value of the init process, which may
     /// change it itself.
     pub(super) path: String,
+    /// Whether no other value is expected too.
+    pub(super) is_certain: bool,
 }
 
 impl Drift {
@@ -82,6 +84,10 @@ pub(crate) struct Drifts {
     pub(super) rows: Vec<Drift>,
     /// What could not be compared, one line each.
     unread: Vec<String>,
+    /// The number of values that could.
+    compared: usize,
+    /// Whether the look ended before the last container.
+    is_broken_off: bool,
     /// Where the resources of the one container are.
     pub(super) place: Option<ResourcePlace>,
 }
@@ -94,6 +100,7 @@ impl Drifts {
     fn add(&mut self, other: Self) {
         self.rows.extend(other.rows);
         self.unread.extend(other.unread);
+        self.compared += other.compared;
     }
 
     /// The answer to an operator; `unread` has a line on everything that is missing in `drift`.
@@ -106,7 +113,7 @@ impl Drifts {
             unread.push(format!("{more} more values differ and are not listed"));
         }
         let rows: Value = self.rows.iter().map(Drift::to_json).collect();
-        json!({"drift": rows, "unread": unread})
+        json!({"drift": rows, "unread": unread, "compared": self.compared})
     }
 }
 
@@ -144,10 +151,12 @@ pub(crate) async fn look(
         if unanswered >= limits::DRIFT_UNANSWERED {
             let left = keys.len() - number - 1;
             all.unread.push(format!("{left} more containers were not looked at"));
+            all.is_broken_off = true;
             break;
         }
     }
-    if is_whole {
+    // Of a part of the node, the number would clear an alert.
+    if is_whole && !all.is_broken_off {
         let of_processes = all.rows.iter().filter(|drift| drift.is_of_process()).count();
         let counts = (all.rows.len() - of_processes, of_processes);
         daemon.report.drifts.set(Some(counts));
@@ -166,6 +175,7 @@ pub(crate) async fn look_out(daemon: Rc<Daemon>) {
         }
         put_backs.begin(&daemon.config());
         let found = look(&daemon, None, Some(&mut put_backs)).await;
+        let is_broken_off = found.is_broken_off;
         let rows: HashSet<Drift> =
             found.rows.into_iter().filter(|drift| !drift.is_of_process()).collect();
         for drift in rows.difference(&known) {
@@ -176,7 +186,11 @@ pub(crate) async fn look_out(daemon: Rc<Daemon>) {
                 warn!("{id}: {field} is {actual}, not {expected} as {owner} set it");
             }
         }
-        known = rows;
+        if is_broken_off {
+            known.extend(rows);
+        } else {
+            known = rows;
+        }
     }
 }
 
@@ -310,8 +324,9 @@ impl Comparison {
                 Some(cgroups) => self.compare_member(member, owner, cgroups, found),
                 None => Err("it has no cgroups that are known and its own".to_owned()),
             };
-            if let Err(why) = compared {
-                found.unread.push(format!("{}: {}: {why}", self.key.id, member.nri));
+            match compared {
+                Ok(()) => found.compared += 1,
+                Err(why) => found.unread.push(format!("{}: {}: {why}", self.key.id, member.nri)),
             }
         }
         let more = members.len().saturating_sub(limits::ENDS);
@@ -339,6 +354,7 @@ impl Comparison {
                 actual: difference.actual,
                 file: difference.file.display().to_string(),
                 path: member.path.clone(),
+                is_certain: difference.is_certain,
             });
         }
         Ok(())
@@ -365,12 +381,14 @@ impl Comparison {
                 (None, _) => continue,
             };
             let Some(owner) = self.owners.get(&field) else { continue };
+            found.compared += usize::from(actual.is_ok());
             match actual {
                 Ok(Some(actual)) if actual != expected => found.rows.push(Drift {
                     container: self.key.clone(),
                     owner: owner.clone(),
                     file: self.host.path(format!("/proc/{pid}/{file}")).display().to_string(),
                     path: String::new(),
+                    is_certain: true,
                     field,
                     expected,
                     actual,
@@ -485,7 +503,7 @@ mod tests {
     fn values_of_others_are_named_with_their_owner_on_v1_and_v2() {
         for place in Place::each() {
             place.cpus("0,1\n");
-            assert_eq!(place.look(None), json!({"drift": [], "unread": []}));
+            assert_eq!(place.look(None), json!({"drift": [], "unread": [], "compared": 3}));
             place.cpus("0-3\n");
             place.file("/proc/1/limits", "Max open files            5    9   files\n");
             place.file("/proc/1/oom_score_adj", "0\n");
@@ -520,7 +538,7 @@ mod tests {
     fn a_file_that_cannot_be_read_is_said_and_is_no_difference() {
         for place in Place::each() {
             let answer = place.look(None);
-            assert_eq!(answer["drift"], json!([]));
+            assert_eq!((&answer["drift"], &answer["compared"]), (&json!([]), &json!(2)));
             let line = answer["unread"][0].as_str().unwrap();
             assert!(line.starts_with("c: CPUSetCPUs: ") && line.contains("cpuset.cpus"), "{line}");
         }
@@ -579,5 +597,67 @@ mod tests {
                 assert_eq!(place.cpus_now(), "0-3\n");
             }
         }
+    }
+
+    #[test]
+    fn a_look_that_is_broken_off_keeps_the_number_of_the_last_whole_one() {
+        let place = Place::new(V2, "0::/k/c\n", "/sys/fs/cgroup/k/c");
+        place.cpus("0-3\n");
+        assert_eq!(place.look(None)["drift"].as_array().map(Vec::len), Some(1));
+        assert_eq!(place.daemon.report.drifts.get(), Some((1, 0)));
+        let hanging = place.daemon.records.read().containers().next().cloned().unwrap();
+        for number in 0..limits::DRIFT_UNANSWERED {
+            let mut record = hanging.clone();
+            (record.key.id, record.key.root) = (format!("a{number}"), format!("/hangs/{number}"));
+            place.daemon.records.put(record).unwrap();
+            place.daemon.hang(&format!("/hangs/{number}"));
+        }
+        place.cpus("0-1\n");
+        let answer = place.look(None);
+        assert!(answer["unread"].to_string().contains("were not looked at"), "{answer}");
+        assert_eq!(place.daemon.report.drifts.get(), Some((1, 0)), "{answer}");
+    }
+
+    #[test]
+    fn a_runtime_gets_all_resources_with_the_one_that_is_put_back() {
+        let place = Place::new(V2, "0::/k/c.scope\n", "/sys/fs/cgroup/k/c.scope");
+        let [runc, got] = ["runc", "got.json"].map(|name| place.temp.path().join(name));
+        std::os::unix::fs::symlink("/bin/sh", &runc).unwrap();
+        let key = place.daemon.records.read().containers().next().unwrap().key.clone();
+        let (engine, owned) = (
+            json!({"memory": {"limit": 1 << 20}, "pids": {"limit": 9}}),
+            json!({"cpu": {"cpus": "0-1", "mems": "0"}}),
+        );
+        place.daemon.change(&key, |record| {
+            record.runtime = runc.display().to_string();
+            record.global_flags =
+                ["-c", &format!("cat > {}", got.display()), "sh"].map(str::to_owned).to_vec();
+            record.engine_resources = engine.as_object().cloned().unwrap();
+            record.overlay = owned.as_object().cloned().unwrap();
+        });
+        place.cpus("0-3\n");
+        let mut put_backs = PutBacks::default();
+        put_backs.begin(&place.daemon.config());
+        place.look(Some(&mut put_backs));
+        let got: Value = serde_json::from_slice(&std::fs::read(got).unwrap()).unwrap();
+        let all = json!({"memory": engine["memory"], "pids": engine["pids"], "cpu": owned["cpu"]});
+        assert_eq!(got, all);
+    }
+
+    #[test]
+    fn a_weight_of_an_unknown_formula_is_named_and_not_put_back() {
+        let place = Place::new(V2, "0::/k/c\n", "/sys/fs/cgroup/k/c");
+        let key = place.daemon.records.read().containers().next().unwrap().key.clone();
+        place.daemon.change(&key, |record| {
+            record.overlay = json!({"cpu": {"shares": 1024}}).as_object().cloned().unwrap();
+            record.owners = [("CPUShares".to_owned(), "10-pins".to_owned())].into();
+        });
+        place.file("/sys/fs/cgroup/k/c/cpu.weight", "77\n");
+        let mut put_backs = PutBacks::default();
+        put_backs
+            .begin(&Config { drift_reapply: vec!["CPUShares".to_owned()], ..Config::default() });
+        assert_eq!(place.look(Some(&mut put_backs))["drift"][0]["expected"], "100 or 39");
+        let path = place.daemon.host.path("/sys/fs/cgroup/k/c/cpu.weight");
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "77\n");
     }
 }

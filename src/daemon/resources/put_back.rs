@@ -73,12 +73,15 @@ impl PutBacks {
         record: &Container,
         found: &Drifts,
     ) {
-        let is_named = |drift: &&Drift| {
+        let Some(place) = &found.place else { return };
+        let is_due = |drift: &&Drift| {
             let name = drift.field.split('[').next().unwrap_or_default();
-            !drift.is_of_process() && self.fields.iter().any(|field| field == name)
+            let is_named = !drift.is_of_process() && self.fields.iter().any(|field| field == name);
+            // A runtime knows which of several values it makes of the field.
+            is_named && (drift.is_certain || !place.is_direct)
         };
-        let due: Vec<Drift> = found.rows.iter().filter(is_named).cloned().collect();
-        let (Some(first), Some(place)) = (due.first(), &found.place) else { return };
+        let due: Vec<Drift> = found.rows.iter().filter(is_due).cloned().collect();
+        let Some(first) = due.first() else { return };
         let has_room = || daemon.report.few_lines.has_room(FewOf::Drift, &first.owner);
         let id = &record.key.id;
         if !self.admit(&record.key) {
@@ -117,10 +120,13 @@ async fn write(
     if place.is_direct {
         return write_files(daemon, record, part, &place.cgroups).await;
     }
-    let SplitUpdate { direct, rest } = split(record, &part, Some(&place.cgroups));
+    let SplitUpdate { mut direct, rest } = split(record, &part, Some(&place.cgroups));
     if !rest.is_empty() {
-        let updated = run_update(daemon, record, rest, false).await;
+        // What is left out of an update is lost in the runtime's state, such as the CPUs.
+        let updated = run_update(daemon, record, in_force(record), false).await;
         updated.map_err(|why| Error::new(why.to_string()))?;
+        // It may just have reset the values that are written beside it.
+        direct = split(record, &record.overlay, Some(&place.cgroups)).direct;
     }
     if direct.is_empty() {
         return Ok(());

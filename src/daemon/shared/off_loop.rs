@@ -173,6 +173,15 @@ impl Unanswered {
     }
 }
 
+#[cfg(test)]
+impl Daemon {
+    /// Has a call of this folder hang for good.
+    pub(crate) fn hang(&self, folder: &str) {
+        let calls = CallsOfFolder { running: 1, hanging: 1 };
+        self.unanswered.0.folders.borrow_mut().insert(folder.to_owned(), calls);
+    }
+}
+
 impl Calls {
     fn hanging_folders(&self) -> usize {
         self.folders.borrow().values().filter(|calls| calls.hanging > 0).count()

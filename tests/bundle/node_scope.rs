@@ -303,6 +303,45 @@ fn a_restart_while_no_daemon_runs_is_another_container() {
     });
 }
 
+/// A runtime that notes each document of `update`, and refuses one with a limit of 32 MiB.
+fn refuse_32_mib(host: &TestHost) {
+    let runtime = host.read("fake/runc");
+    let update = "update) cat >\"$dir/got\"; cat \"$dir/got\" >>\"$dir/updates\"; echo >>\"$dir/updates\"\n  \
+                  if grep -q 33554432 \"$dir/got\"; then echo 'runtime says no' >&2; exit 1; fi ;;\nold-update)";
+    assert!(runtime.contains("\nupdate)"));
+    host.put_program("fake/runc", &runtime.replace("\nupdate)", &format!("\n{update}")));
+}
+
+fn updates(host: &TestHost) -> Vec<Value> {
+    let text = std::fs::read_to_string(host.path("fake/updates")).unwrap_or_default();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_refused_update_puts_back_only_what_plugins_had_set() {
+    let mut host = shared_root("node");
+    refuse_32_mib(&host);
+    plain_run(&host, "theirs");
+    host.start_daemon();
+    let memory = |limit: u64| json!({"memory": {"limit": limit, "swap": limit}});
+    let script = |limit: u64| {
+        let wants = vec![update_of("theirs", &json!({"memory": {"limit": limit}}))];
+        Script { wants, ..Script::default() }
+    };
+    let refused = host.plugin("10", "memory", script(32 << 20));
+    host.logs_at_least(&["theirs", "runtime says no", "may still be in effect"], 1);
+    assert_eq!(updates(&host), [memory(32 << 20)], "nothing was known to be put back");
+    drop(refused);
+    let _first = host.plugin("10", "memory", script(64 << 20));
+    wait_until("it is applied", || updates(&host).len() == 2);
+    wait_until("it is on record", || {
+        host.admin(&["explain", "theirs"])["changes"].to_string().contains("memory.limit")
+    });
+    let _second = host.plugin("10", "memory", script(32 << 20));
+    wait_until("the refused one is undone", || updates(&host).len() == 4);
+    assert_eq!(updates(&host)[1..], [memory(64 << 20), memory(32 << 20), memory(64 << 20)]);
+}
+
 fn events(host: &TestHost) -> Vec<String> {
     let output = host.call(&["nri", "events", "-o", "json"]);
     succeeds(&output);

@@ -460,3 +460,46 @@ pub(crate) async fn unseen(daemon: &Rc<Daemon>) -> Result<usize> {
     };
     daemon.off_loop(ROOTS, count).await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begin_endless_look(arrivals: &mut Arrivals, name: &str) {
+        arrivals.folders.get_mut(OsStr::new(name)).unwrap().due = None;
+        arrivals.looks.spawn(std::future::pending());
+    }
+
+    #[tokio::test]
+    async fn a_look_without_an_end_holds_up_no_other_folder() {
+        let mut arrivals = Arrivals::default();
+        arrivals.came("hung".into());
+        begin_endless_look(&mut arrivals, "hung");
+        assert_eq!(arrivals.next(), None);
+        arrivals.came("other".into());
+        assert!(arrivals.next().is_some());
+        for number in 1..limits::ARRIVALS_LOOKED_AT {
+            assert!(arrivals.next().is_some(), "{number} looks are under way");
+            let name = format!("hung{number}");
+            arrivals.came(name.clone().into());
+            begin_endless_look(&mut arrivals, &name);
+        }
+        assert_eq!(arrivals.next(), None, "no more at once");
+    }
+
+    #[test]
+    fn a_look_at_an_earlier_folder_ends_no_other_one_of_its_name() {
+        let mut arrivals = Arrivals::default();
+        let name = OsStr::new("c1");
+        arrivals.came(name.to_owned());
+        let earlier = arrivals.folders.remove(name).unwrap().number;
+        arrivals.came(name.to_owned());
+        arrivals.looked(name, earlier, true);
+        let present = arrivals.folders[name].number;
+        assert_ne!(present, earlier);
+        arrivals.looked(name, present, false);
+        assert!(arrivals.folders.contains_key(name));
+        arrivals.looked(name, present, true);
+        assert!(arrivals.folders.is_empty());
+    }
+}

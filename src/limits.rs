@@ -140,11 +140,12 @@ pub(crate) const UNTIL_REMOVED: usize = 1000;
 pub(crate) const AWAITED_FOLDERS: usize = 1000;
 /// Containers of the plain runtime that plugins see, far more than a node has; state directories that are
 /// watched for them, one for each namespace of an engine; folders in these that are looked at; and new folders
-/// of one directory whose state is awaited at once.
+/// of one directory whose state is awaited at once, and those of them that are looked at beside each other.
 pub(crate) const PLAIN_CONTAINERS: usize = 2000;
 pub(crate) const RUNTIME_ROOTS: usize = 256;
 pub(crate) const RUNTIME_FOLDERS: usize = 20_000;
 pub(crate) const ARRIVING: usize = 1000;
+pub(crate) const ARRIVALS_LOOKED_AT: usize = 16;
 /// Looks at a new folder until its runtime has written the state, within some 25 s.
 pub(crate) const ARRIVAL_LOOKS: u32 = 12;
 /// Unadjusted containers that `status` names: after a time without the daemon all of a node may be.

@@ -3,6 +3,8 @@
 
 use std::process::Command;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use test_support::adjustments::update_of;
 use test_support::{Script, TestHost, life, succeeds, wait_until};
@@ -259,6 +261,127 @@ fn what_is_no_container_is_passed_over_before_and_after_the_start() {
 }
 
 #[test]
+fn a_restart_under_the_same_id_is_another_container() {
+    let mut host = shared_root("node");
+    host.start_daemon();
+    let told = host.plugin("10", "env", Script::default());
+    let mut lives = life("theirs");
+    lives.remove(1);
+    plain_run(&host, "theirs");
+    wait_until("it is announced", || test_support::heard(&told, "PostStartContainer theirs"));
+    for round in 2..5 {
+        // The new folder is there before the end of the old one is looked at.
+        let daemon = Pid::from_raw(host.daemon_pid());
+        kill(daemon, Signal::SIGSTOP).unwrap();
+        plain(&host, &["kill", "theirs"]);
+        plain(&host, &["delete", "theirs"]);
+        plain_run(&host, "theirs");
+        kill(daemon, Signal::SIGCONT).unwrap();
+        let starts = || {
+            let told = told.lock().unwrap();
+            told.iter().filter(|line| *line == "PostStartContainer theirs").count()
+        };
+        wait_until("the new one is announced", || starts() == round);
+        assert_eq!(host.admin(&["explain", "theirs"])["state"], json!("running"));
+        let wanted = lives.len() * (round - 1) + 4;
+        assert_eq!(told.lock().unwrap().len(), wanted, "{:?}", told.lock().unwrap());
+    }
+}
+
+#[test]
+fn a_restart_while_no_daemon_runs_is_another_container() {
+    let mut host = shared_root("node");
+    plain_run(&host, "theirs");
+    host.start_daemon();
+    host.kill_daemon();
+    plain(&host, &["kill", "theirs"]);
+    plain(&host, &["delete", "theirs"]);
+    plain_run(&host, "theirs");
+    host.start_daemon();
+    wait_until("the new one is on record", || {
+        host.admin(&["explain", "theirs"])["state"] == json!("running")
+    });
+}
+
+/// A runtime that notes each document of `update`, and refuses one with a limit of 32 MiB.
+fn refuse_32_mib(host: &TestHost) {
+    let runtime = host.read("fake/runc");
+    let update = "update) cat >\"$dir/got\"; cat \"$dir/got\" >>\"$dir/updates\"; echo >>\"$dir/updates\"\n  \
+                  if grep -q 33554432 \"$dir/got\"; then echo 'runtime says no' >&2; exit 1; fi ;;\nold-update)";
+    assert!(runtime.contains("\nupdate)"));
+    host.put_program("fake/runc", &runtime.replace("\nupdate)", &format!("\n{update}")));
+}
+
+fn updates(host: &TestHost) -> Vec<Value> {
+    let text = std::fs::read_to_string(host.path("fake/updates")).unwrap_or_default();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_refused_update_puts_back_only_what_plugins_had_set() {
+    let mut host = shared_root("node");
+    refuse_32_mib(&host);
+    plain_run(&host, "theirs");
+    host.start_daemon();
+    let memory = |limit: u64| json!({"memory": {"limit": limit, "swap": limit}});
+    let script = |limit: u64| {
+        let wants = vec![update_of("theirs", &json!({"memory": {"limit": limit}}))];
+        Script { wants, ..Script::default() }
+    };
+    let refused = host.plugin("10", "memory", script(32 << 20));
+    host.logs_at_least(&["theirs", "runtime says no", "may still be in effect"], 1);
+    assert_eq!(updates(&host), [memory(32 << 20)], "nothing was known to be put back");
+    drop(refused);
+    let _first = host.plugin("10", "memory", script(64 << 20));
+    wait_until("it is applied", || updates(&host).len() == 2);
+    wait_until("it is on record", || {
+        host.admin(&["explain", "theirs"])["changes"].to_string().contains("memory.limit")
+    });
+    let _second = host.plugin("10", "memory", script(32 << 20));
+    wait_until("the refused one is undone", || updates(&host).len() == 4);
+    assert_eq!(updates(&host)[1..], [memory(64 << 20), memory(32 << 20), memory(64 << 20)]);
+}
+
+fn events(host: &TestHost) -> Vec<String> {
+    let output = host.call(&["nri", "events", "-o", "json"]);
+    succeeds(&output);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let kinds = lines.map(|event| event["kind"].as_str().unwrap_or_default().to_owned());
+    let of_plugins = ["connected", "disconnected"];
+    kinds.filter(|kind| !of_plugins.contains(&kind.as_str())).collect()
+}
+
+#[test]
+fn their_events_tell_a_whole_life() {
+    let mut host = shared_root("node");
+    host.start_daemon();
+    plain_create(&host, "theirs");
+    wait_until("it is on record", || ids(&host) == ["theirs"]);
+    plain(&host, &["start", "theirs"]);
+    wait_until("its start is seen", || events(&host).contains(&"started".to_owned()));
+    plain(&host, &["kill", "theirs"]);
+    wait_until("its exit is seen", || events(&host).contains(&"exited".to_owned()));
+    plain(&host, &["delete", "theirs"]);
+    wait_until("its end is seen", || events(&host).contains(&"pod_removed".to_owned()));
+    let wanted =
+        ["pod_running", "created", "started", "exited", "removed", "pod_stopped", "pod_removed"];
+    assert_eq!(events(&host), wanted);
+}
+
+#[test]
+fn a_narrowed_scope_reports_no_living_container_as_removed() {
+    let mut host = shared_root("node");
+    plain_run(&host, "theirs");
+    host.start_daemon();
+    assert_eq!(ids(&host), ["theirs"]);
+    configure(&host, "handler");
+    succeeds(&host.call(&["nri", "reload"]));
+    wait_until("it is left out", || ids(&host).is_empty());
+    assert_eq!(events(&host), Vec::<String>::new());
+}
+
+#[test]
 fn a_container_that_ends_at_once_leaves_nothing_behind() {
     let mut host = shared_root("node");
     host.start_daemon();
@@ -266,6 +389,10 @@ fn a_container_that_ends_at_once_leaves_nothing_behind() {
     for round in 0..10 {
         let id = format!("brief{round}");
         plain_run(&host, &id);
+        if round < 2 {
+            let announced = format!("PostCreateContainer {id}");
+            wait_until("it is announced", || test_support::heard(&told, &announced));
+        }
         plain(&host, &["kill", &id]);
         plain(&host, &["delete", &id]);
     }
@@ -276,11 +403,12 @@ fn a_container_that_ends_at_once_leaves_nothing_behind() {
     let count = |event: &str| {
         told.iter().filter(|line| line.starts_with(&format!("{event} brief"))).count()
     };
+    assert!(count("PostCreateContainer") >= 2, "{told:?}");
     assert_eq!(count("PostCreateContainer"), count("RemoveContainer"), "{told:?}");
 }
 
 #[test]
-fn thousands_of_folders_hold_up_no_create() {
+fn containers_among_thousands_of_folders_are_found() {
     let mut host = shared_root("node");
     for number in 0..3000 {
         std::fs::create_dir_all(host.path(&format!("root/folder{number}"))).unwrap();

@@ -172,8 +172,21 @@ pub(crate) fn forget(daemon: &Daemon, key: &ContainerKey) {
     log_failure("forgetting a container", daemon.host.point(Point::DaemonForget));
     let exit_code = daemon.container(key).and_then(|record| record.exit_code);
     emit(daemon, key, NodeEvent { exit_code, ..NodeEvent::new(EventKind::Removed) });
+    leave_out(daemon, key);
+}
+
+/// Removes the record of a container that may live on, and is not reported as removed.
+pub(crate) fn leave_out(daemon: &Daemon, key: &ContainerKey) {
     daemon.records.forget(key);
     daemon.note_forgotten(key);
+}
+
+/// Sends the events of a container that the runtime made without the daemon, as far as its life has gone.
+pub(crate) fn emit_found(daemon: &Daemon, record: &Container) {
+    emit(daemon, &record.key, NodeEvent::new(EventKind::Created));
+    if record.state == Lifecycle::Running {
+        emit(daemon, &record.key, NodeEvent::new(EventKind::Started));
+    }
 }
 
 /// Fills in the present state of a container that the runtime made without the daemon. Its times

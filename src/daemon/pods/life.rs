@@ -182,15 +182,24 @@ fn is_plain(daemon: &Daemon, pod: &Pod) -> bool {
 
 /// The plain runtime has started a pod: plugins are notified, and cannot refuse.
 pub(crate) async fn run_plain(daemon: &Rc<Daemon>, id: &str) {
+    let was_ready = is_ready(daemon, id);
     log_failure("recording the start of a pod", started_without_daemon(daemon, id));
-    announce_plain(daemon, id).await;
+    announce_plain(daemon, id, was_ready).await;
 }
 
-/// Notifies the plugins that do not know it of a pod that runs already.
-pub(crate) async fn announce_plain(daemon: &Rc<Daemon>, id: &str) {
-    let is_ready = daemon.records.read().pod(id).map(|pod| pod.state) == Some(PodState::Ready);
-    let notification = daemon.pod_notification(Event::RunPodSandbox, id).filter(|_| is_ready);
-    if let Some(notification) = notification {
+/// Whether the pod is on record as running.
+pub(crate) fn is_ready(daemon: &Daemon, id: &str) -> bool {
+    daemon.records.read().pod(id).is_some_and(|pod| pod.state == PodState::Ready)
+}
+
+/// Notifies the plugins that do not know it of a pod that runs already. `was_ready`: it was on record as
+/// running before, and other programs had its event.
+pub(crate) async fn announce_plain(daemon: &Rc<Daemon>, id: &str, was_ready: bool) {
+    let notification = daemon.pod_notification(Event::RunPodSandbox, id);
+    if let Some(notification) = notification.filter(|_| is_ready(daemon, id)) {
+        if !was_ready {
+            daemon.emit_pod(id, NodeEvent::new(EventKind::PodRunning));
+        }
         daemon.registry.notify_late(&notification).await;
         if !daemon.watches.pod_cgroups.has(id) {
             resized::follow(daemon, id);

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -21,7 +22,8 @@ use crate::daemon::lifecycle::{notify, removal, state};
 use crate::daemon::pods::life;
 use crate::daemon::recovery::catch_up;
 use crate::daemon::recovery::rediscover::{self, Look, RediscoveredContainer, Wanted};
-use crate::daemon::runtime::state_dir;
+use crate::daemon::runtime::exit_status;
+use crate::daemon::runtime::state_dir::{self, RuntimeState};
 use crate::daemon::shared::Daemon;
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
 use crate::error::Result;
@@ -144,59 +146,105 @@ async fn follow_above(daemon: &Daemon, mut watched: WatchedFolder) {
 /// A new folder, until its container is known.
 #[derive(Default)]
 struct Arrival {
+    /// Counts folders: another one may come under this name while an earlier one is looked at.
+    number: u64,
     backoff: Backoff,
     looks: u32,
+    /// `None` while it is looked at.
     due: Option<Instant>,
 }
 
+/// The new folders of a state directory, and the looks at them that are under way: a bundle or an engine that
+/// does not answer holds up its own container only.
+#[derive(Default)]
+struct Arrivals {
+    number: u64,
+    folders: BTreeMap<OsString, Arrival>,
+    looks: JoinSet<(OsString, u64, bool)>,
+}
+
+impl Arrivals {
+    fn came(&mut self, name: OsString) {
+        if self.folders.len() < limits::ARRIVING && !self.folders.contains_key(&name) {
+            self.number += 1;
+            let mut arrival = Arrival { number: self.number, ..Arrival::default() };
+            arrival.due = Some(Instant::now() + arrival.backoff.next());
+            self.folders.insert(name, arrival);
+        }
+    }
+
+    /// When the next look begins, unless too many are under way.
+    fn next(&self) -> Option<Instant> {
+        let has_room = self.looks.len() < limits::ARRIVALS_LOOKED_AT;
+        self.folders.values().filter_map(|arrival| arrival.due).min().filter(|_| has_room)
+    }
+
+    fn look_at_due(&mut self, daemon: &Rc<Daemon>, root: &Path) {
+        let now = Instant::now();
+        let room = limits::ARRIVALS_LOOKED_AT.saturating_sub(self.looks.len());
+        let due = self.folders.iter_mut();
+        let due = due.filter(|(_, arrival)| arrival.due.is_some_and(|due| due <= now));
+        for (name, arrival) in due.take(room) {
+            arrival.due = None;
+            let (daemon, root) = (Rc::clone(daemon), root.to_owned());
+            let (name, number) = (name.clone(), arrival.number);
+            self.looks.spawn_local(async move {
+                let is_done = arrives(&daemon, &root, &name).await;
+                (name, number, is_done)
+            });
+        }
+    }
+
+    fn looked(&mut self, name: &OsStr, number: u64, is_done: bool) {
+        let arrival = self.folders.get_mut(name).filter(|arrival| arrival.number == number);
+        let Some(arrival) = arrival else { return };
+        arrival.looks += 1;
+        arrival.due = Some(Instant::now() + arrival.backoff.next());
+        if is_done || arrival.looks >= limits::ARRIVAL_LOOKS {
+            self.folders.remove(name);
+        }
+    }
+}
+
 async fn follow_root(daemon: &Rc<Daemon>, root: &Path, mut watched: WatchedFolder) {
-    let mut arriving: BTreeMap<OsString, Arrival> = BTreeMap::new();
+    let mut arrivals = Arrivals::default();
     while is_wanted(daemon) {
-        let next = arriving.values().filter_map(|arrival| arrival.due).min();
+        let next = arrivals.next();
         let pause = tokio::time::sleep_until(next.unwrap_or_else(Instant::now));
         tokio::select! {
             event = watched.next() => match event {
                 FolderEvent::Came(name) => {
-                    if arriving.len() < limits::ARRIVING && !is_known(daemon, root, &name) {
-                        let arrival = arriving.entry(name).or_default();
-                        arrival.due.get_or_insert(Instant::now() + arrival.backoff.next());
+                    if !is_ours(daemon, root, &name) {
+                        arrivals.came(name);
                     }
                 }
                 FolderEvent::Went(name) => {
-                    arriving.remove(&name);
+                    arrivals.folders.remove(&name);
                     remove_gone(daemon, Some(&name)).await;
                 }
                 FolderEvent::Unknown => look_again(daemon),
                 FolderEvent::Gone => break,
             },
-            () = pause, if next.is_some() => look_at_due(daemon, root, &mut arriving).await,
+            Some(looked) = arrivals.looks.join_next() => {
+                if let Ok((name, number, is_done)) = looked {
+                    arrivals.looked(&name, number, is_done);
+                }
+            }
+            () = pause, if next.is_some() => arrivals.look_at_due(daemon, root),
         }
     }
+    // What a look has found is recorded whole.
+    arrivals.looks.detach_all();
 }
 
-/// Whether a container of this root and ID is on record, as our own is before its runtime makes the folder.
-fn is_known(daemon: &Daemon, root: &Path, name: &OsStr) -> bool {
+/// Whether a container of this root and ID is on record as our own, as it is before its runtime makes the
+/// folder. One of the plain runtime may be an earlier container of that ID.
+fn is_ours(daemon: &Daemon, root: &Path, name: &OsStr) -> bool {
     let key = ContainerKey {
         root: root.to_string_lossy().into_owned(),
         id: name.to_string_lossy().into_owned(),
     };
-    daemon.container(&key).is_some()
-}
-
-async fn look_at_due(daemon: &Rc<Daemon>, root: &Path, arriving: &mut BTreeMap<OsString, Arrival>) {
-    let now = Instant::now();
-    let is_due = |arrival: &Arrival| arrival.due.is_none_or(|due| due <= now);
-    let due = arriving.iter().filter(|(_, arrival)| is_due(arrival));
-    let names: Vec<OsString> = due.map(|(name, _)| name.clone()).collect();
-    for name in names {
-        let is_done = arrives(daemon, root, &name).await;
-        let Some(arrival) = arriving.get_mut(&name) else { continue };
-        arrival.looks += 1;
-        arrival.due = Some(Instant::now() + arrival.backoff.next());
-        if is_done || arrival.looks >= limits::ARRIVAL_LOOKS {
-            arriving.remove(&name);
-        }
-    }
+    daemon.container(&key).is_some_and(|record| !record.by_plain_runtime)
 }
 
 /// Looks at a new folder; returns whether there is nothing more to learn of it.
@@ -208,7 +256,11 @@ async fn arrives(daemon: &Rc<Daemon>, root: &Path, name: &OsStr) -> bool {
         Ok(None) => return true,
         Err(_unknown) => return false,
     };
-    if !matches!(rediscover::is_on_record(daemon, &folder), Ok(false)) || has_all(daemon) {
+    let is_settled = remove_gone(daemon, Some(name)).await;
+    if !matches!(rediscover::is_on_record(daemon, &folder), Ok(false)) {
+        return is_settled;
+    }
+    if has_all(daemon) {
         return true;
     }
     match rediscover::look_at(daemon, &folder.key, (Wanted::Plain, false), WHY).await {
@@ -238,11 +290,12 @@ async fn take(daemon: &Rc<Daemon>, found: RediscoveredContainer, notified: Notif
     let key = found.key().clone();
     let lane = daemon.lane(&key);
     let turn = lane.turn.lock().await;
+    let was_ready = life::is_ready(daemon, found.pod());
     // A reload may have narrowed the scope since it was looked for.
     if is_wanted(daemon) && daemon.container(&key).is_none() && found.record(daemon) {
         catch_up::learn_process(daemon, &key).await;
         if notified == Notified::ByEvent {
-            announce(daemon, &key).await;
+            announce(daemon, &key, was_ready).await;
         }
         // It may have ended since it was found.
         if presence::is_absent(&state_dir::folder(&daemon.host, &key)) {
@@ -253,10 +306,12 @@ async fn take(daemon: &Rc<Daemon>, found: RediscoveredContainer, notified: Notif
     daemon.lanes.release(&key, lane);
 }
 
-/// Notifies plugins of a container as far as its life has gone, and watches it.
-async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey) {
+/// Notifies plugins of a container as far as its life has gone, and watches it. `was_ready`: its pod was on
+/// record as running before.
+async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey, was_ready: bool) {
     let Some(record) = daemon.container(key) else { return };
-    life::announce_plain(daemon, &record.pod).await;
+    life::announce_plain(daemon, &record.pod, was_ready).await;
+    state::emit_found(daemon, &record);
     if !record.is_sandbox
         && let Some(created) = daemon.notification(Event::PostCreateContainer, key)
     {
@@ -271,10 +326,11 @@ async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey) {
 
 /// Looks at all state directories, for what no event reported.
 async fn look_at_all(daemon: &Rc<Daemon>) {
+    // Before: an earlier container of an ID hides the present one.
+    remove_gone(daemon, None).await;
     for found in find(daemon, None).await {
         take(daemon, found, Notified::ByEvent).await;
     }
-    remove_gone(daemon, None).await;
 }
 
 /// The containers of the plain runtime that are not on record; some of them, if the time ends before.
@@ -331,22 +387,48 @@ fn has_all(daemon: &Daemon) -> bool {
     plain(daemon).len() >= limits::PLAIN_CONTAINERS
 }
 
-/// Removes the containers, of this ID or all, whose runtime has deleted them.
-async fn remove_gone(daemon: &Rc<Daemon>, id: Option<&OsStr>) {
+/// Removes the containers, of this ID or all, whose runtime has deleted them. Returns false if the folder of
+/// one may be another container's by now, whose runtime has not written the state yet.
+async fn remove_gone(daemon: &Rc<Daemon>, id: Option<&OsStr>) -> bool {
     let mut known = plain(daemon);
     known.retain(|record| id.is_none_or(|id| id == OsStr::new(&record.key.id)));
+    let mut is_settled = true;
     for record in known {
         let key = &record.key;
         let lane = daemon.lane(key);
         let turn = lane.turn.lock().await;
         let is_same = |now: &Rc<Container>| now.incarnation == record.incarnation;
-        let now = daemon.container(key).filter(is_same).filter(|now| !now.is_deleted);
-        if now.is_some() && presence::is_absent(&state_dir::folder(&daemon.host, key)) {
-            removal::deleted(daemon, key).await;
+        if let Some(now) = daemon.container(key).filter(is_same).filter(|now| !now.is_deleted) {
+            if presence::is_absent(&state_dir::folder(&daemon.host, key)) {
+                removal::deleted(daemon, key).await;
+            } else {
+                match is_replaced(daemon, &now).await {
+                    Some(true) => removal::removed(daemon, key).await,
+                    Some(false) => {}
+                    None => is_settled = false,
+                }
+            }
         }
         drop(turn);
         daemon.lanes.release(key, lane);
     }
+    is_settled
+}
+
+/// Whether the folder is another container's, made under the ID of one that has ended, as a restart by Docker
+/// or Podman does; `None` if that cannot be known yet.
+async fn is_replaced(daemon: &Rc<Daemon>, record: &Container) -> Option<bool> {
+    let has_ended =
+        record.state == Lifecycle::Stopped || exit_status::has_exited(&daemon.host, record);
+    if !has_ended {
+        return Some(false);
+    }
+    let folder = state_dir::folder(&daemon.host, &record.key);
+    let read = move || Ok(RuntimeState::read(&folder)?);
+    let state = daemon.off_loop(&record.key.root, read).await.ok()??;
+    let pid = state.pid?;
+    let is_later = state.start.is_some() && state.start != record.init_start;
+    Some(record.init_pid != Some(pid) || is_later)
 }
 
 /// Drops the records without a word to plugins; returns whether there was one.
@@ -357,7 +439,7 @@ async fn leave_out(daemon: &Rc<Daemon>) -> bool {
         let lane = daemon.lane(key);
         let turn = lane.turn.lock().await;
         if daemon.container(key).is_some_and(|now| now.by_plain_runtime) {
-            state::forget(daemon, key);
+            state::leave_out(daemon, key);
             life::forget_if_orphan(daemon, &record.pod);
         }
         drop(turn);
@@ -377,4 +459,47 @@ pub(crate) async fn unseen(daemon: &Rc<Daemon>) -> Result<usize> {
         Ok(unknown.iter().filter(lives).count())
     };
     daemon.off_loop(ROOTS, count).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begin_endless_look(arrivals: &mut Arrivals, name: &str) {
+        arrivals.folders.get_mut(OsStr::new(name)).unwrap().due = None;
+        arrivals.looks.spawn(std::future::pending());
+    }
+
+    #[tokio::test]
+    async fn a_look_without_an_end_holds_up_no_other_folder() {
+        let mut arrivals = Arrivals::default();
+        arrivals.came("hung".into());
+        begin_endless_look(&mut arrivals, "hung");
+        assert_eq!(arrivals.next(), None);
+        arrivals.came("other".into());
+        assert!(arrivals.next().is_some());
+        for number in 1..limits::ARRIVALS_LOOKED_AT {
+            assert!(arrivals.next().is_some(), "{number} looks are under way");
+            let name = format!("hung{number}");
+            arrivals.came(name.clone().into());
+            begin_endless_look(&mut arrivals, &name);
+        }
+        assert_eq!(arrivals.next(), None, "no more at once");
+    }
+
+    #[test]
+    fn a_look_at_an_earlier_folder_ends_no_other_one_of_its_name() {
+        let mut arrivals = Arrivals::default();
+        let name = OsStr::new("c1");
+        arrivals.came(name.to_owned());
+        let earlier = arrivals.folders.remove(name).unwrap().number;
+        arrivals.came(name.to_owned());
+        arrivals.looked(name, earlier, true);
+        let present = arrivals.folders[name].number;
+        assert_ne!(present, earlier);
+        arrivals.looked(name, present, false);
+        assert!(arrivals.folders.contains_key(name));
+        arrivals.looked(name, present, true);
+        assert!(arrivals.folders.is_empty());
+    }
 }

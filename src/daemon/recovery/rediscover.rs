@@ -79,6 +79,11 @@ impl RediscoveredContainer {
         &self.record.key
     }
 
+    /// The ID of its pod.
+    pub(super) fn pod(&self) -> &str {
+        &self.record.pod
+    }
+
     /// Whether its process has exited.
     pub(super) fn has_exited(&self) -> bool {
         self.record.state == Lifecycle::Stopped

@@ -315,8 +315,11 @@ async fn put_back(
     failed: UpdateError,
 ) -> UpdateError {
     let UpdateError::Refused(refusal) = failed else { return failed };
-    let (resources, left) = owned::undone(part, &in_force(record));
-    let undone = run_update(daemon, record, resources, false).await;
+    let (resources, left) = before(record, part);
+    let undone = match resources.is_empty() {
+        true => Ok(()),
+        false => run_update(daemon, record, resources, false).await,
+    };
     let more = match (undone, left.as_slice()) {
         (Err(UpdateError::Gone), _) => return UpdateError::Gone,
         (Err(update_error), _) => {
@@ -331,6 +334,20 @@ async fn put_back(
     } else {
         UpdateError::Refused(refusal)
     }
+}
+
+/// The resources that undo `part`, and the members of it that no value restores. What the engine has set
+/// since a plain runtime made the container is not known: only what plugins had set is restored there.
+fn before(record: &Container, part: &Block) -> (Block, Vec<String>) {
+    if !record.by_plain_runtime {
+        return owned::undone(part, &in_force(record));
+    }
+    let tried = owned::values(part);
+    let known = owned::values(&record.overlay);
+    let mut left: Vec<String> =
+        tried.keys().filter(|path| !known.contains_key(*path)).cloned().collect();
+    left.sort();
+    (owned::keep_owned(&record.overlay, |field| tried.contains_key(&field.path)), left)
 }
 
 /// Runs the runtime's own `update` with the complete resources, so that it keeps all of them.

@@ -22,7 +22,7 @@ const DRIFT_WAIT: Duration = Duration::from_secs(60);
 /// `drift`.
 #[derive(Debug, Args)]
 pub(super) struct Drift {
-    /// ID, ID prefix, name, NAMESPACE/NAME or NAMESPACE/POD[/NAME] (default: all containers).
+    /// ID, ID prefix, name, NAMESPACE/NAME or NAMESPACE/POD[/NAME]; else all.
     id: Option<String>,
     #[command(flatten)]
     pub(super) output: PlainOutput,

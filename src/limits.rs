@@ -56,7 +56,7 @@ pub(crate) const RECORDING_BACKLOG_BYTES: usize = 16 << 20;
 /// the daemon's memory.
 pub(crate) const EVENTS: usize = 4096;
 pub(crate) const EVENTS_BYTES: usize = 1 << 20;
-/// Readers of events at once: each is a connection of the daemon.
+/// Readers that follow events at once: each is a connection of the daemon.
 pub(crate) const EVENT_READERS: usize = 16;
 /// Bytes of events that one reader is sent before another task has its turn.
 pub(crate) const EVENT_BATCH: usize = 64 << 10;

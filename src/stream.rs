@@ -288,7 +288,7 @@ impl EventRing {
 pub(crate) struct EventStream {
     ring: RefCell<EventRing>,
     come: Notify,
-    readers: Cell<usize>,
+    followers: Cell<usize>,
     /// Events that readers missed.
     lost: Cell<u64>,
 }
@@ -317,12 +317,19 @@ impl EventStream {
         self.lost.get()
     }
 
-    /// Begins to read; `None` while as many read as may.
-    pub(crate) fn reader(self: &Rc<Self>, since: &Since) -> Option<EventReader> {
-        if self.readers.get() >= limits::EVENT_READERS {
+    /// Begins to follow; `None` while as many follow as may.
+    pub(crate) fn follower(self: &Rc<Self>, since: &Since) -> Option<EventReader> {
+        if self.followers.get() >= limits::EVENT_READERS {
             return None;
         }
-        self.readers.set(self.readers.get() + 1);
+        self.followers.set(self.followers.get() + 1);
+        let mut reader = self.reader(since);
+        reader.is_follower = true;
+        Some(reader)
+    }
+
+    /// Reads once: it keeps no connection.
+    pub(crate) fn reader(self: &Rc<Self>, since: &Since) -> EventReader {
         let ring = self.ring.borrow();
         let (next, is_other) = match since {
             Since::Oldest => (ring.first, false),
@@ -333,7 +340,7 @@ impl EventStream {
             Since::Cursor { .. } => (ring.first, true),
         };
         drop(ring);
-        Some(EventReader { stream: Rc::clone(self), next, is_other })
+        EventReader { stream: Rc::clone(self), next, is_other, is_follower: false }
     }
 }
 
@@ -345,9 +352,15 @@ pub(crate) struct EventReader {
     next: u64,
     /// Whether it comes from the stream of another daemon.
     is_other: bool,
+    is_follower: bool,
 }
 
 impl EventReader {
+    /// The cursor of the event before its next one: where to go on if none comes.
+    pub(crate) fn cursor(&self) -> String {
+        self.stream.ring.borrow().cursor(self.next - 1)
+    }
+
     /// Returns the next lines, about [`limits::EVENT_BATCH`] bytes at most; empty without a new event.
     pub(crate) fn take(&mut self) -> String {
         let ring = self.stream.ring.borrow();
@@ -389,7 +402,9 @@ impl EventReader {
 
 impl Drop for EventReader {
     fn drop(&mut self) {
-        self.stream.readers.set(self.stream.readers.get() - 1);
+        if self.is_follower {
+            self.stream.followers.set(self.stream.followers.get() - 1);
+        }
     }
 }
 
@@ -419,37 +434,51 @@ mod tests {
     fn a_reader_goes_on_after_its_cursor_and_misses_nothing() {
         let stream = Rc::new(EventStream::default());
         (0..3).for_each(|number| stream.push(started(&number.to_string())));
-        let read = all(&mut stream.reader(&Since::Oldest).unwrap());
+        let read = all(&mut stream.reader(&Since::Oldest));
         assert_eq!(read.len(), 3);
         assert_eq!((&read[1]["kind"], &read[1]["container_id"]), (&json!("started"), &json!("1")));
-        let rest = all(&mut stream.reader(&cursor(&read[0])).unwrap());
+        let rest = all(&mut stream.reader(&cursor(&read[0])));
         assert_eq!(rest, read[1..]);
-        let mut last = stream.reader(&cursor(&read[2])).unwrap();
+        let mut last = stream.reader(&cursor(&read[2]));
         assert_eq!(last.take(), "");
-        let mut fresh = stream.reader(&Since::Now).unwrap();
+        let mut fresh = stream.reader(&Since::Now);
         stream.push(started("3"));
         assert_eq!(all(&mut last), all(&mut fresh));
+    }
+
+    #[test]
+    fn a_reader_that_read_nothing_yet_has_a_place_to_go_on_from() {
+        let stream = Rc::new(EventStream::default());
+        for since in [Since::Oldest, Since::Now] {
+            let place = stream.reader(&since).cursor();
+            let place = Since::parse(&place).unwrap();
+            stream.push(started("missed"));
+            assert_eq!(all(&mut stream.reader(&place)).len(), 1, "{since:?}");
+            let other = Rc::new(EventStream::default());
+            other.ring.borrow_mut().stream = "1a".to_owned();
+            assert_eq!(all(&mut other.reader(&place))[0]["kind"], "lost");
+        }
     }
 
     #[test]
     fn a_ring_that_turned_over_says_how_many_events_are_lost() {
         let stream = Rc::new(EventStream::default());
         stream.push(started("first"));
-        let first = all(&mut stream.reader(&Since::Oldest).unwrap()).remove(0);
-        let mut slow = stream.reader(&Since::Oldest).unwrap();
+        let first = all(&mut stream.reader(&Since::Oldest)).remove(0);
+        let mut slow = stream.reader(&Since::Oldest);
         (0..limits::EVENTS + 2).for_each(|number| stream.push(started(&number.to_string())));
-        let rest = all(&mut stream.reader(&cursor(&first)).unwrap());
+        let rest = all(&mut stream.reader(&cursor(&first)));
         assert_eq!((&rest[0]["kind"], &rest[0]["lost"]), (&json!("lost"), &json!(2)));
         assert_eq!(rest[1]["container_id"], "2");
         assert_eq!(rest.len(), limits::EVENTS + 1);
         let read = all(&mut slow);
         assert_eq!((&read[0]["kind"], &read[0]["lost"]), (&json!("lost"), &json!(3)));
         // The cursor of that line leads to the oldest event.
-        let again = all(&mut stream.reader(&cursor(&read[0])).unwrap());
+        let again = all(&mut stream.reader(&cursor(&read[0])));
         assert_eq!(again, read[1..]);
         assert_eq!(all(&mut slow), [Value::Null; 0]);
         assert_eq!(stream.lost(), 5);
-        assert_eq!(all(&mut stream.reader(&Since::Oldest).unwrap())[0]["kind"], "started");
+        assert_eq!(all(&mut stream.reader(&Since::Oldest))[0]["kind"], "started");
     }
 
     #[test]
@@ -457,29 +486,29 @@ mod tests {
         let (before, stream) = (Rc::new(EventStream::default()), Rc::new(EventStream::default()));
         before.ring.borrow_mut().stream = "1a".to_owned();
         before.push(started("old"));
-        let old = all(&mut before.reader(&Since::Oldest).unwrap()).remove(0);
+        let old = all(&mut before.reader(&Since::Oldest)).remove(0);
         stream.push(started("new"));
-        let read = all(&mut stream.reader(&cursor(&old)).unwrap());
+        let read = all(&mut stream.reader(&cursor(&old)));
         assert_eq!((&read[0]["kind"], &read[0]["lost"]), (&json!("lost"), &Value::Null));
         assert_eq!(read[1]["container_id"], "new");
         // As far as it can be known, so is one that this daemon has not given yet.
         let future = Since::Cursor { stream: stream.ring.borrow().stream.clone(), number: 7 };
-        assert_eq!(all(&mut stream.reader(&future).unwrap())[0]["kind"], "lost");
+        assert_eq!(all(&mut stream.reader(&future))[0]["kind"], "lost");
     }
 
     #[test]
     fn the_next_program_continues_the_stream() {
         let (before, after) = (Rc::new(EventStream::default()), Rc::new(EventStream::default()));
         (0..limits::EVENTS + 5).for_each(|number| before.push(started(&number.to_string())));
-        let read = all(&mut before.reader(&Since::Oldest).unwrap());
+        let read = all(&mut before.reader(&Since::Oldest));
         after.resume(before.save());
         after.push(started("after"));
-        let rest = all(&mut after.reader(&cursor(&read[limits::EVENTS - 2])).unwrap());
+        let rest = all(&mut after.reader(&cursor(&read[limits::EVENTS - 2])));
         assert_eq!(rest[0], read[limits::EVENTS - 1]);
         assert_eq!((rest.len(), &rest[1]["container_id"]), (2, &json!("after")));
         // A form that this program does not know is as a restart.
         after.resume(json!({"stream": 5}));
-        assert_eq!(all(&mut after.reader(&cursor(&rest[0])).unwrap()).len(), 1);
+        assert_eq!(all(&mut after.reader(&cursor(&rest[0]))).len(), 1);
     }
 
     #[test]
@@ -492,7 +521,7 @@ mod tests {
             (event.reason, event.subject.pod) = (long.clone(), long);
             stream.push(event);
         }
-        let text = stream.reader(&Since::Oldest).unwrap().take();
+        let text = stream.reader(&Since::Oldest).take();
         assert!(text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\n')), "it is ASCII");
         let read = lines(&text);
         assert_eq!((read.len(), &read[0]["labels"]), (3, &Value::Null));
@@ -510,10 +539,12 @@ mod tests {
     fn as_many_read_as_may_and_each_that_ends_makes_room() {
         let stream = Rc::new(EventStream::default());
         let mut readers: Vec<EventReader> =
-            std::iter::from_fn(|| stream.reader(&Since::Now)).collect();
+            std::iter::from_fn(|| stream.follower(&Since::Now)).collect();
         assert_eq!(readers.len(), limits::EVENT_READERS);
+        drop(stream.reader(&Since::Oldest));
+        assert!(stream.follower(&Since::Now).is_none(), "one that reads once has no place");
         readers.pop();
-        assert!(stream.reader(&Since::Oldest).is_some());
+        assert!(stream.follower(&Since::Oldest).is_some());
     }
 
     #[test]
@@ -535,7 +566,7 @@ mod tests {
     #[tokio::test]
     async fn a_waiting_reader_wakes_with_the_next_event() {
         let stream = Rc::new(EventStream::default());
-        let mut reader = stream.reader(&Since::Now).unwrap();
+        let mut reader = stream.reader(&Since::Now);
         let (read, ()) = tokio::join!(reader.next(), async {
             tokio::task::yield_now().await;
             stream.push(started("c"));

@@ -100,7 +100,7 @@ pub(super) fn events(config: &Config, wanted: &Events, format: Format) -> Result
     }
     let (mut since, mut is_away) = (wanted.since.clone(), None);
     loop {
-        let ended = open(config, &since).and_then(|stream| {
+        let ended = open(config, &mut since).and_then(|stream| {
             is_away = Some(false);
             follow(&stream, &mut since, &mut page)
         });
@@ -128,10 +128,17 @@ enum StreamEnd {
     ByDaemon,
 }
 
-fn open(config: &Config, since: &str) -> Result<UnixStream> {
+/// Begins to read; `since` becomes a cursor, with which the next connection misses nothing before the first
+/// event.
+fn open(config: &Config, since: &mut String) -> Result<UnixStream> {
     let question = json!({"verb": "events", "since": since, "follow": true});
-    let (_, stream) = wrapper::admin_stream(config, &question.to_string())?;
+    let (answer, stream) = wrapper::admin_stream(config, &question.to_string())?;
     stream.set_read_timeout(None)?;
+    let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
+    // A daemon of an earlier version does not say it.
+    if let (Some(present), "0" | "now") = (answer["cursor"].as_str(), since.as_str()) {
+        present.clone_into(since);
+    }
     Ok(stream)
 }
 
@@ -236,6 +243,14 @@ mod tests {
             event("connected", "", "", Value::Null),
             event("lost", "", "", Value::Null),
         ];
+        let mut updated = event("updated", "shop", "web", Value::Null);
+        updated["plugin"] = json!("10-a,20-b");
+        for (plugin, is_wanted) in
+            [("b", true), ("20-b", true), ("10-a", true), ("a,20-b", false), ("c", false)]
+        {
+            let line = Line::try_parse_from(["--plugin", plugin]).unwrap();
+            assert_eq!(line.events.admits(&updated), is_wanted, "{plugin}");
+        }
         for (words, wanted) in [
             (&[][..], "refused exited connected lost"),
             (&["-n", "shop"], "refused exited lost"),

@@ -285,6 +285,12 @@ pub fn run(argv: &[OsString]) -> u8 {
 
 /// The form of the answer; `--json` with another one is a contradiction.
 fn format(arguments: &Arguments) -> clap::error::Result<Format> {
+    if let AdminVerb::Policy(policy) = &arguments.verb
+        && policy.wants_no_report()
+    {
+        let line = "--output junit cannot be used with --bundle or --pod";
+        return Err(Arguments::command().error(ErrorKind::ArgumentConflict, line));
+    }
     match (arguments.json, arguments.verb.traits().output) {
         (true, None | Some(Format::Json)) => Ok(Format::Json),
         (true, Some(other)) => {

@@ -75,6 +75,12 @@ impl Policy {
         pod.is_some()
     }
 
+    /// Whether a test report was requested of what has none: the decisions about one pod.
+    pub(super) fn wants_no_report(&self) -> bool {
+        let PolicyVerb::Test(PolicyTest { bundle, pod, output, .. }) = &self.verb;
+        output.output == Some(Format::Junit) && (bundle.is_some() || pod.is_some())
+    }
+
     /// The requested output format.
     pub(super) fn output(&self) -> Option<Format> {
         let PolicyVerb::Test(PolicyTest { output, .. }) = &self.verb;

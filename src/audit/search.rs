@@ -45,8 +45,11 @@ impl AuditFilter {
         let is_container =
             |wanted: &String| of("container") == wanted || begins(of("container_id"), wanted);
         let is_plugin = |wanted: &String| {
-            let name = of("plugin").split_once('-').map(|(_, name)| name);
-            of("plugin") == wanted || name == Some(wanted)
+            // An update may be of several.
+            of("plugin").split(',').any(|plugin| {
+                let name = plugin.split_once('-').map(|(_, name)| name);
+                plugin == wanted || name == Some(wanted)
+            })
         };
         // Missing lines concern every search.
         let is_gap = line["action"] == "lost";

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::chain::RuleScope;
 use crate::config::{Config, bare_name};
-use crate::engine::{Allocations, PodAllocations};
+use crate::engine::{Allocations, EngineKind, PodAllocations};
 use crate::error::{Context, Error, Result, quoted};
 use crate::glob;
 use crate::inject::Injections;
@@ -55,6 +55,10 @@ type Verdict = BTreeMap<String, String>;
 /// The key of the decision about the container itself.
 const CONTAINER: &str = "container";
 
+/// The decision about a promise that depends on allocations which a recording does not have.
+const UNDECIDED: &str =
+    "cannot be judged: the recording does not have what kubelet allocated to the pod";
+
 /// A configuration that judges.
 pub(super) struct Judge<'c> {
     config: &'c Config,
@@ -62,6 +66,21 @@ pub(super) struct Judge<'c> {
     injections: Injections,
     /// Plugins whose rights in the pods of a manifest are shown, beside those that are configured.
     plugins: &'c [String],
+}
+
+fn facts<'s>(
+    creation: &'s JudgedCreation,
+    ruled: &'s RuledPod,
+    allocations: &'s Allocations,
+) -> PromiseFacts<'s> {
+    PromiseFacts {
+        ruled,
+        pod: &creation.pod,
+        container: Some(&creation.container),
+        unread: None,
+        nodes: Ok(&[]),
+        allocations,
+    }
 }
 
 /// The document with members in the order of their names: two merges have one map in two orders.
@@ -76,10 +95,29 @@ impl<'c> Judge<'c> {
         Self { config, rules, injections, plugins }
     }
 
-    /// Whether it needs to know what kubelet allocated.
-    fn needs_allocations(&self) -> bool {
-        let promises = &self.config.promises;
-        promises.iter().any(|one| !one.claims.is_empty() || !one.resources.is_empty())
+    /// The promises about the creation that depend on what kubelet allocated, where that is not recorded.
+    fn undecided(&self, creation: &JudgedCreation) -> Vec<&'c str> {
+        let is_asked = EngineKind::named(&creation.engine).is_some_and(EngineKind::has_pods);
+        if !is_asked || creation.allocations != Allocations::None {
+            return Vec::new();
+        }
+        let ruled = RuledPod::of(&creation.pod, &creation.engine, creation.is_doubtful);
+        let not_recorded = Allocations::Unreadable(String::new());
+        let fit = |section, allocations| {
+            let facts = facts(creation, &ruled, allocations);
+            let (fit, why) = fit_promise(section, &facts);
+            (fit != Fit::No).then(|| why.to_string())
+        };
+        let wanted = self.config.promises.iter().filter(|section| {
+            let none = &creation.allocations;
+            !self.is_exempt(&ruled) && fit(section, none) != fit(section, &not_recorded)
+        });
+        wanted.map(|section| section.name.as_str()).collect()
+    }
+
+    fn is_exempt(&self, ruled: &RuledPod) -> bool {
+        let mut exempt = self.config.exempt_namespaces.iter();
+        !ruled.is_doubtful && exempt.any(|name| glob::matches(name, &ruled.namespace))
     }
 
     fn judge(&self, creation: &JudgedCreation) -> Verdict {
@@ -126,20 +164,8 @@ impl<'c> Judge<'c> {
         ruled: &RuledPod,
         verdict: &mut Verdict,
     ) -> std::result::Result<(), String> {
-        let facts = PromiseFacts {
-            ruled,
-            pod: &creation.pod,
-            container: Some(&creation.container),
-            unread: None,
-            nodes: Ok(&[]),
-            allocations: &creation.allocations,
-        };
-        let is_exempt = !ruled.is_doubtful
-            && self
-                .config
-                .exempt_namespaces
-                .iter()
-                .any(|name| glob::matches(name, &ruled.namespace));
+        let facts = facts(creation, ruled, &creation.allocations);
+        let is_exempt = self.is_exempt(ruled);
         for section in self.config.promises.iter().filter(|_| !is_exempt) {
             let (fit, why) = fit_promise(section, &facts);
             if fit == Fit::No {
@@ -304,11 +330,20 @@ impl Comparison {
     fn add(&mut self, creation: &JudgedCreation, before: &Judge<'_>, after: Option<&Judge<'_>>) {
         self.creations += 1;
         let old = before.judge(creation);
-        let (changes, container) = match after.map(|after| after.judge(creation)) {
-            Some(new) => {
-                self.changed += u64::from(old != new);
+        let (changes, container) = match after.map(|after| (after, after.judge(creation))) {
+            Some((after, new)) => {
+                let mut changes = differences(&old, &new);
+                // It may differ, so it is listed, beside what is known.
+                let mut undecided =
+                    [before.undecided(creation), after.undecided(creation)].concat();
+                undecided.sort_unstable();
+                undecided.dedup();
+                changes.extend(undecided.into_iter().map(|promise| {
+                    json!({"what": format!("promise {promise}"), "before": null, "after": UNDECIDED})
+                }));
+                self.changed += u64::from(!changes.is_empty());
                 let container = json!({"before": old[CONTAINER], "after": new[CONTAINER]});
-                (differences(&old, &new), container)
+                (changes, container)
             }
             None => (differences(&old, &Verdict::new()), json!({"before": old[CONTAINER]})),
         };
@@ -393,7 +428,6 @@ pub(crate) fn manifest(
 /// Fails when the file cannot be read, or lacks what a decision depends on.
 pub(crate) fn recording(file: &Path, (before, after): (&Config, &Config)) -> Result<Value> {
     let judges = (Judge::new(before, &[]), Judge::new(after, &[]));
-    let needs_allocations = judges.0.needs_allocations() || judges.1.needs_allocations();
     let mut calls: BTreeMap<u64, Value> = BTreeMap::new();
     let mut comparison = Comparison::default();
     for (number, line) in super::script::open(Some(file))?.lines().enumerate() {
@@ -412,9 +446,6 @@ pub(crate) fn recording(file: &Path, (before, after): (&Config, &Config)) -> Res
             && let Some(call) = calls.remove(&id)
         {
             let creation = recorded(&call, &line).map_err(|why| Error::new(why).doing(place()))?;
-            if needs_allocations && line["allocations"].is_null() {
-                return Err(lacks(file, "what kubelet allocated to pods"));
-            }
             comparison.add(&creation, &judges.0, Some(&judges.1));
         }
     }
@@ -461,4 +492,76 @@ fn recorded(call: &Value, decision: &Value) -> std::result::Result<JudgedCreatio
             answers,
         }),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::PromiseSection;
+
+    /// A recorded creation of this engine's container, and the answer of 10-a to it.
+    fn recorded_line(id: u64, name: &str, engine: &str, allocations: &Value) -> String {
+        let pod = api::PodSandbox {
+            id: format!("pod-{name}"),
+            name: name.to_owned(),
+            namespace: "shop".to_owned(),
+            ..Default::default()
+        };
+        let container =
+            api::Container { id: name.to_owned(), name: name.to_owned(), ..Default::default() };
+        let request = api::CreateContainerRequest {
+            pod: Some(pod).into(),
+            container: Some(container).into(),
+            ..Default::default()
+        };
+        let annotations = (0..8).map(|number| (format!("key-{number}"), number.to_string()));
+        let adjust =
+            api::ContainerAdjustment { annotations: annotations.collect(), ..Default::default() };
+        let answer =
+            api::CreateContainerResponse { adjust: Some(adjust).into(), ..Default::default() };
+        let call = json!({"call": "CreateContainer", "id": id, "engine": engine, "proven": true,
+            "request": show(&request)});
+        let decision = json!({"decision": id, "connected": ["10-a"], "hidden": [],
+            "answers": [{"plugin": "10-a", "reply": show(&answer)}], "allocations": allocations});
+        format!("{call}\n{decision}\n")
+    }
+
+    fn compared(lines: &str, before: &Config, after: &Config) -> Value {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("script.jsonl");
+        crate::testing::files::replace(&file, lines.as_bytes()).unwrap();
+        recording(&file, (before, after)).unwrap()
+    }
+
+    #[test]
+    fn only_what_depends_on_allocations_that_are_not_recorded_cannot_be_judged() {
+        let gpu = PromiseSection {
+            name: "gpu".to_owned(),
+            plugin: "gpu".to_owned(),
+            claims: vec!["gpu.example".to_owned()],
+            ..PromiseSection::default()
+        };
+        let after = Config { promises: vec![gpu], ..Config::default() };
+        let listed = serde_json::to_value(PodAllocations::default()).unwrap();
+        let lines = recorded_line(1, "web", "docker", &Value::Null)
+            + &recorded_line(2, "unknown", "containerd-cri", &Value::Null)
+            + &recorded_line(3, "listed", "containerd-cri", &listed);
+        let document = compared(&lines, &Config::default(), &after);
+        assert_eq!((&document["containers"], &document["changed"]), (&json!(3), &json!(1)));
+        let row = &document["decisions"][0];
+        assert_eq!(row["container"], "unknown", "{document}");
+        assert_eq!(row["changes"][0]["after"], UNDECIDED, "{document}");
+        let exempt = vec!["shop".to_owned()];
+        let after = Config { exempt_namespaces: exempt, ..after };
+        assert_eq!(compared(&lines, &Config::default(), &after)["changed"], 0);
+    }
+
+    #[test]
+    fn an_equal_configuration_never_differs() {
+        let lines = recorded_line(1, "web", "containerd-cri", &Value::Null);
+        for _again in 0..20 {
+            let document = compared(&lines, &Config::default(), &Config::default());
+            assert_eq!((&document["containers"], &document["changed"]), (&json!(1), &json!(0)));
+        }
+    }
 }

@@ -14,8 +14,26 @@ const STEPS: f64 = 4.0;
 /// Answer times of the last hour.
 #[derive(Debug, Default)]
 pub struct AnswerTimes {
-    /// The beginning of each slot, oldest first, and its number of answers by step.
-    slots: VecDeque<(Instant, BTreeMap<u8, u32>)>,
+    /// Oldest first.
+    slots: VecDeque<Slot>,
+}
+
+/// The answers of some minutes.
+#[derive(Debug)]
+struct Slot {
+    begun: Instant,
+    /// The number of answers by step.
+    counts: BTreeMap<u8, u32>,
+    /// Those that took more than half of the limit of that time: steps are too coarse for it.
+    above_half: u32,
+}
+
+impl Slot {
+    /// Whether the 99th percentile is above half of the limit.
+    fn is_slow(&self) -> bool {
+        let all = total(&self.counts);
+        u64::from(self.above_half) > all - rank(all, 99)
+    }
 }
 
 /// The answer times of a plugin, against its limit.
@@ -32,31 +50,29 @@ pub struct Quantiles {
 }
 
 impl AnswerTimes {
-    /// Records that an answer took this long; one that did not come took the limit.
-    pub fn record(&mut self, took: Duration, now: Instant) {
+    /// Records that an answer took this long under this limit; one that did not come took the limit.
+    pub fn record(&mut self, took: Duration, limit: Duration, now: Instant) {
         self.drop_old(now);
-        if self.slots.back().is_none_or(|(begun, _)| now.duration_since(*begun) >= SLOT) {
-            self.slots.push_back((now, BTreeMap::new()));
+        if self.slots.back().is_none_or(|slot| now.duration_since(slot.begun) >= SLOT) {
+            self.slots.push_back(Slot { begun: now, counts: BTreeMap::new(), above_half: 0 });
         }
-        if let Some((_, counts)) = self.slots.back_mut() {
-            let count = counts.entry(step_of(took)).or_default();
+        if let Some(slot) = self.slots.back_mut() {
+            let count = slot.counts.entry(step_of(took)).or_default();
             *count = count.saturating_add(1);
+            slot.above_half = slot.above_half.saturating_add(u32::from(took > limit / 2));
         }
     }
 
     /// Returns the quantiles of the last hour; `None` without an answer in it.
-    pub fn quantiles(&mut self, limit: Duration, now: Instant) -> Option<Quantiles> {
+    pub fn quantiles(&mut self, now: Instant) -> Option<Quantiles> {
         self.drop_old(now);
         let mut all = BTreeMap::new();
-        for (step, count) in self.slots.iter().flat_map(|(_, counts)| counts) {
+        for (step, count) in self.slots.iter().flat_map(|slot| &slot.counts) {
             let sum: &mut u32 = all.entry(*step).or_default();
             *sum = sum.saturating_add(*count);
         }
-        // The shortest time that the step has: a plugin is not named for the rounding.
-        let shortest = |p99: Duration| p99.div_f64(STEPS.recip().exp2());
-        let is_slow = |counts| quantile(counts, 99).is_some_and(|p99| shortest(p99) > limit / 2);
         let is_whole = self.slots.len() >= usize::try_from(SLOTS).unwrap_or(usize::MAX);
-        let is_busy = is_whole && self.slots.iter().all(|(_, counts)| is_slow(counts));
+        let is_busy = is_whole && self.slots.iter().all(Slot::is_slow);
         Some(Quantiles {
             p50: quantile(&all, 50)?,
             p99: quantile(&all, 99)?,
@@ -67,14 +83,22 @@ impl AnswerTimes {
 
     fn drop_old(&mut self, now: Instant) {
         let kept = SLOT * (SLOTS + 1);
-        self.slots.retain(|(begun, _)| now.saturating_duration_since(*begun) < kept);
+        self.slots.retain(|slot| now.saturating_duration_since(slot.begun) < kept);
     }
+}
+
+fn total(counts: &BTreeMap<u8, u32>) -> u64 {
+    counts.values().map(|count| u64::from(*count)).sum()
+}
+
+/// The number of the answer, in order of length, within whose time this share of all came, in percent.
+fn rank(all: u64, percent: u64) -> u64 {
+    (all * percent).div_ceil(100)
 }
 
 /// The time within which this share of the answers came, in percent.
 fn quantile(counts: &BTreeMap<u8, u32>, percent: u64) -> Option<Duration> {
-    let all: u64 = counts.values().map(|count| u64::from(*count)).sum();
-    let wanted = (all * percent).div_ceil(100);
+    let wanted = rank(total(counts), percent);
     let mut seen = 0;
     let found = counts.iter().find(|(_, count)| {
         seen += u64::from(**count);
@@ -104,22 +128,23 @@ mod tests {
     /// An answer every minute for so many minutes.
     fn minutes(times: &mut AnswerTimes, begun: Instant, minutes: std::ops::Range<u32>, took: u64) {
         for minute in minutes {
-            times.record(Duration::from_millis(took), begun + Duration::from_secs(60) * minute);
+            let at = begun + Duration::from_secs(60) * minute;
+            times.record(Duration::from_millis(took), LIMIT, at);
         }
     }
 
     #[test]
     fn quantiles_are_close_to_the_times_of_the_last_hour() {
         let (mut times, begun) = (AnswerTimes::default(), Instant::now());
-        assert_eq!(times.quantiles(LIMIT, begun), None);
+        assert_eq!(times.quantiles(begun), None);
         for millis in 1..=1000 {
-            times.record(Duration::from_millis(millis), begun);
+            times.record(Duration::from_millis(millis), LIMIT, begun);
         }
-        let found = times.quantiles(LIMIT, begun).unwrap();
+        let found = times.quantiles(begun).unwrap();
         assert!(found.p50 >= Duration::from_millis(500) && found.p50 < Duration::from_millis(600));
         assert!(found.p99 >= Duration::from_millis(990) && found.p99 < Duration::from_millis(1190));
         assert_eq!((found.count, found.is_busy), (1000, false));
-        assert_eq!(times.quantiles(LIMIT, begun + SLOT * 7), None, "an hour later");
+        assert_eq!(times.quantiles(begun + SLOT * 7), None, "an hour later");
     }
 
     #[test]
@@ -127,19 +152,18 @@ mod tests {
         let begun = Instant::now();
         let at = |minute: u32| begun + Duration::from_secs(60) * minute;
         let is_busy = |times: &mut AnswerTimes, minute| {
-            times.quantiles(LIMIT, at(minute)).is_some_and(|found| found.is_busy)
+            times.quantiles(at(minute)).is_some_and(|found| found.is_busy)
         };
         let mut times = AnswerTimes::default();
         minutes(&mut times, begun, 0..49, 1500);
         assert!(!is_busy(&mut times, 49), "not yet for an hour");
         minutes(&mut times, begun, 49..59, 1500);
         assert!(is_busy(&mut times, 59));
-        assert!(!times.quantiles(LIMIT * 2, at(59)).unwrap().is_busy, "of a longer limit");
-        let close = Duration::from_millis(2990);
-        assert!(
-            !times.quantiles(close, at(59)).unwrap().is_busy,
-            "it may be just half of this one"
-        );
+        for (took, wanted) in [(900, false), (1000, false), (1001, true), (1100, true)] {
+            let mut close = AnswerTimes::default();
+            minutes(&mut close, begun, 0..60, took);
+            assert_eq!(is_busy(&mut close, 59), wanted, "{took} of 2000 ms");
+        }
         minutes(&mut times, begun, 60..71, 20);
         assert!(!is_busy(&mut times, 71), "it is fast again");
         let mut pausing = AnswerTimes::default();

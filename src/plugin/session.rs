@@ -374,12 +374,12 @@ impl Plugin {
     /// How long it took to answer requests within about the last hour; `None` if there were none.
     pub fn answer_times(&self) -> Option<Quantiles> {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.quantiles(self.timeout(), Instant::now())
+        answers.quantiles(Instant::now())
     }
 
     pub(super) fn record_answer(&self, took: Duration) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.record(took, Instant::now());
+        answers.record(took, self.timeout(), Instant::now());
     }
 
     /// The time-out of one request.

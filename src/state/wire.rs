@@ -24,6 +24,13 @@ impl Wire {
         Self(kept.into())
     }
 
+    /// These top-level fields alone; what follows a malformed one is left out.
+    pub fn only(&self, number: u64) -> Vec<u8> {
+        let fields = protobuf::fields(&self.0).map_while(Result::ok);
+        let wanted = fields.filter(|field| field.number == number);
+        wanted.flat_map(|field| field.whole.iter().copied()).collect()
+    }
+
     /// Whether the message begins with this field.
     pub fn begins_with(&self, number: u64) -> bool {
         protobuf::fields(&self.0)
@@ -97,6 +104,8 @@ mod tests {
         assert_eq!(without(&[1, 2, 3, 4]), [0_u8; 0]);
         let wire = Wire(message.clone().into());
         assert!(wire.begins_with(1) && !wire.begins_with(2));
+        assert_eq!((wire.only(2), wire.only(7)), (vec![0x10, 0xac, 2], vec![]));
+        assert_eq!(Wire([0x10, 1, 0x80].into()).only(2), [0x10, 1], "what can be read");
         let nested = Wire([0x12, 3, 0x1a, 1, b'x'].into());
         assert!(nested.has_inside(2, 3) && !nested.has_inside(2, 1) && !nested.has_inside(3, 3));
     }

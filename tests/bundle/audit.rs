@@ -212,6 +212,9 @@ fn an_eviction_is_a_line() {
     let evicted = with_action(&host, "evicted");
     assert_eq!((&evicted[0]["plugin"], &evicted[0]["reason"]), (&json!("10-a"), &json!("room")));
     assert_eq!(evicted[0]["container_id"], "c1");
+    let output = host.call(&["nri", "events", "-o", "json", "--kind", "evicted"]);
+    let event: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&event["plugin"], &event["container_id"]), (&json!("10-a"), &json!("c1")));
 }
 
 #[test]

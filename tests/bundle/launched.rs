@@ -73,6 +73,28 @@ fn a_pre_installed_plugin_is_configured_and_takes_part() {
     assert_eq!(events, wanted);
 }
 
+/// It writes what it sees into a pipe with room for no more than the first line.
+#[test]
+fn a_launched_plugin_that_is_synchronized_for_long_is_named_before_anything_is_held() {
+    use std::io::Write;
+
+    let mut host = host("---[plugin.greeter]\nsync_timeout = \"120s\"\n");
+    nix::unistd::mkfifo(&host.path("saw"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut pipe =
+        std::fs::OpenOptions::new().read(true).write(true).open(host.path("saw")).unwrap();
+    pipe.write_all(&[b'.'; 15 * 4096]).unwrap();
+    pipe.write_all(&[b'.'; 4096 - 90]).unwrap();
+    host.start_daemon();
+    wait_until("it is being synchronized", || {
+        host.admin(&["plugins"]).to_string().contains("\"synchronizing\":{")
+    });
+    let output = host.call(&["nri", "reexec"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("10-greeter is still being"), "{said}");
+    assert!(host.logged(&["took longer than"]) == 0, "nothing was held");
+    succeeds(&host.create("c1"));
+}
+
 #[test]
 fn a_pre_installed_plugin_gets_its_socket_three_variables_and_nothing_else() {
     let mut host = host("");

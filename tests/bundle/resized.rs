@@ -105,6 +105,9 @@ fn many_pods_whose_resizes_are_awaited_cost_no_wake_ups() {
     let own = 13 * begun.elapsed().as_secs();
     assert!(woken < 60 + own, "{woken} wake-ups for one resize, {own} of the daemon's own");
     assert_eq!(count(&told, "UpdatePodSandbox"), 1);
+    let output = host.call(&["nri", "events", "-o", "json", "--kind", "pod_updated"]);
+    let event: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(event["pod_id"], "p7", "{event}");
 }
 
 #[test]

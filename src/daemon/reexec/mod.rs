@@ -146,6 +146,9 @@ impl Reexec<'_> {
                 Ok(false) if Instant::now() >= until => break late(),
                 Ok(false) => {
                     self.hold(false);
+                    if let Err(error) = self.check_launched() {
+                        break error;
+                    }
                     tokio::time::sleep(BREATH).await;
                 }
                 Err(_late) => break late(),
@@ -199,7 +202,19 @@ impl Reexec<'_> {
         };
         let _or_they_are_waited_for_with_the_requests =
             tokio::time::timeout(PLUGINS_WAIT, connecting).await;
+        self.check_launched()?;
         Ok(program)
+    }
+
+    /// Fails while a launched plugin is being synchronized: it takes as long as `sync_timeout` allows, and is
+    /// not cut. Requests must not be held for it.
+    fn check_launched(&self) -> Result<()> {
+        let connected = self.daemon.registry.connected();
+        let late = connected.iter().find(|one| one.chained.launched && one.is_synchronizing());
+        late.map_or(Ok(()), |late| {
+            let error = Error::new(format!("{} is still being synchronized", late.chained.id()));
+            Err(error.hint("again, once nri-runc nri plugins shows it as synchronized"))
+        })
     }
 
     /// A program that starts with an error in its configuration would refuse creates, and one with
@@ -260,7 +275,7 @@ impl Reexec<'_> {
     fn cut_unsettled(&self) {
         self.daemon.registry.roster.cut_unregistered();
         let connected = self.daemon.registry.connected();
-        // A launched one would be stopped, and is under the daemon's own limit.
+        // A launched one would be stopped; see `check_launched`.
         let others = connected.iter().filter(|plugin| !plugin.chained.launched);
         for plugin in others.filter(|plugin| plugin.is_synchronizing()) {
             let why = "the daemon becomes another program, and it was not synchronized in time";

@@ -4,7 +4,7 @@
 
 use std::rc::Rc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
@@ -18,29 +18,30 @@ use crate::stream::{EventReader, Since};
 /// The events after the cursor, as one document.
 ///
 /// # Errors
-/// Fails if that is not a cursor, or as many read already as may.
+/// Fails if that is not a cursor.
 pub(super) fn read(daemon: &Daemon, since: &Value) -> Result<Value> {
-    let mut reader = reader(daemon, since)?;
+    let mut reader = daemon.stream.reader(&place(since)?);
     let parts = std::iter::from_fn(|| Some(reader.take()).filter(|text| !text.is_empty()));
     let text: String = parts.collect();
     Ok(text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).collect())
 }
 
-/// Sends an empty answer, then each event after the cursor as a line, until the reader closes its end.
+/// Sends the cursor of the present, then each event after the cursor as a line, until the reader closes its end.
 pub(super) async fn follow(
     daemon: &Rc<Daemon>,
     stream: &mut UnixStream,
     question: &str,
 ) -> Result<()> {
     let question: Value = serde_json::from_str(question).unwrap_or_default();
-    let mut events = match reader(daemon, &question["since"]) {
+    let mut events = match follower(daemon, &question["since"]) {
         Ok(events) => events,
         Err(error) => {
             let refusal = DaemonResponse::Refuse(error.to_string());
             return frames::send(stream, &refusal).await;
         }
     };
-    frames::send(stream, &DaemonResponse::Admin("{}".to_owned())).await?;
+    let present = json!({"cursor": events.cursor()}).to_string();
+    frames::send(stream, &DaemonResponse::Admin(present)).await?;
     let (mut reader, mut writer) = stream.split();
     let mut nothing = [0_u8; 1];
     let write = async {
@@ -57,11 +58,14 @@ pub(super) async fn follow(
     }
 }
 
-fn reader(daemon: &Daemon, since: &Value) -> Result<EventReader> {
-    let since = Since::parse(since.as_str().unwrap_or("0")).ok_or_else(|| {
+fn place(since: &Value) -> Result<Since> {
+    Since::parse(since.as_str().unwrap_or("0")).ok_or_else(|| {
         Error::new("this is not the cursor of an event").hint("0 is the oldest that is kept")
-    })?;
-    daemon.stream.reader(&since).ok_or_else(|| {
+    })
+}
+
+fn follower(daemon: &Daemon, since: &Value) -> Result<EventReader> {
+    daemon.stream.follower(&place(since)?).ok_or_else(|| {
         let most = limits::EVENT_READERS;
         Error::new(format!("{most} programs read events already, as many as may"))
             .hint("end one of them")

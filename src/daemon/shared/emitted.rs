@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::audit::{AuditAction, AuditEntry, AuditSubject};
-use crate::daemon::shared::{Daemon, events};
+use crate::daemon::shared::{Daemon, messages};
 use crate::state::{Change, ContainerKey};
 use crate::stream::{EventKind, NodeEvent};
 
@@ -62,7 +62,7 @@ impl Daemon {
         let labels = {
             let store = self.records.read();
             let gone = || store.gone_pods().rev().find(|pod| pod.id == subject.pod_id);
-            store.pod(&subject.pod_id).or_else(gone).map(|pod| events::ruled_pod(pod).labels)
+            store.pod(&subject.pod_id).or_else(gone).map(messages::pod_labels)
         };
         self.stream.push(NodeEvent { subject, labels, ..event });
     }

@@ -2,7 +2,7 @@
 //! Records to NRI messages and back: the record keeps the message's protobuf bytes; values that
 //! change (state, pid, times) are filled in when it is sent.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use protobuf::{Message, MessageField};
@@ -33,6 +33,9 @@ impl Classes {
 /// Message fields whose values the record has: they are not kept a second time.
 const OF_RECORD: [u64; 10] = [ID, 2, 4, 12, 14, 15, 16, 17, 18, 19];
 const OF_POD_RECORD: [u64; 2] = [ID, 9];
+
+/// A pod's labels.
+const LABELS: u64 = 5;
 
 /// A pod's linux part, and the resources in it.
 const LINUX: u64 = 8;
@@ -169,6 +172,12 @@ pub(crate) fn pod(record: &Pod) -> api::PodSandbox {
     message.pid = record.pid;
     add_linux(&mut message);
     message
+}
+
+/// The pod's labels. The rest of the message is not read: its annotations may be long.
+pub(crate) fn pod_labels(record: &Pod) -> BTreeMap<String, String> {
+    let labels = api::PodSandbox::parse_from_bytes(&record.message.only(LABELS));
+    labels.unwrap_or_default().labels.into_iter().collect()
 }
 
 /// Engines always send this part of a pod: plugins rely on it, also of a pod that an earlier

@@ -33,6 +33,9 @@ fn a_process_is_a_line_with_user_program_terminal_caller_and_result() {
     assert!(line["caller"].as_array().unwrap().len() > 1, "the test has a parent: {line}");
     assert!(line.get("exit_code").is_none() && line.get("loginuid").is_some(), "{line}");
     assert!(!host.read("log/audit.log").contains("s3cret"));
+    let output = host.call(&["nri", "events", "-o", "json", "--kind", "exec"]);
+    let event: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&event["container_id"], &event["plugin"]), (&json!("c1"), &json!("")));
     let file = host.path("process").display().to_string();
     assert!(last_words(&host).contains(&file), "the engine's own file is used");
     let page = host.call(&["nri", "audit", "--action", "exec"]);

@@ -35,11 +35,16 @@ pub(super) fn drift(config: &Config, wanted: &Drift, format: Format) -> Result<u
     let answer = serde_json::from_str(&answer);
     let mut answer: Value = answer.map_err(|error| Error::new(error.to_string()))?;
     let found = answer["drift"].take();
-    tell(format, &found, page, paint::plain)?;
-    for line in answer["unread"].as_array().into_iter().flatten() {
-        complain(&format!("not compared: {}", text(line)));
-    }
+    let unread: Vec<String> = answer["unread"].as_array().into_iter().flatten().map(text).collect();
     let is_found = found.as_array().is_some_and(|rows| !rows.is_empty());
+    let is_answer = is_found || unread.is_empty() || answer["compared"] != 0;
+    if is_answer {
+        tell(format, &found, page, paint::plain)?;
+    }
+    unread.iter().for_each(|line| complain(&format!("not compared: {line}")));
+    if !is_answer {
+        return Err(Error::new("none of the values that plugins own could be compared"));
+    }
     Ok(if is_found { FOUND } else { DONE })
 }
 

@@ -35,12 +35,22 @@ pub(super) fn drift(config: &Config, wanted: &Drift, format: Format) -> Result<u
     let answer = serde_json::from_str(&answer);
     let mut answer: Value = answer.map_err(|error| Error::new(error.to_string()))?;
     let found = answer["drift"].take();
-    tell(format, &found, page, paint::plain)?;
-    for line in answer["unread"].as_array().into_iter().flatten() {
-        complain(&format!("not compared: {}", text(line)));
+    let unread: Vec<String> = answer["unread"].as_array().into_iter().flatten().map(text).collect();
+    let code = code(&found, &unread, &answer["compared"]);
+    if code.is_ok() {
+        tell(format, &found, page, paint::plain)?;
     }
-    let is_found = found.as_array().is_some_and(|rows| !rows.is_empty());
-    Ok(if is_found { FOUND } else { DONE })
+    unread.iter().for_each(|line| complain(&format!("not compared: {line}")));
+    code
+}
+
+/// The exit code; that nothing differs is no answer where nothing could be compared.
+fn code(found: &Value, unread: &[String], compared: &Value) -> Result<u8> {
+    match found.as_array().is_some_and(|rows| !rows.is_empty()) {
+        true => Ok(FOUND),
+        false if unread.is_empty() || compared != 0 => Ok(DONE),
+        false => Err(Error::new("none of the values that plugins own could be compared")),
+    }
 }
 
 fn page(found: &Value) -> String {
@@ -58,5 +68,25 @@ fn page(found: &Value) -> String {
     match rows.is_empty() {
         true => "no value differs from what plugins own".to_owned(),
         false => table(&["container", "field", "owner", "expected", "actual", "writer"], &rows),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_nothing_could_be_compared_is_a_failure_and_a_difference_never_is() {
+        let (none, row, lines) = (json!([]), json!([{}]), ["c: it is away".to_owned()]);
+        for (found, unread, compared, wanted) in [
+            (&none, &[][..], 0, Some(DONE)),
+            (&none, &[], 3, Some(DONE)),
+            (&none, &lines, 3, Some(DONE)),
+            (&none, &lines, 0, None),
+            (&row, &lines, 0, Some(FOUND)),
+            (&row, &[], 1, Some(FOUND)),
+        ] {
+            assert_eq!(code(found, unread, &json!(compared)).ok(), wanted, "{found} {compared}");
+        }
     }
 }

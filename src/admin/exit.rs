@@ -20,7 +20,7 @@ pub const EXIT_CODES: [(u8, &str); 4] = [
 ];
 
 /// The meaning of a code for one verb, where that is not obvious.
-pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 29] = [
+pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 30] = [
     ("adjust", FAILED, "a plugin refused, plugins conflict, or a plugin is missing"),
     ("audit", DONE, "also if no entry matches"),
     ("audit", FAILED, "no audit log is kept, or an ID prefix is ambiguous"),
@@ -30,6 +30,7 @@ pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 29] = [
     ("daemon", FAILED, "could not start, also if another daemon runs"),
     ("disable", DONE, "also if plugins are disabled already"),
     ("drift", DONE, "no value differs"),
+    ("drift", FAILED, "also if there are values and none could be compared"),
     ("drift", FOUND, "at least one value differs"),
     ("enable", DONE, "also if nri.disable keeps plugins disabled"),
     ("events", DONE, "also if no event matches"),

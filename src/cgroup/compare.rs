@@ -136,7 +136,7 @@ fn is_same(file: &str, expected: &str, actual: &str) -> Option<bool> {
     })
 }
 
-/// What a file counts.
+/// The quantity in a file.
 enum Unit {
     Number,
     /// A limit of memory, which the kernel has in whole pages.
@@ -145,7 +145,7 @@ enum Unit {
     Pages(u64),
 }
 
-/// What a file counts, of those that the kernel shows as one number; `None` for all others.
+/// The quantity in a file that the kernel shows as one number; `None` for all others.
 fn unit(file: &str) -> Option<Unit> {
     match file {
         "cpu.weight" | "cpu.idle" | "cpu.max.burst" | "cpu.shares" | "cpu.cfs_quota_us"

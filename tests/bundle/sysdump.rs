@@ -27,7 +27,7 @@ const FILES: [&str; 13] = [
     "errors.txt",
 ];
 
-const SECRETS: usize = 44;
+const SECRETS: usize = 49;
 
 /// A secret, planted in one place each.
 fn secret(number: usize) -> String {
@@ -61,6 +61,7 @@ fn leaky_plugin(host: &TestHost) {
     let script = format!(
         "#!/bin/sh\n# {}\necho 'TOKEN={} {}' >&2\necho '{{\"authToken\": \"{}\"}}' >&2\n\
          echo 'Authorization: Bearer {}' >&2\necho 'asks https://u:{}@db/x' >&2\n\
+         echo 'pwd: {}' >&2\necho 'pass: {}' >&2\necho 'accessKey: {}' >&2\n\
          echo '-----BEGIN PRIVATE KEY-----{}' >&2\necho 'SECRET={}'\nsleep 1000\n",
         s(6),
         s(7),
@@ -68,6 +69,9 @@ fn leaky_plugin(host: &TestHost) {
         s(9),
         s(10),
         s(11),
+        s(44),
+        s(45),
+        s(46),
         s(12),
         s(13)
     );
@@ -85,6 +89,8 @@ fn document() -> Value {
             "nri-runc.dev/pod-id": "p1", "nri-runc.dev/container-name": "app",
             "nri-runc.dev/label/api-token": s(16),
             "example.org/password": s(17),
+            "example.org/image-pull-key": format!("aGVsbG8{}", s(47)),
+            "example.org/uid-pwd": s(48),
             "kubectl.kubernetes.io/last-applied-configuration": format!("{{\"spec\":\"{}\"}}", s(18)),
             "example.org/cert": format!("-----BEGIN KEY-----\n{}", s(19)),
             "example.org/web": format!("eyJhbGciOi.{}", s(20)),

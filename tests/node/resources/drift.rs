@@ -33,6 +33,12 @@ fn text(place: &Place, controller: &str, file: &str) -> String {
     std::fs::read_to_string(path(place, controller, file)).unwrap().trim_end().to_owned()
 }
 
+/// The file of the limit of memory, which takes a lower value on each host; a host may have one CPU.
+fn memory_file(place: &Place) -> &'static str {
+    let v1 = "memory.limit_in_bytes";
+    if path(place, "memory", v1).exists() { v1 } else { "memory.max" }
+}
+
 /// The exit code, the rows, and what is said beside them.
 fn drift(place: &Place, words: &[&str]) -> (Option<i32>, Value, String) {
     let output = place.host.call(&[&["nri", "drift", "-o", "json"][..], words].concat());
@@ -44,7 +50,9 @@ fn drift(place: &Place, words: &[&str]) -> (Option<i32>, Value, String) {
 /// number of files itself.
 fn pinned(more: &str) -> Option<Place> {
     let place = anywhere("runc", more)?;
-    let mut script = owns(&json!({"cpu": {"cpus": "0", "mems": "0"}, "pids": {"limit": 77}}));
+    let mut script = owns(&json!({
+        "cpu": {"cpus": "0", "mems": "0"}, "memory": {"limit": 256 << 20}, "pids": {"limit": 77},
+    }));
     script.adjust.rlimits = vec![api::POSIXRlimit { soft: 321, ..open_files() }];
     let _told = place.host.plugin("10", "pins", script);
     place.prepare("c1", &json!({"pids": {"limit": 100}}));
@@ -61,17 +69,16 @@ fn pinned(more: &str) -> Option<Place> {
 fn a_value_that_another_process_wrote_is_named_and_the_exit_code_says_so() {
     let Some(place) = pinned("") else { return };
     assert_eq!(drift(&place, &[]), (Some(0), json!([]), String::new()));
-    write(&place, "cpuset", "cpuset.cpus", "0-1");
+    write(&place, "pids", "pids.max", "5");
     let (code, rows, said) = drift(&place, &["c1"]);
     let row = json!([{
-        "container_id": "c1", "field": "CPUSetCPUs", "owner": "10-pins", "expected": "0",
-        "actual": "0-1", "writer": null, "process": false,
-        "file": path(&place, "cpuset", "cpuset.cpus"),
+        "container_id": "c1", "field": "PidsLimit", "owner": "10-pins", "expected": "77",
+        "actual": "5", "writer": null, "process": false, "file": path(&place, "pids", "pids.max"),
     }]);
     assert_eq!((code, &rows, said.as_str()), (Some(3), &row, ""));
     let page = place.host.call(&["nri", "drift"]);
     let page = String::from_utf8_lossy(&page.stdout).into_owned();
-    assert!(page.contains("CPUSetCPUs") && page.lines().count() == 2, "{page}");
+    assert!(page.contains("PidsLimit") && page.lines().count() == 2, "{page}");
     let metrics = place.host.call(&["nri", "metrics"]);
     let metrics = String::from_utf8_lossy(&metrics.stdout).into_owned();
     assert!(metrics.contains("nri_runc_drift{place=\"cgroup\"} 1\n"), "{metrics}");
@@ -100,10 +107,11 @@ fn the_fields_of_the_configuration_are_put_back_and_no_others() {
     let audit = format!("{BACK}[audit]\ntarget = \"file\"\npath = \"{}\"\n", log.display());
     place.host.configure(place.real.runc(), &audit);
     succeeds(&place.host.call(&["nri", "reload"]));
-    write(&place, "cpuset", "cpuset.cpus", "0-1");
+    let memory = memory_file(&place);
+    write(&place, "memory", memory, "134217728");
     write(&place, "pids", "pids.max", "5");
     wait_until("it is put back", || text(&place, "pids", "pids.max") == "77");
-    assert_eq!(text(&place, "cpuset", "cpuset.cpus"), "0-1", "it is not named");
+    assert_eq!(text(&place, "memory", memory), "134217728", "it is not named");
     let lines = || place.host.admin(&["audit"]).as_array().cloned().unwrap_or_default();
     wait_until("the audit log has it", || {
         lines().iter().any(|line| {
@@ -113,7 +121,7 @@ fn the_fields_of_the_configuration_are_put_back_and_no_others() {
     });
     let explained = place.host.admin(&["explain", "c1"]).to_string();
     assert!(explained.contains("\"event\":\"drift\""), "{explained}");
-    place.host.logs(&["CPUSetCPUs is 0-1, not 0 as 10-pins set it"], 1);
+    place.host.logs(&["MemLimit is 134217728, not 268435456 as 10-pins set it"], 1);
 }
 
 #[test]

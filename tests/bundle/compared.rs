@@ -60,8 +60,8 @@ fn compare(host: &TestHost, more: &str, words: &[&str]) -> Output {
 }
 
 fn document(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+    let why = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_slice(&output.stdout).expect(&why)
 }
 
 /// The containers with another decision, each with what it is now.

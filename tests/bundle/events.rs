@@ -361,9 +361,9 @@ fn client(host: &TestHost, language: &str, file: &str, build: &[&str]) -> Option
 fn lacks(language: &str, why: &str) -> Option<Started> {
     let why = format!("no {language} for the client of docs/events.md: {why}");
     if language == "go" {
-        skip::go_lacks(&why)
+        skip::go_lacks(&why);
     } else {
-        skip::machine_lacks(&why)
+        skip::machine_lacks(&why);
     }
     None
 }

@@ -329,6 +329,26 @@ fn words_of_other_tools_and_misspelt_ones_get_a_tip() {
     assert!(code == Some(2) && !line.contains("tip: a similar"), "{line}");
 }
 
+/// Starts a container with a limit that the runtime of the tests does not apply.
+fn start_drifting(host: &TestHost) -> impl Sized {
+    let rlimits = vec![open_files()];
+    let adjust = api::ContainerAdjustment { rlimits, ..Default::default() };
+    let limits = host.plugin("10", "limits", Script { adjust, ..Script::default() });
+    succeeds(&host.create("drifts"));
+    succeeds(&host.verb(&["start", "drifts"]));
+    limits
+}
+
+/// The paths of a pod's manifest, and of a configuration that decides otherwise about it, or not.
+fn manifest_and_configuration(host: &TestHost, decides_otherwise: bool) -> [String; 2] {
+    let pod = "kind: Pod\nmetadata: { name: p }\nspec: { containers: [{ name: c, image: i }] }\n";
+    host.write("pod.yaml", pod);
+    let inject = "[[inject]]\nname = \"n\"\nnamespaces = [\"default\"]\nenv = { A = \"b\" }\n";
+    let more = if decides_otherwise { inject } else { "" };
+    host.write("new.toml", &(host.read("config.toml") + more));
+    ["pod.yaml", "new.toml"].map(|name| host.path(name).display().to_string())
+}
+
 /// Runs one command line for each row of the table but `daemon`'s. Returns its code and what it printed.
 fn exits(host: &TestHost, away: &TestHost, verb: &str, code: u8) -> (Option<i32>, String) {
     let (bundle, root) =
@@ -351,17 +371,7 @@ fn exits(host: &TestHost, away: &TestHost, verb: &str, code: u8) -> (Option<i32>
         ("disable", 0) => code_of(away, &["disable"]).and(code_of(away, &["disable"])),
         ("drift", 0) => code_of(host, &["drift"]),
         ("drift", 3) => {
-            let script = Script {
-                adjust: api::ContainerAdjustment {
-                    rlimits: vec![open_files()],
-                    ..Default::default()
-                },
-                ..Script::default()
-            };
-            let _limits = host.plugin("10", "limits", script);
-            succeeds(&host.create("drifts"));
-            // The runtime of the tests applies no limit.
-            succeeds(&host.verb(&["start", "drifts"]));
+            let _limits = start_drifting(host);
             wait_until("it runs", || code_of(host, &["drift"]) == Some(3));
             code_of(host, &["drift", "drifts"])
         }
@@ -377,15 +387,7 @@ fn exits(host: &TestHost, away: &TestHost, verb: &str, code: u8) -> (Option<i32>
         }
         ("events", 1) => code_of(away, &["events"]),
         ("policy", code) => {
-            let pod =
-                "kind: Pod\nmetadata: { name: p }\nspec: { containers: [{ name: c, image: i }] }\n";
-            away.write("pod.yaml", pod);
-            let inject =
-                "[[inject]]\nname = \"n\"\nnamespaces = [\"default\"]\nenv = { A = \"b\" }\n";
-            let more = if code == 3 { inject } else { "" };
-            away.write("new.toml", &(away.read("config.toml") + more));
-            let [pod, new] =
-                ["pod.yaml", "new.toml"].map(|name| away.path(name).display().to_string());
+            let [pod, new] = manifest_and_configuration(away, code == 3);
             code_of(away, &["policy", "test", "-f", &pod, "--compare", &new])
         }
         ("plugins" | "pods" | "events", 0) => code_of(host, &[verb]),

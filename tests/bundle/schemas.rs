@@ -53,6 +53,12 @@ fn host() -> TestHost {
     host
 }
 
+fn events(host: &TestHost) -> Vec<(&'static str, Value)> {
+    let events = host.call(&["nri", "events", "-o", "json"]);
+    let events = String::from_utf8(events.stdout).unwrap();
+    events.lines().map(|line| ("event", serde_json::from_str(line).unwrap())).collect()
+}
+
 /// The outputs of a host on which much has happened, each with its schema.
 fn outputs(host: &mut TestHost) -> Vec<(&'static str, Value)> {
     let mut outputs = vec![("check", host.admin(&["check"]))];
@@ -111,10 +117,7 @@ fn outputs(host: &mut TestHost) -> Vec<(&'static str, Value)> {
     let lines = host.admin(&["audit"]);
     outputs.extend(lines.as_array().unwrap().iter().map(|line| ("audit-line", line.clone())));
 
-    let events = host.call(&["nri", "events", "-o", "json"]);
-    let events = String::from_utf8(events.stdout).unwrap();
-    let events = events.lines().map(|line| ("event", serde_json::from_str(line).unwrap()));
-    outputs.extend(events);
+    outputs.extend(events(host));
 
     let adjusted = json!({"plugin": "10-a", "env": [{"key": "A", "value": "1"}]});
     host.write("adjust.json", &adjusted.to_string());

@@ -290,7 +290,7 @@ async fn take(daemon: &Rc<Daemon>, found: RediscoveredContainer, notified: Notif
     let key = found.key().clone();
     let lane = daemon.lane(&key);
     let turn = lane.turn.lock().await;
-    let was_ready = life::is_ready(daemon, found.pod());
+    let was_ready = life::is_ready(daemon, &found.record.pod);
     // A reload may have narrowed the scope since it was looked for.
     if is_wanted(daemon) && daemon.container(&key).is_none() && found.record(daemon) {
         catch_up::learn_process(daemon, &key).await;

@@ -70,18 +70,13 @@ const ROOTS: [&str; 6] = [
 /// A container that was found again.
 pub(super) struct RediscoveredContainer {
     description: Description,
-    record: Container,
+    pub(super) record: Container,
 }
 
 impl RediscoveredContainer {
     /// Its root and ID.
     pub(super) fn key(&self) -> &ContainerKey {
         &self.record.key
-    }
-
-    /// The ID of its pod.
-    pub(super) fn pod(&self) -> &str {
-        &self.record.pod
     }
 
     /// Whether its process has exited.
@@ -202,20 +197,17 @@ pub(super) fn roots(config: &Config) -> Result<Vec<RuntimeRoot>> {
     let ours = config.runtime_roots.iter().map(|root| (root.display().to_string(), true));
     let (mut all, mut once) = (Vec::new(), HashSet::new());
     for (pattern, is_ours) in ours.chain(usual(config).into_iter().map(|root| (root, false))) {
-        let paths = spelled_out(&host.path(pattern))?.into_iter();
-        // One directory has several paths where /var/run is a link.
-        let paths = paths.filter(|path| once.insert(file_of(path)));
-        all.extend(paths.map(|path| RuntimeRoot { path, is_ours }));
+        let mut paths = spelled_out(&host.path(pattern))?;
+        paths.retain(|path| once.insert(file_of(path)));
+        all.extend(paths.into_iter().map(|path| RuntimeRoot { path, is_ours }));
     }
     Ok(all)
 }
 
-/// Device and inode of a folder; its path, if it cannot be looked at.
+/// Device and inode of a folder, which has several paths where /var/run is a link; else its path.
 fn file_of(path: &Path) -> (u64, u64, PathBuf) {
-    match std::fs::metadata(path) {
-        Ok(found) => (found.dev(), found.ino(), PathBuf::new()),
-        Err(_) => (0, 0, path.to_owned()),
-    }
+    let of = |found: std::fs::Metadata| (found.dev(), found.ino(), PathBuf::new());
+    std::fs::metadata(path).map_or_else(|_| (0, 0, path.to_owned()), of)
 }
 
 /// The folders in which state directories appear: of a namespace of containerd, of Docker.

@@ -25,8 +25,8 @@ use crate::clock::now;
 use crate::daemon::resources::classes;
 use crate::daemon::resources::error::UpdateError;
 use crate::daemon::resources::ignored::{SplitUpdate, ignored, leave_out_idle, split, takes};
-use crate::daemon::resources::in_force::{Block, in_force, known_for_sure, note_changes};
-use crate::daemon::resources::route::{self, Route, route};
+use crate::daemon::resources::in_force::{Block, before, in_force, known_for_sure, note_changes};
+use crate::daemon::resources::route::{self, Route, route, written_directly};
 use crate::daemon::runtime::{command, exit_status};
 use crate::daemon::shared::lane::Lane;
 use crate::daemon::shared::messages::Classes;
@@ -336,20 +336,6 @@ async fn put_back(
     }
 }
 
-/// The resources that undo `part`, and the members of it that no value restores. What the engine has set
-/// since a plain runtime made the container is not known: only what plugins had set is restored there.
-fn before(record: &Container, part: &Block) -> (Block, Vec<String>) {
-    if !record.by_plain_runtime {
-        return owned::undone(part, &in_force(record));
-    }
-    let tried = owned::values(part);
-    let known = owned::values(&record.overlay);
-    let mut left: Vec<String> =
-        tried.keys().filter(|path| !known.contains_key(*path)).cloned().collect();
-    left.sort();
-    (owned::keep_owned(&record.overlay, |field| tried.contains_key(&field.path)), left)
-}
-
 /// Runs the runtime's own `update` with the complete resources, so that it keeps all of them.
 pub(super) async fn run_update(
     daemon: &Rc<Daemon>,
@@ -506,12 +492,4 @@ fn rewrites(
     let writes = plan(record, part, tried, cgroups).map_err(UpdateError::from)?;
     daemon.host.point(Point::DaemonCgroup).map_err(UpdateError::refused)?;
     Ok(writes)
-}
-
-/// The cgroups of a container whose values are written directly.
-fn written_directly(daemon: &Daemon, record: &Container) -> Result<Cgroups, UpdateError> {
-    match route(daemon, record)? {
-        Route::Direct(cgroups) => Ok(cgroups),
-        Route::Runtime(_) => Err(UpdateError::refused("the runtime manages its cgroups")),
-    }
 }

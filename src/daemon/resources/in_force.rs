@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use crate::limits;
-use crate::spec::overlay;
+use crate::spec::{overlay, owned};
 use crate::state::{Change, Container, Skipped};
 
 /// A block of OCI resources.
@@ -21,6 +21,20 @@ pub(crate) fn in_force(record: &Container) -> Map<String, Value> {
 /// since a plain runtime made the container is not known, and must not be undone.
 pub(super) fn known_for_sure(record: &Container) -> Block {
     if record.by_plain_runtime { record.overlay.clone() } else { in_force(record) }
+}
+
+/// The resources that undo `part`, and the members of it that no value restores. What the engine has set
+/// since a plain runtime made the container is not known: only what plugins had set is restored there.
+pub(super) fn before(record: &Container, part: &Block) -> (Block, Vec<String>) {
+    if !record.by_plain_runtime {
+        return owned::undone(part, &in_force(record));
+    }
+    let tried = owned::values(part);
+    let known = owned::values(&record.overlay);
+    let mut left: Vec<String> =
+        tried.keys().filter(|path| !known.contains_key(*path)).cloned().collect();
+    left.sort();
+    (owned::keep_owned(&record.overlay, |field| tried.contains_key(&field.path)), left)
 }
 
 /// Adds changes for `explain`. A plugin that sets the same field repeatedly has one line: the first

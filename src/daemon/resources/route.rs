@@ -143,3 +143,14 @@ pub(crate) fn has_processors(daemon: &Daemon, part: &Block) -> Result<(), Update
     }
     Ok(())
 }
+
+/// The cgroups of a container whose values are written directly.
+pub(super) fn written_directly(
+    daemon: &Daemon,
+    record: &Container,
+) -> Result<Cgroups, UpdateError> {
+    match route(daemon, record)? {
+        Route::Direct(cgroups) => Ok(cgroups),
+        Route::Runtime(_) => Err(UpdateError::refused("the runtime manages its cgroups")),
+    }
+}

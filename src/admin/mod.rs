@@ -118,7 +118,7 @@ enum AdminVerb {
     Drift(drift::Drift),
     /// Check configuration, runtime, plugins and engines.
     Check(PlainOutput),
-    /// Write an archive for a support case, without secrets (needs no daemon).
+    /// Write an archive for support, without secrets (needs no daemon).
     Sysdump(sysdump::Sysdump),
     /// Show how plugins would change a bundle (needs no daemon).
     Adjust(dry::Adjust),

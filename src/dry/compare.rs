@@ -529,7 +529,7 @@ mod tests {
     fn compared(lines: &str, before: &Config, after: &Config) -> Value {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("script.jsonl");
-        crate::testing::files::replace(&file, lines.as_bytes()).unwrap();
+        crate::files::replace(&file, lines.as_bytes()).unwrap();
         recording(&file, (before, after)).unwrap()
     }
 

@@ -370,6 +370,7 @@ fn exits(host: &TestHost, away: &TestHost, verb: &str, code: u8) -> (Option<i32>
         ("daemon", 1) => code_of(host, &["daemon"]),
         ("disable", 0) => code_of(away, &["disable"]).and(code_of(away, &["disable"])),
         ("drift", 0) => code_of(host, &["drift"]),
+        ("drift", 1) => code_of(away, &["drift"]),
         ("drift", 3) => {
             let _limits = start_drifting(host);
             wait_until("it runs", || code_of(host, &["drift"]) == Some(3));

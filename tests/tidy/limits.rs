@@ -64,6 +64,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "src/daemon/server/frames.rs NUMBER",
             "src/daemon/server/http.rs SOCKET_MODE",
             "src/daemon/shared/messages.rs ID",
+            "src/daemon/shared/messages.rs LABELS",
             "src/daemon/shared/messages.rs LINUX",
             "src/daemon/shared/messages.rs RESOURCES",
             "src/daemon/watch/pidfd.rs EXIT",

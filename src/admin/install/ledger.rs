@@ -4,6 +4,7 @@
 //! contain secrets. It is written before the engine's files, so that an interrupted install can be
 //! undone too.
 
+use clap::ValueEnum as _;
 use serde::{Deserialize, Serialize};
 
 use super::containerd;
@@ -163,4 +164,11 @@ impl Ledger {
         }
         Ok(undone)
     }
+}
+
+/// The folders that registrations with other engines created.
+pub(super) fn folders_of_others(root: &Root, engine: Engine) -> Vec<String> {
+    let others = Engine::value_variants().iter().filter(|other| **other != engine);
+    let ledgers = others.filter_map(|other| Ledger::load(root, *other).ok().flatten());
+    ledgers.flat_map(|ledger| ledger.folders).collect()
 }

@@ -416,14 +416,18 @@ fn ledger_of(
         || engine_files::missing_folders(root, &ledger::path(engine)),
         |old| old.folders.clone(),
     );
+    let of_others = ledger::folders_of_others(root, engine);
     for (path, after) in &plan.files {
         let before = base.get(path).cloned();
         if before.as_ref() == Some(after) {
             continue;
         }
-        let mut missing = engine_files::missing_folders(root, path);
-        missing.retain(|folder| !ledger.folders.contains(folder));
-        ledger.folders.extend(missing);
+        // The last registration that is undone removes what another one created for both.
+        let is_above = |folder: &String| path.starts_with(&format!("{folder}/"));
+        let mut made: Vec<String> = of_others.iter().filter(|one| is_above(one)).cloned().collect();
+        made.extend(engine_files::missing_folders(root, path));
+        made.retain(|folder| !ledger.folders.contains(folder));
+        ledger.folders.extend(made);
         ledger.files.push(LedgerFile { path: path.clone(), before, after: Some(after.clone()) });
     }
     ledger

@@ -23,7 +23,7 @@ use crate::text::{counted, rfc3339};
 pub(super) struct Sysdump {
     /// Archive to write (default: nri-runc-sysdump-HOST-TIME.tar.gz here).
     file: Option<PathBuf>,
-    /// Write the files into this new directory instead, to read them.
+    /// Write the files into this new directory instead.
     #[arg(long, value_name = "DIR")]
     plain: Option<PathBuf>,
     #[command(flatten)]

@@ -162,7 +162,8 @@ impl Docker {
     pub(super) fn on_its_host(&self) -> String {
         let host_root = self.host.path("host").display().to_string();
         let config = self.host.read("config.toml");
-        self.host.write("host.toml", &format!("{config}[debug]\nhost_root = \"{host_root}\"\n"));
+        // Above all sections: the configuration may have other keys for tests there.
+        self.host.write("host.toml", &format!("debug.host_root = \"{host_root}\"\n{config}"));
         self.host.path("host.toml").display().to_string()
     }
 

@@ -191,7 +191,8 @@ fn an_edit_of_daemon_json_is_all_that_uninstall_leaves() {
         place.write(DOCKER, &json_text(&edited(&edits, &installed), later));
         let dry = place.uninstall("docker --dry-run");
         if !matches!(later, Layout::Compact) {
-            let ours = ["nri-runc", "runtimes", "default-runtime", "{", "}"];
+            // With --default the drop-in with the scope goes, too.
+            let ours = ["nri-runc", "runtimes", "default-runtime", "{", "}", "[nri]", "scope = "];
             let is_ours =
                 |line: &String| line.is_empty() || ours.iter().any(|word| line.contains(word));
             let lines = changed_lines(&dry);

@@ -60,12 +60,19 @@ impl Docker {
     /// The same as on a kernel that reports no exit codes.
     pub(super) fn without_kernel_exits() -> Option<Self> {
         let docker = Self::before_install()?;
-        let config = format!("debug.kernel_exits = false\n{}", docker.host.read("config.toml"));
-        docker.host.write("config.toml", &config);
+        docker.begin_config("debug.kernel_exits = false");
         Some(docker.set_up())
     }
 
+    fn begin_config(&self, line: &str) {
+        let config = self.host.read("config.toml");
+        self.host.write("config.toml", &format!("{line}\n{config}"));
+    }
+
     fn set_up(mut self) -> Self {
+        // Containers of other tests are not this daemon's, which looks for its own at its first start.
+        let none = self.host.path("no-roots").display().to_string();
+        self.begin_config(&format!("debug.runtime_roots = [\"{none}\"]"));
         self.host.start_daemon();
         self.installs(&[]);
         self.start();

@@ -134,21 +134,8 @@ impl NodeEvent {
     /// Formats the line, with its line feed. Tenants and plugins choose its texts: long ones are cut, and
     /// labels that are too long are null.
     fn line(mut self, cursor: &str, lost: Option<Option<u64>>) -> String {
-        let AuditSubject { engine, namespace, pod, pod_id, container, container_id } =
-            &mut self.subject;
-        for text in [
-            &mut self.event,
-            &mut self.plugin,
-            &mut self.rule,
-            &mut self.field,
-            &mut self.reason,
-            engine,
-            namespace,
-            pod,
-            pod_id,
-            container,
-            container_id,
-        ] {
+        let Self { event, plugin, rule, field, reason, subject, .. } = &mut self;
+        for text in [event, plugin, rule, field, reason].into_iter().chain(subject.texts_mut()) {
             if let Cow::Owned(shorter) = limits::cut(text, limits::AUDIT_TEXT) {
                 *text = shorter;
             }

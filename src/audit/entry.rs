@@ -82,6 +82,14 @@ pub(crate) struct AuditSubject {
     pub(crate) container_id: String,
 }
 
+impl AuditSubject {
+    /// Its texts, which tenants choose.
+    pub(crate) fn texts_mut(&mut self) -> [&mut String; 6] {
+        let Self { engine, namespace, pod, pod_id, container, container_id } = self;
+        [engine, namespace, pod, pod_id, container, container_id]
+    }
+}
+
 /// A process that `exec` started or was to start. `None` members could not be read.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct ExecutedProcess {

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::entry::{AuditEntry, AuditSubject, ExecutedProcess};
+use super::entry::{AuditEntry, ExecutedProcess};
 use super::redact;
 
 use crate::limits;
@@ -60,21 +60,8 @@ struct Line<'a> {
 
 /// Formats the line, without its line feed. Cuts long texts of the entry and takes its values.
 pub(super) fn of(entry: &mut AuditEntry) -> String {
-    let AuditSubject { engine, namespace, pod, pod_id, container, container_id } =
-        &mut entry.subject;
-    for text in [
-        &mut entry.event,
-        &mut entry.plugin,
-        &mut entry.field,
-        &mut entry.rule,
-        &mut entry.reason,
-        engine,
-        namespace,
-        pod,
-        pod_id,
-        container,
-        container_id,
-    ] {
+    let AuditEntry { event, plugin, field, rule, reason, subject, .. } = entry;
+    for text in [event, plugin, field, rule, reason].into_iter().chain(subject.texts_mut()) {
         cut(text, limits::AUDIT_TEXT);
     }
     if let Some(executed) = &mut entry.executed {
@@ -171,6 +158,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::AuditAction;
+    use super::super::entry::AuditSubject;
     use super::*;
 
     fn entry() -> AuditEntry {

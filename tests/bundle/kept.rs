@@ -134,7 +134,10 @@ fn a_pod_that_is_removed_with_its_containers_is_removed_last() {
     }
     hears(&told, "RemovePodSandbox p1");
     let told = told.lock().unwrap().clone();
-    let removals: Vec<&String> = told.iter().filter(|line| line.starts_with("Remove")).collect();
+    let mut removals: Vec<&String> =
+        told.iter().filter(|line| line.starts_with("Remove")).collect();
+    assert_eq!(removals.last().map(|line| line.as_str()), Some("RemovePodSandbox p1"), "{told:?}");
+    removals.sort(); // Containers that are removed at the same time have no order.
     assert_eq!(removals, ["RemoveContainer c1", "RemoveContainer c2", "RemovePodSandbox p1"]);
 }
 

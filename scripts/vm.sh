@@ -21,9 +21,9 @@ boot() {
 }
 # Each case with runc and with crun; evictions and checkpoints ask nothing of the kind of cgroups.
 boot plain --nocapture --test-threads=2 resources::v2:: resources::evictions:: resources::checkpoint:: resources::resized:: resources::clock::
-# Each field of an adjustment with each runtime, on both versions.
+# Each field of an adjustment with each runtime, on both versions; on v1 updates of containers that are not ours too.
 boot fields --nocapture resources::matrix::each
-boot v1 --nocapture resources::matrix::each
+boot v1 --nocapture resources::matrix::each resources::plain::updates
 boot systemd --nocapture --test-threads=2 resources::scopes:: resources::units:: resources::journaled:: resources::node_helper::
 if [ -n "${UPDATE_GOLDEN:-}" ]; then
     cat target/vm/serial-fields.log target/vm/serial-v1.log >target/vm/fields.log

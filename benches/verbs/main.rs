@@ -12,6 +12,7 @@
     reason = "a measuring program that stops at the first surprise"
 )]
 
+mod beyond;
 mod broker;
 mod busy;
 mod chain;
@@ -166,20 +167,33 @@ impl Place {
     fn create(&self, names: [&'static str; 2], what: &'static str) -> [Ratio; 2] {
         let bundle = self.path("bundle").display().to_string();
         let words = ["create", "--bundle", &bundle, "c"];
+        self.in_pairs(names, [what, "runc create"], &words, |program| {
+            self.timed(program, &["delete", "--force", "c"]);
+        })
+    }
+
+    /// A verb wrapped and bare, in turns, with what follows each.
+    fn in_pairs(
+        &self,
+        names: [&'static str; 2],
+        [what, baseline]: [&'static str; 2],
+        words: &[&str],
+        after: impl Fn(&Path),
+    ) -> [Ratio; 2] {
         let (mut wall, mut cpu) = (Vec::new(), Vec::new());
         for round in 0..ROUNDS {
             let mut pair = [(0.0, 0.0); 2];
             for turn in 0..2 {
                 let which = (round + turn) % 2;
                 let program = if which == 0 { &self.runc } else { &self.binary };
-                pair[which] = self.timed_with_daemon(program, &words);
-                self.timed(program, &["delete", "--force", "c"]);
+                pair[which] = self.timed_with_daemon(program, words);
+                after(program);
             }
             wall.push((pair[1].0, pair[0].0));
             cpu.push((pair[1].1, pair[0].1));
         }
         let spent = "the same, processor time of wrapper, runtime and daemon";
-        [time(names[0], what, "runc create", wall), time(names[1], spent, "runc create", cpu)]
+        [time(names[0], what, baseline, wall), time(names[1], spent, baseline, cpu)]
     }
 
     /// A verb without events, against the runtime alone and against a program that only becomes it.
@@ -330,8 +344,7 @@ fn verbs(place: &Place) -> Vec<Ratio> {
 
 /// The same create with one plugin and a hundred rules, of which only the last is about the pod.
 fn rules(place: &mut Place) -> [Ratio; 2] {
-    let text = std::fs::read_to_string(place.path("config.toml")).unwrap();
-    let mut ruled = text.clone();
+    let mut ruled = String::new();
     for number in 0..99 {
         ruled.push_str(&format!(
             "[[rule]]\nname = \"r{number}\"\nnamespaces = [\"tenant-{number}-*\"]\nlabels = \
@@ -339,19 +352,11 @@ fn rules(place: &mut Place) -> [Ratio; 2] {
         ));
     }
     ruled.push_str("[[rule]]\nname = \"last\"\ndeny = [\"OciHooks\"]\n");
-    place.write("config.toml", &ruled);
-    place.stop_daemon();
-    place.start_daemon();
-    let one = Plugins::start(&place.path("nri.sock"), 1, Duration::ZERO);
-    place.await_plugins(1);
-    let what = "`create`, one plugin and a hundred rules, wall time";
-    let names = ["create_hundred_rules", "create_hundred_rules_cpu"];
-    let ratios = place.create(names, what);
-    drop(one);
-    place.write("config.toml", &text);
-    place.stop_daemon();
-    place.start_daemon();
-    ratios
+    beyond::with(place, &ruled, |place| {
+        let _one = beyond::one(place);
+        let what = "`create`, one plugin and a hundred rules, wall time";
+        place.create(["create_hundred_rules", "create_hundred_rules_cpu"], what)
+    })
 }
 
 /// What a hundred rules add to a create with one plugin, where both were measured.
@@ -381,6 +386,9 @@ fn measure() {
     }
     if is_wanted("rules") {
         ratios.extend(rules(&mut place));
+    }
+    if is_wanted("beyond") {
+        ratios.extend(beyond::measure(&mut place));
     }
     if is_wanted("update_other") {
         ratios.push(known::update_other(&place));

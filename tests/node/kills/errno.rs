@@ -2,7 +2,8 @@
 //! Each system call of daemon and wrapper fails once, in each way that a host in trouble has (no
 //! descriptor, no room, no memory, a bad disk), while a container lives with the real runc: what
 //! nri-runc says of it is what the runtime says, plugins receive each event once and in order,
-//! nothing protected passes unadjusted, and no document is half. The calls are found by walking
+//! nothing protected passes unadjusted, no injection that is always set is left out, no process that
+//! an exec rule refuses runs, and no document is half. The calls are found by walking
 //! through a life once. All of them with `ERRNO=all` (`make soak`), else a sample by
 //! `ERRNO=SEED` or `ERRNO=SEED/COUNT`, or by the day; one of them by its name.
 
@@ -23,8 +24,9 @@ use super::{say, world};
 /// How many of the cases `make test` has.
 const SAMPLE: usize = 40;
 
-/// What an engine does with a container; `end` is the wait for its exit.
-const VERBS: [&str; 6] = ["create", "start", "update", "exec", "kill", "delete"];
+/// What an engine does with a container; `REFUSED` is an `exec` of what a rule refuses.
+const VERBS: [&str; 7] = ["create", "start", "update", "exec", REFUSED, "kill", "delete"];
+const REFUSED: &str = "exec-refused";
 
 /// The plugin's limit of processes, and the engine's own.
 const PLUGINS: i64 = 42;
@@ -74,7 +76,9 @@ impl Place {
         let mut host = TestHost::new("");
         let real = RealRuntime::new(&host.path(""))?;
         let more = "autostart = false---plugin_request_timeout = \"20s\"\n\
-                    [nri.default_validator]\nenable = true\nrequired_plugins = [\"limits\"]\n";
+                    [nri.default_validator]\nenable = true\nrequired_plugins = [\"limits\"]\n\
+                    [[inject]]\nname = \"always\"\nwhen = \"always\"\nenv = { INJECTED = \"yes\" }\n\
+                    [[exec_rule]]\nname = \"env alone\"\ncommands = [\"!env\"]\n";
         host.configure(real.runc(), more);
         host.start_daemon();
         let view = host.plugin("10", "limits", script());
@@ -121,6 +125,7 @@ impl Place {
             "create" => &["create", "--bundle", &bundle, "--pid-file", &pid_file, id],
             "update" => &["update", "--resources", "-", id],
             "exec" => &["exec", "--process", &process, id],
+            REFUSED => &["exec", id, "sh", "-c", "echo it ran"],
             "kill" => &["kill", id, "9"],
             "delete" => &["delete", "--force", id],
             verb => &[verb, id],
@@ -219,7 +224,9 @@ impl Place {
             let environment = format!("/proc/{}/environ", state["pid"]);
             let environment = std::fs::read(environment).unwrap_or_default();
             let environment = String::from_utf8_lossy(&environment);
-            assert!(environment.contains("HELLO=there"), "{what}: {environment}");
+            for wanted in ["HELLO=there", "INJECTED=yes"] {
+                assert!(environment.contains(wanted), "{what}: {environment}");
+            }
         }
     }
 
@@ -245,8 +252,10 @@ impl Place {
                 }
                 None => self.verb(verb, &id, &[]),
             };
-            let is_ok = output.status.success();
+            let is_ok = output.status.success() != (verb == REFUSED);
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let ran = verb == REFUSED && output.stdout.starts_with(b"it ran");
+            assert!(!ran, "{what}: a refused process ran");
             assert!(is_ok || case.is_some(), "{what}: then {verb}: {said}");
             assert!(!said.contains("panicked"), "{what}: {said}");
             if verb == "exec" && is_ok {
@@ -385,7 +394,7 @@ fn cases(place: &mut Place) -> Vec<Case> {
         place.bundle(&id);
         for verb in VERBS {
             let (output, log) = place.traced(verb, &id, None, is_daemon);
-            assert!(output.status.success(), "{verb}: {output:?}");
+            assert_eq!(output.status.success(), verb != REFUSED, "{verb}: {output:?}");
             place.agrees(&id, verb);
             let calls: BTreeMap<String, usize> = tracer::counted(&log);
             for (call, most) in &calls {

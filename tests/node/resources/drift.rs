@@ -124,6 +124,48 @@ fn the_fields_of_the_configuration_are_put_back_and_no_others() {
     place.host.logs(&["MemLimit is 134217728, not 268435456 as 10-pins set it"], 1);
 }
 
+/// A daemon that puts values back, with this fault at the write, and an audit log.
+fn faulty(place: &mut Place, fault: &str) {
+    let path = |name: &str| place.host.path(name).display().to_string();
+    let more = format!(
+        "{BACK}[audit]\ntarget = \"file\"\npath = \"{}\"\n[debug]\nfault = \"@{}\"\n",
+        path("audit.log"),
+        path("fault"),
+    );
+    place.host.configure(place.real.runc(), &more);
+    place.host.write("fault", &format!("daemon.cgroup:{fault}"));
+    place.host.kill_daemon();
+    place.host.start_daemon();
+}
+
+#[test]
+fn a_value_that_cannot_be_put_back_is_said_and_tried_at_the_next_look() {
+    let Some(mut place) = pinned("") else { return };
+    faulty(&mut place, "fail");
+    write(&place, "pids", "pids.max", "5");
+    place.host.logs_at_least(&["PidsLimit could not be put back"], 1);
+    let is_noted = || place.host.admin(&["audit"]).to_string().contains("\"skipped\"");
+    wait_until("the audit log has it", is_noted);
+    assert_eq!(text(&place, "pids", "pids.max"), "5");
+    place.host.write("fault", "");
+    wait_until("it is put back", || text(&place, "pids", "pids.max") == "77");
+}
+
+#[test]
+fn a_daemon_that_dies_at_the_write_leaves_it_to_the_next_one() {
+    let Some(mut place) = pinned("") else { return };
+    faulty(&mut place, "kill");
+    write(&place, "pids", "pids.max", "5");
+    let stat = format!("/proc/{}/stat", place.host.daemon_pid());
+    let has_died = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z "));
+    wait_until("the daemon has died", has_died);
+    assert_eq!(text(&place, "pids", "pids.max"), "5");
+    place.host.write("fault", "");
+    place.host.kill_daemon();
+    place.host.start_daemon();
+    wait_until("the next one puts it back", || text(&place, "pids", "pids.max") == "77");
+}
+
 #[test]
 fn what_is_unknown_or_away_fails_and_what_is_nobodys_is_no_drift() {
     let Some(mut place) = anywhere("runc", "") else { return };

@@ -9,6 +9,7 @@ mod effect;
 mod exits;
 mod go;
 mod host;
+mod injected;
 mod installed;
 mod later;
 mod live;

@@ -6,6 +6,7 @@
 mod adjusted;
 mod endings;
 mod engine;
+mod injected;
 mod later;
 mod origin;
 mod promised;

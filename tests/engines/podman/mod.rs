@@ -4,6 +4,7 @@
 //! compared with `podman inspect`, what they set is looked at from inside and in the cgroups.
 
 mod ends;
+mod injected;
 mod installs;
 mod labels;
 mod later;

@@ -13,6 +13,7 @@ pub mod corpus;
 pub mod cri;
 pub mod example;
 pub mod golang;
+pub mod injected;
 pub mod leftovers;
 mod outcome;
 pub mod podman;

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Injections and an exec rule, in containers of Docker and without any plugin.
+
+use test_support::injected::{FILE, SETTINGS, WANTED};
+
+use super::engine::{Docker, IMAGE, text};
+
+#[test]
+fn a_container_of_docker_has_what_is_injected_and_no_exec_that_a_rule_refuses() {
+    let Some(docker) = Docker::new() else { return };
+    docker.host.write(FILE, "from the node");
+    let settings = SETTINGS.replace("SOURCE", &docker.host.path(FILE).display().to_string());
+    docker.host.configure(&docker.tools().join("runc"), &format!("---{settings}"));
+    docker.host.admin(&["reload"]);
+    let run = ["run", "--detach", "--runtime=nri-runc", "--name=web", "--env=OWN=kept"];
+    docker.says(&[&run[..], &[IMAGE, "/bin/sleep", "1000"]].concat());
+    let exec = |words: &[&str]| docker.call(&[&["exec", "web"], words].concat());
+    let output = exec(&["/bin/cat", "/proc/1/environ", "/corp.pem"]);
+    let inside = text(&output);
+    for wanted in WANTED {
+        assert!(inside.contains(wanted), "{wanted} is not in {inside}");
+    }
+    for words in [&["/bin/sh", "-c", "true"][..], &["/bin/../bin/cat", "/corp.pem"]] {
+        let output = exec(words);
+        assert!(!output.status.success(), "{words:?}");
+        let line = text(&output); // The runtime's word is in the stream of the process.
+        assert!(line.contains("cat alone") && !line.contains("from the node"), "{line}");
+    }
+    docker.says(&["rm", "--force", "web"]);
+    docker.no_container_is_left();
+}

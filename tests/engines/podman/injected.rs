@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Injections and an exec rule, in containers of Podman and without any plugin.
+
+use test_support::injected::{FILE, SETTINGS, WANTED};
+
+use super::{installed, run};
+
+#[test]
+fn a_container_of_podman_has_what_is_injected_and_no_exec_that_a_rule_refuses() {
+    let Some(host) = installed("") else { return };
+    host.write(FILE, "from the node");
+    let settings = SETTINGS.replace("SOURCE", &host.path(FILE).display().to_string());
+    let file = host.path("etc/nri-runc/config.toml");
+    let before = std::fs::read_to_string(&file).unwrap();
+    host.write("etc/nri-runc/config.toml", &format!("{before}{settings}"));
+    host.admin(&["reload"]);
+    run(&host, "web", &["--env", "OWN=kept"], &["/bin/sleep", "1000"]);
+    let inside = host.good(&["exec", "web", "/bin/cat", "/proc/1/environ", "/corp.pem"]);
+    for wanted in WANTED {
+        assert!(inside.contains(wanted), "{wanted} is not in {inside}");
+    }
+    host.bad(&["exec", "web", "/bin/sh", "-c", "true"], &["cat alone"]);
+    host.bad(&["exec", "--tty", "web", "/bin/../bin/cat", "/corp.pem"], &["cat alone"]);
+    host.good(&["rm", "--force", "--time", "0", "web"]);
+    host.nobody_knows_of_anything();
+}

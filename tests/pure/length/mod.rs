@@ -86,6 +86,23 @@ fn cost(work: impl FnOnce()) -> Cost {
     Cost { time: clock() - time, bytes: ALLOCATED.get() - bytes }
 }
 
+/// How many times as much ten times the length may cost now, for work that allocates `bytes` for the
+/// shorter one: as much more than [`MOST`] as plainly linear work costs more than ten times, because
+/// a machine with small caches or slow pages slows both. Never as much as the square.
+fn most_times(bytes: usize) -> f64 {
+    let linear = |bytes: usize| {
+        let entries = vec![1_usize; bytes / 25];
+        let cost = cost(|| {
+            let texts: Vec<_> = entries.iter().map(usize::to_string).collect();
+            drop(std::hint::black_box(texts));
+        });
+        cost.time.as_secs_f64()
+    };
+    let bytes = bytes.clamp(LEAST_BYTES, 4 << 20);
+    let growth = linear(10 * bytes) / linear(bytes);
+    f64::from(MOST) * (growth / 10.0).clamp(1.0, 4.0)
+}
+
 /// The shapes of a long text: each has its own worst reader.
 const SHAPES: [&str; 11] =
     ["a", "a,", "\"", "[", "\\", "is a directory ", "é\n", "k8s_a_b_", "/../", "{list}", "{map}"];
@@ -171,7 +188,8 @@ impl Findings {
             // which slows the longer text more.
             let is_slow = || {
                 std::thread::sleep(Duration::from_millis(50));
-                once(times).1.time > MOST * once(times / 10).1.time.max(LEAST_TIME)
+                let most = most_times(less.bytes);
+                once(times).1.time > once(times / 10).1.time.max(LEAST_TIME).mul_f64(most)
             };
             if more.time > MOST * less.time.max(LEAST_TIME) && (0..20).all(|_| is_slow()) {
                 self.lines.push(format!("{name}: {times} times as long takes {costs:?}"));

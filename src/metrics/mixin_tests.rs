@@ -10,7 +10,7 @@ use saphyr::{LoadableYamlNode, Yaml};
 use serde_json::Value;
 
 use super::{Holdings, Metrics};
-use crate::plugin::CallSample;
+use crate::plugin::{CallSample, RequestSubject};
 
 const RULES: &str = include_str!("../../contrib/mixin/rules.yaml");
 const ALERTS: &str = include_str!("../../contrib/mixin/alerts.yaml");
@@ -30,7 +30,14 @@ fn exposition() -> String {
     for error in [None, Some("unknown")] {
         let (plugin, operation) = ("10-a", "CreateContainer");
         let (waited, took) = (Duration::ZERO, Duration::ZERO);
-        calls.record_call(&CallSample { plugin, operation, waited, took, error });
+        calls.record_call(&CallSample {
+            plugin,
+            operation,
+            subject: RequestSubject::default(),
+            waited,
+            took,
+            error,
+        });
     }
     calls.record_wishes("10-a", "UpdateContainer", 1, 1);
     calls.record_skip("10-a", "CreateContainer", "timeout");

@@ -228,6 +228,8 @@ fn every_alert_has_a_section_of_the_runbook() {
     let alerts = names(ALERTS, "- alert: ");
     assert!(alerts.len() > 10, "{alerts:?}");
     assert_eq!(names(RUNBOOK, "## "), alerts);
+    let linked = names(ALERTS, "runbook_url: runbook.html#");
+    assert_eq!(linked, alerts.iter().map(|name| name.to_lowercase()).collect::<Vec<_>>());
     for section in RUNBOOK.split("\n## ").skip(1) {
         assert!(section.contains("**Meaning.**") && section.contains("\n1. "), "{section}");
     }

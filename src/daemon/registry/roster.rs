@@ -18,6 +18,7 @@ use crate::plugin::{ALL_EVENTS, Plugin, PluginFile, PluginIdentity, ProcessLog};
 use crate::clock::now;
 use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::daemon::registry::times;
+use crate::error::Error;
 use crate::text::rfc3339_nanos;
 
 /// How long disconnected plugins are shown.
@@ -213,7 +214,10 @@ impl Roster {
             [] if connected.iter().any(|id| id == wanted || is_named(id, wanted)) => Err(format!(
                 "{wanted} was not launched by nri-runc: its output is where it was started"
             )),
-            [] => Err(format!("no plugin {wanted} was launched (see: nri-runc nri plugins)")),
+            [] => {
+                let error = Error::new(format!("no plugin {wanted} was launched"));
+                Err(error.hint("see: nri-runc nri plugins").to_string())
+            }
             several => {
                 let ids = several.iter().map(|record| format!("{}-{}", record.index, record.name));
                 let (count, ids) = (several.len(), ids.collect::<Vec<_>>().join(", "));

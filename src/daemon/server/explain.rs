@@ -46,7 +46,8 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Value, String> {
         return pod;
     }
     let Some(best) = best else {
-        return Err(format!("no container or pod {wanted} is known (see: nri-runc nri pods)"));
+        let error = Error::new(format!("no container or pod {wanted} is known"));
+        return Err(error.hint("see: nri-runc nri pods").to_string());
     };
     let found = ranked.into_iter().filter(|(rank, _)| *rank == best);
     let found = newest_of_each(found.map(|(_, container)| container).collect());

@@ -25,10 +25,10 @@ pub(super) fn times(daemon: &Daemon, pod: &str, container: &str) -> Value {
 
 /// The calls from the last creation on: an ID may be used again.
 fn of_last_creation(mut calls: Vec<(&'static str, Value)>) -> Vec<Value> {
-    let is_creation = |call: &&str| matches!(*call, "CreateContainer" | "RunPodSandbox");
+    let is_creation = |call: &str| matches!(call, "CreateContainer" | "RunPodSandbox");
     let names = calls.iter().map(|(call, _)| *call);
     let starts = names.clone().zip(std::iter::once("").chain(names)).enumerate();
-    let begun = starts.filter(|(_, (call, before))| is_creation(&call) && !is_creation(&before));
+    let begun = starts.filter(|(_, (call, before))| is_creation(call) && !is_creation(before));
     let begun = begun.last().map_or(0, |(at, _)| at);
     calls.drain(begun..).map(|(_, row)| row).collect()
 }

@@ -12,6 +12,9 @@ use super::super::root;
 use super::vocabulary::{column, states, texts_below};
 use super::{Page, pages};
 
+/// Whether the program has a word.
+type IsKnown<'a> = &'a dyn Fn(&str) -> bool;
+
 /// The tables of the program.
 struct Tables {
     keys: BTreeSet<String>,
@@ -119,7 +122,7 @@ impl Tables {
         let is_event = |word: &str| events.contains(word) || word == "EvictContainer";
         let is_heading =
             |word: &str| self.headings.contains(&format!("\"{}\"", word.to_lowercase()));
-        let kinds: [(&str, &dyn Fn(&str) -> bool); 5] = [
+        let kinds: [(&str, IsKnown<'_>); 5] = [
             (r"\b([A-Z][A-Za-z]*[a-z](?:Container|PodSandbox))\b", &is_event),
             (r"\bstates? `([a-z]+)`", &|word| self.states.contains(word)),
             (r"\b(?:action|kind)s? `([a-z_]+)`", &|word| self.words.contains(word)),

@@ -118,6 +118,8 @@ tell() {
         make install >"$work/logs/install"
         # The plugin is in its author's folder, outside of this repository.
         mkdir -p "$work/author"
+        # No registry is reached from here: fetch_crates has brought what the plugin needs.
+        export CARGO_NET_OFFLINE=true
         DOCS_FOLDER=$work/author DOCS_REPLACE="${DOCS_REPLACE:-} /src/nri-runc=$PWD" \
             follow docs/howto/write-a-plugin.md
         ;;
@@ -242,6 +244,18 @@ inside() {
     tell "$story"
 }
 
+# What a plugin in a folder of its own needs of other crates, into cargo's cache.
+fetch_crates() {
+    trial=$(mktemp -d /tmp/nri-docs.XXXXXX)
+    (
+        cd "$trial"
+        cargo init --quiet --name trial
+        cargo add --quiet nri-plugin --path "$1/crates/nri-plugin"
+        cargo fetch --quiet
+    ) || { rm -rf "$trial"; fail "the crates of a plugin cannot be fetched"; }
+    rm -rf "$trial"
+}
+
 clear_up() {
     for _try in 1 2 3 4 5; do
         find /sys/fs/cgroup -depth -type d \( -path "*/${work##*/}*" -o -name libpod_parent \) \
@@ -264,6 +278,7 @@ for program in python3 unshare mount; do
 done
 cargo build --locked --bin nri-runc -p nri-runc -p nri-runc-sample --bin resource-defaults \
     --example device_injector --example ulimit_adjuster
+case ,$stories, in *,plugin,*) fetch_crates "$PWD" ;; esac
 for story in $(echo "$stories" | tr , ' '); do
     printf '\n== %s\n' "$story"
     work=$(mktemp -d /tmp/nri-docs.XXXXXX)

@@ -177,6 +177,8 @@ pub(crate) const DEVICE_NODES: usize = 50_000;
 pub(crate) const ADDRESSES: usize = 16;
 /// Present cgroups that are looked at for the files that a kernel has.
 pub(crate) const PRESENT_CGROUPS: usize = 8;
+/// The name of a process as the kernel keeps it, in bytes.
+pub(crate) const PROCESS_NAME: usize = 15;
 /// Ancestors of a wrapper that an `exec` records.
 pub(crate) const CALLERS: usize = 16;
 /// A `tracestate` that is passed on, in bytes: its recommendation asks for 512 at least.
@@ -242,6 +244,9 @@ pub(crate) const COMPARED_ROWS: usize = 1000;
 pub(crate) const MANIFEST_DEPTH: usize = 50;
 /// A column of a table, in characters; a longer cell overflows it, as one cell must not widen all rows.
 pub(crate) const COLUMN: usize = 256;
+/// The characters to which a column of a table is shortened at most, so that the table fits the screen: fewer
+/// name nothing.
+pub(crate) const SHORTEST_COLUMN: usize = 12;
 /// Rows of plugins, and lines of failures, that `top` shows, so that the pods have room on the same screen.
 pub(crate) const TOP_PLUGINS: usize = 20;
 pub(crate) const TOP_FAILURES: usize = 8;

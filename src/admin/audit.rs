@@ -18,7 +18,8 @@ use crate::error::{Context, Error, Result};
 use crate::text::{counted, first_of, printable, short_id};
 
 use super::exit::DONE;
-use super::output::{Format, PlainOutput, complain};
+use super::output::{Format, PageOutput, complain};
+use super::show::{screen, shortened};
 use super::watch::{has_reader, wait_for_lines};
 use super::{progress, yaml};
 
@@ -28,15 +29,8 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// The arguments of `audit`.
 #[derive(Debug, Args)]
 pub(super) struct Audit {
-    /// Only this pod: NAMESPACE/NAME, name, ID or ID prefix.
-    #[arg(long, value_name = "POD")]
-    pod: Option<String>,
-    /// Only this container: name, ID or ID prefix.
-    #[arg(long, value_name = "NAME")]
-    container: Option<String>,
-    /// Only this plugin: NAME or NN-NAME.
-    #[arg(long, value_name = "PLUGIN")]
-    plugin: Option<String>,
+    #[command(flatten)]
+    subject: SubjectFilter,
     /// Only these actions, such as refused,would_refuse.
     #[arg(
         long,
@@ -53,7 +47,29 @@ pub(super) struct Audit {
     #[arg(short, long)]
     follow: bool,
     #[command(flatten)]
-    pub(super) output: PlainOutput,
+    pub(super) output: PageOutput,
+}
+
+/// The pod, the container and the plugin that lines are about.
+#[derive(Debug, Clone, Args)]
+pub(super) struct SubjectFilter {
+    /// Only this pod: NAMESPACE/NAME, name, ID or ID prefix.
+    #[arg(long, value_name = "POD")]
+    pod: Option<String>,
+    /// Only this container: name, ID or ID prefix.
+    #[arg(long, value_name = "NAME")]
+    container: Option<String>,
+    /// Only this plugin: NAME or NN-NAME.
+    #[arg(long, value_name = "PLUGIN")]
+    plugin: Option<String>,
+}
+
+impl SubjectFilter {
+    /// The filter of lines.
+    pub(super) fn filter(&self) -> AuditFilter {
+        let Self { pod, container, plugin } = self.clone();
+        AuditFilter { pod, container, plugin, ..AuditFilter::default() }
+    }
 }
 
 /// Prints the matching lines.
@@ -88,7 +104,7 @@ pub(super) fn audit(config: &Config, wanted: &Audit, format: Format) -> Result<u
 fn complain_of(unreadable: u64) {
     if unreadable > 0 {
         let lines = counted(usize::try_from(unreadable).unwrap_or(usize::MAX), "line");
-        complain(&format!("{lines} could not be read"));
+        complain(&format!("{lines} of the audit log could not be read"));
     }
 }
 
@@ -104,14 +120,8 @@ fn time(text: &str) -> std::result::Result<String, String> {
 }
 
 fn filter(wanted: &Audit) -> AuditFilter {
-    let Audit { pod, container, plugin, action, since, follow: _, output: _ } = wanted;
-    AuditFilter {
-        pod: pod.clone(),
-        container: container.clone(),
-        plugin: plugin.clone(),
-        actions: action.clone(),
-        since: since.clone(),
-    }
+    let Audit { subject, action, since, follow: _, output: _ } = wanted;
+    AuditFilter { actions: action.clone(), since: since.clone(), ..subject.filter() }
 }
 
 fn search_files(path: &Path, filter: &AuditFilter, page: &mut Page) -> Result<u64> {
@@ -236,11 +246,9 @@ impl Page {
             Format::Json => format!("{before}{text}"),
             Format::Yaml if self.is_endless => format!("---\n{}", yaml::yaml(line)),
             Format::Yaml => yaml::yaml(&Value::Array(vec![line.clone()])),
-            Format::Page | Format::Wide | Format::Name | Format::Junit if is_first => {
-                format!("{}\n{}\n", heading(), shown(line))
-            }
             Format::Page | Format::Wide | Format::Name | Format::Junit => {
-                format!("{}\n", shown(line))
+                let heading = if is_first { heading() + "\n" } else { String::new() };
+                format!("{heading}{}\n", shown(line, fits_columns(self.format)))
             }
         };
         self.write(row.as_bytes())?;
@@ -315,26 +323,34 @@ impl Prefixes {
     }
 }
 
-/// The widths of a line's first columns. A longer word moves the rest of its line: lines are printed as
-/// they are found.
+/// The widths of a line's first columns. A longer word moves the rest of its line, or is shortened: lines are
+/// printed as they are found.
 const COLUMNS: [(&str, usize); 4] = [("TIME", 20), ("ACTION", 12), ("PLUGIN", 16), ("ABOUT", 24)];
 
+/// Whether words are shortened to their columns: for a person at a screen. A pipe gets them whole.
+pub(super) fn fits_columns(format: Format) -> bool {
+    format == Format::Page && screen().is_some()
+}
+
 fn heading() -> String {
-    columns(COLUMNS.map(|(title, _)| title.to_owned())) + "  DETAIL"
+    columns(COLUMNS.map(|(title, _)| title.to_owned()), false) + "  DETAIL"
 }
 
 /// Formats the first columns of a line.
-pub(super) fn columns(words: [String; 4]) -> String {
-    let cells = words.iter().zip(COLUMNS).map(|(word, (_, width))| format!("{word:<width$}"));
+pub(super) fn columns(words: [String; 4], fits: bool) -> String {
+    let cells = words.iter().zip(COLUMNS).map(|(word, (_, width))| {
+        let word = if fits { shortened(word, width) } else { word.clone() };
+        format!("{word:<width$}")
+    });
     cells.collect::<Vec<_>>().join("  ")
 }
 
 /// Formats a line for people.
-fn shown(line: &Value) -> String {
+fn shown(line: &Value, fits: bool) -> String {
     let of = |member: &str| printable(line[member].as_str().unwrap_or_default());
     let or_dash = |word: String| if word.is_empty() { "-".to_owned() } else { word };
     let time = of("time").chars().take(19).collect::<String>() + "Z";
-    let first = columns([time, of("action"), or_dash(of("plugin")), or_dash(about(line))]);
+    let first = columns([time, of("action"), or_dash(of("plugin")), or_dash(about(line))], fits);
     let rest = [of("event"), of("field")].into_iter().filter(|word| !word.is_empty());
     let mut shown = std::iter::once(first).chain(rest).collect::<Vec<_>>().join("  ");
     if line["action"] == "applied" {
@@ -402,18 +418,32 @@ mod tests {
     use super::*;
 
     fn words(line: &Value) -> String {
-        shown(line).split_whitespace().collect::<Vec<_>>().join(" ")
+        shown(line, false).split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     #[test]
     fn columns_stand_below_their_titles() {
         let line = json!({"time": "2026-11-22T10:36:48Z", "action": "would_refuse",
             "plugin": "10-a", "pod": "web", "container": "c", "reason": "no"});
-        let (heading, shown) = (heading(), shown(&line));
+        let (heading, shown) = (heading(), shown(&line, false));
         for (title, word) in [("ACTION", "would_refuse"), ("PLUGIN", "10-a"), ("ABOUT", "web/c")] {
             assert_eq!(heading.find(title), shown.find(word), "{heading}\n{shown}");
         }
         assert_eq!(heading.find("DETAIL"), shown.find("no"), "{heading}\n{shown}");
+    }
+
+    #[test]
+    fn long_names_stay_in_their_columns_at_a_screen_and_whole_in_a_pipe() {
+        let line = json!({"time": "2026-11-22T10:36:48Z", "action": "refused",
+            "plugin": "10-a-plugin-with-a-long-name", "namespace": "kube-system",
+            "pod": "coredns-5d78c9869d-x2xk9", "container": "coredns", "reason": "no"});
+        let fits = shown(&line, true);
+        assert_eq!(heading().find("DETAIL"), fits.find("no"), "{fits}");
+        assert!(fits.contains("kube-syste...xk9/coredns"), "{fits}");
+        let whole = shown(&line, false);
+        let wanted =
+            "10-a-plugin-with-a-long-name  kube-system/coredns-5d78c9869d-x2xk9/coredns  no";
+        assert!(whole.ends_with(wanted), "{whole}");
     }
 
     #[test]
@@ -422,11 +452,11 @@ mod tests {
             "event": "CreateContainer", "plugin": "10-a", "field": "process.env[A]",
             "from": null, "to": "(hidden)", "namespace": "shop", "pod": "web", "container": "c"});
         assert_eq!(
-            shown(&line),
+            shown(&line, false),
             "2026-11-22T10:36:48Z  applied       10-a              shop/web/c                CreateContainer  process.env[A]  - -> (hidden)"
         );
         line["pod"] = json!("web\n2026 forged\u{1b}[2J");
-        assert!(!shown(&line).contains(['\n', '\u{1b}']));
+        assert!(!shown(&line, false).contains(['\n', '\u{1b}']));
         let line = json!({"time": "2026-11-22T10:36:48Z", "action": "connected", "plugin": "10-a",
             "reason": "process 7"});
         assert_eq!(words(&line), "2026-11-22T10:36:48Z connected 10-a - process 7");

@@ -10,16 +10,15 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 
-use crate::audit::AuditFilter;
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
 use crate::stream::{EventKind, Since};
 use crate::text::printable;
 use crate::wrapper;
 
-use super::audit::{about, columns};
+use super::audit::{SubjectFilter, about, columns, fits_columns};
 use super::exit::DONE;
-use super::output::{Format, PlainOutput, complain, print, print_page};
+use super::output::{Format, PageOutput, complain, print, print_page};
 use super::pods::PodFilter;
 use super::watch::{has_reader, wait_for_lines};
 use super::{ask, paint, yaml};
@@ -38,15 +37,8 @@ pub(super) struct Events {
     follow: bool,
     #[command(flatten)]
     pods: PodFilter,
-    /// Only this pod: NAMESPACE/NAME, name, ID or ID prefix.
-    #[arg(long, value_name = "POD")]
-    pod: Option<String>,
-    /// Only this container: name, ID or ID prefix.
-    #[arg(long, value_name = "NAME")]
-    container: Option<String>,
-    /// Only this plugin: NAME or NN-NAME.
-    #[arg(long, value_name = "PLUGIN")]
-    plugin: Option<String>,
+    #[command(flatten)]
+    subject: SubjectFilter,
     /// Only these kinds, such as refused,exited.
     #[arg(
         long,
@@ -57,7 +49,7 @@ pub(super) struct Events {
     )]
     kind: Vec<String>,
     #[command(flatten)]
-    pub(super) output: PlainOutput,
+    pub(super) output: PageOutput,
 }
 
 fn cursor(text: &str) -> std::result::Result<String, String> {
@@ -70,12 +62,7 @@ fn cursor(text: &str) -> std::result::Result<String, String> {
 impl Events {
     /// Whether the filters admit an event. Missing events concern every reader.
     fn admits(&self, event: &Value) -> bool {
-        let filter = AuditFilter {
-            pod: self.pod.clone(),
-            container: self.container.clone(),
-            plugin: self.plugin.clone(),
-            ..AuditFilter::default()
-        };
+        let filter = self.subject.filter();
         let is_kind = self.kind.is_empty() || self.kind.iter().any(|kind| event["kind"] == **kind);
         let is_pods = self.pods.is_empty() || event["pod_id"] != "" && self.pods.admits(event);
         event["kind"] == "lost" || is_kind && is_pods && filter.admits(event)
@@ -188,9 +175,10 @@ impl EventPage<'_> {
             Format::Yaml => print(format!("---\n{}", yaml::yaml(event)).as_bytes())?,
             Format::Page | Format::Wide | Format::Name | Format::Junit => {
                 let heading = ["TIME", "KIND", "PLUGIN", "ABOUT"].map(ToOwned::to_owned);
-                let heading = format!("{}  DETAIL\n", columns(heading));
+                let heading = format!("{}  DETAIL\n", columns(heading, false));
                 let heading = if self.count == 1 { &*heading } else { "" };
-                print_page(&format!("{heading}{}", shown(event)), paint::plain)?
+                let fits = fits_columns(self.format);
+                print_page(&format!("{heading}{}", shown(event, fits)), paint::plain)?
             }
         };
         Ok(())
@@ -198,11 +186,12 @@ impl EventPage<'_> {
 }
 
 /// Formats an event for people.
-fn shown(event: &Value) -> String {
+fn shown(event: &Value, fits: bool) -> String {
     let of = |member: &str| printable(event[member].as_str().unwrap_or_default());
     let or_dash = |word: String| if word.is_empty() { "-".to_owned() } else { word };
     let time = of("time").chars().take(19).collect::<String>() + "Z";
-    let mut words = vec![columns([time, of("kind"), or_dash(of("plugin")), or_dash(about(event))])];
+    let first = [time, of("kind"), or_dash(of("plugin")), or_dash(about(event))];
+    let mut words = vec![columns(first, fits)];
     words.extend(["event", "field"].map(of));
     for (member, name) in [("exit_code", "exit code"), ("lost", "events")] {
         let number = event[member].as_i64();
@@ -282,15 +271,15 @@ mod tests {
 
     #[test]
     fn a_line_for_people_names_what_the_kind_has() {
-        let refused = shown(&event("refused", "shop", "web", Value::Null));
+        let refused = shown(&event("refused", "shop", "web", Value::Null), false);
         let wanted = "2026-11-22T10:15:00Z  refused       10-a              shop/web/app              create  no";
         assert_eq!(refused, wanted);
         let mut exited = event("exited", "shop", "web", Value::Null);
         exited["exit_code"] = json!(137);
-        assert!(shown(&exited).contains("exit code 137"), "{}", shown(&exited));
+        assert!(shown(&exited, false).contains("exit code 137"), "{}", shown(&exited, false));
         let mut hostile = event("lost", "\u{1b}[2J", "x", Value::Null);
         hostile["lost"] = json!(3);
-        let shown = shown(&hostile);
+        let shown = shown(&hostile, false);
         assert!(shown.contains("events 3") && !shown.contains('\u{1b}'), "{shown}");
     }
 }

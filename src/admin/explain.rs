@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 
 use super::policy::exec_rule;
-use super::show::{ago, name_of_pod, rows, table, text};
+use super::show::{ago, milliseconds, name_of_pod, rows, table, text, wrapped};
 use crate::messages;
-use crate::text::short_id;
+use crate::text::{printable, short_id};
 
 /// Maximum characters of a value, unless the page is wide.
 const VALUE_WIDTH: usize = 40;
@@ -35,6 +35,7 @@ pub(super) fn page(document: &Value, wide: bool) -> String {
         page.push_str("recovered after its record was lost; plugin changes unknown\n");
     }
     changes(document, wide, &mut page);
+    times(document, &mut page);
     traces(document, &mut page);
     for other in document["earlier"].as_array().into_iter().flatten() {
         let (id, state) = (text(&other["id"]), text(&other["state"]));
@@ -153,6 +154,7 @@ fn pod(document: &Value) -> String {
         name_of_pod(&document["namespace"], &document["name"]),
         text(&document["state"]),
     );
+    times(document, &mut page);
     traces(document, &mut page);
     for container in document["containers"].as_array().into_iter().flatten() {
         let [name, state, id] = ["name", "state", "id"].map(|key| text(&container[key]));
@@ -160,6 +162,26 @@ fn pod(document: &Value) -> String {
         let _infallible = writeln!(page, "container: {name} {state}{exit} {}", short_id(&id));
     }
     page
+}
+
+/// Adds the time that each plugin took, a line for each event.
+fn times(document: &Value, page: &mut String) {
+    let times = document["times"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for event in times.chunk_by(|one, next| one["call"] == next["call"]) {
+        let Some(first) = event.first() else { continue };
+        let plugins: Vec<String> = event.iter().map(time_of_plugin).collect();
+        page.push_str(&wrapped(&format!("took: {}", text(&first["call"])), &plugins.join(", ")));
+    }
+}
+
+fn time_of_plugin(call: &Value) -> String {
+    let millis = |member: &str| call[member].as_f64().unwrap_or_default() / 1000.0;
+    let (took, waited) = (milliseconds(millis("took_us")), millis("waited_us"));
+    let mut notes = Vec::new();
+    notes.extend((waited >= 1.0).then(|| format!("after {} in turn", milliseconds(waited))));
+    notes.extend(call["error"].as_str().map(printable));
+    let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join(", ")) };
+    format!("{} {took}{notes}", text(&call["plugin"]))
 }
 
 /// Adds refusals, skipped plugins and the effects of rules, one a line.
@@ -181,11 +203,12 @@ fn traces(document: &Value, page: &mut String) {
         let _infallible = writeln!(page, "audit: {plugin} would set {field}");
     }
     for left in document["gave_way"].as_array().into_iter().flatten() {
-        let [plugin, field, to] = ["plugin", "field", "to"].map(|key| text(&left[key]));
-        let _infallible = match to.is_empty() {
-            true => writeln!(page, "gave way: {plugin} left {field} as the container has it"),
-            false => writeln!(page, "gave way: {plugin} left {field} to {to}"),
+        let [plugin, field] = ["plugin", "field"].map(|key| text(&left[key]));
+        let whose = match left["to"].as_str() {
+            None | Some("") => "the container has a value of its own".to_owned(),
+            Some(to) => format!("{} sets it", printable(to)),
         };
+        let _infallible = writeln!(page, "gave way: {plugin} did not set {field}, as {whose}");
     }
     for promise in document["promises"].as_array().into_iter().flatten() {
         let [name, plugin, why] = ["promise", "plugin", "why"].map(|key| text(&promise[key]));
@@ -259,6 +282,40 @@ mod tests {
         {
             assert_eq!(differing(&before, &after), (before.clone(), after.clone()));
         }
+    }
+
+    #[test]
+    fn each_event_has_a_line_with_the_time_of_each_plugin() {
+        let call = |call: &str, plugin: &str, took: u64, waited: u64, error: Value| json!({"call": call, "plugin": plugin, "took_us": took, "waited_us": waited, "error": error});
+        let document = json!({"times": [
+            call("CreateContainer", "10-a", 1240, 20, Value::Null),
+            call("CreateContainer", "20-b", 2_000_000, 3000, json!("deadline_exceeded")),
+            call("StartContainer", "10-a", 400, 0, Value::Null),
+        ]});
+        let mut page = String::new();
+        times(&document, &mut page);
+        assert_eq!(
+            page,
+            "took: CreateContainer 10-a 1.2ms, 20-b 2s (after 3.0ms in turn,\n    deadline_exceeded)\n\
+             took: StartContainer 10-a 0.4ms\n"
+        );
+        // A daemon of an earlier version does not send them.
+        times(&json!({}), &mut page);
+        assert_eq!(page.lines().count(), 3);
+    }
+
+    #[test]
+    fn what_gave_way_names_whose_value_holds() {
+        let left = |to: Value| {
+            let mut page = String::new();
+            let left = json!({"plugin": "inject:a", "field": "Env[A]", "to": to});
+            traces(&json!({"gave_way": [left]}), &mut page);
+            page
+        };
+        let own =
+            "gave way: inject:a did not set Env[A], as the container has a value of its own\n";
+        assert_eq!((left(Value::Null).as_str(), left(json!("")).as_str()), (own, own));
+        assert_eq!(left(json!("10-b")), "gave way: inject:a did not set Env[A], as 10-b sets it\n");
     }
 
     #[test]

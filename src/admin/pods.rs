@@ -15,7 +15,7 @@ use crate::glob;
 use crate::text::{printable, short_id};
 
 use super::output::{Format, ListOutput, print, tell};
-use super::show::{ago, name_of_pod, table, text};
+use super::show::{ago, fit, name_of_pod, screen, table, text};
 use super::watch::{ListRow, WatchedList, watch};
 use super::{ask, paint};
 
@@ -135,7 +135,7 @@ pub(super) fn pods(config: &Config, wanted: &Pods, format: Format) -> Result<u8>
         let list = WatchedList {
             question,
             head: head(format),
-            rows: &|document| Ok(watched(&wanted.select(document)?, format)),
+            rows: &|document| Ok(watched(&wanted.select(document)?, format, room(format))),
             gone: Some("removed"),
         };
         return watch(config, &list, format);
@@ -145,7 +145,7 @@ pub(super) fn pods(config: &Config, wanted: &Pods, format: Format) -> Result<u8>
         let names = pods.iter().map(|pod| printable(&handle(pod)) + "\n");
         return print(names.collect::<String>().as_bytes());
     }
-    tell(format, &Value::Array(pods), |pods| page(pods, format), paint::states)
+    tell(format, &Value::Array(pods), |pods| page(pods, format, room(format)), paint::states)
 }
 
 /// Returns the name by which other verbs find a pod.
@@ -166,8 +166,16 @@ fn head(format: Format) -> Vec<&'static str> {
     head
 }
 
+/// The width that the list has; the wide one may have any.
+fn room(format: Format) -> Option<usize> {
+    screen().filter(|_| format == Format::Page)
+}
+
+/// The columns that are shortened where the list is wider than the screen: names and IDs.
+const SHORTENED: [usize; 2] = [0, 5];
+
 /// Renders the page; the wide one has whole IDs, UIDs and labels.
-fn page(document: &Value, format: Format) -> String {
+fn page(document: &Value, format: Format, screen: Option<usize>) -> String {
     let mut pods: Vec<&Value> = document.as_array().into_iter().flatten().collect();
     pods.sort_by_key(|pod| Reverse(created_at(pod)));
     let mut lines = Vec::new();
@@ -179,6 +187,7 @@ fn page(document: &Value, format: Format) -> String {
             lines.push(row_of_container(container, name, String::new(), format));
         }
     }
+    fit(&head(format), &mut lines, &SHORTENED, screen);
     table(&head(format), &lines)
 }
 
@@ -240,7 +249,7 @@ fn row_of_container(
 }
 
 /// Returns the rows of `--watch`: each stands alone, so a container's name follows its pod's.
-fn watched(pods: &[Value], format: Format) -> Vec<ListRow> {
+fn watched(pods: &[Value], format: Format, screen: Option<usize>) -> Vec<ListRow> {
     let mut rows = Vec::new();
     for pod in pods {
         let cells = row_of_pod(pod, format);
@@ -261,6 +270,11 @@ fn watched(pods: &[Value], format: Format) -> Vec<ListRow> {
             let (key, name) = (format!("{key}/{}", container["id"]), String::new());
             rows.push(ListRow { key, compared, cells, name, document: Value::Null });
         }
+    }
+    if format.is_page() {
+        let mut cells: Vec<_> = rows.iter_mut().map(|row| std::mem::take(&mut row.cells)).collect();
+        fit(&head(format), &mut cells, &SHORTENED, screen);
+        rows.iter_mut().zip(cells).for_each(|(row, cells)| row.cells = cells);
     }
     rows
 }
@@ -335,13 +349,29 @@ mod tests {
 
     #[test]
     fn the_newest_pod_comes_first_and_the_wide_page_has_labels() {
-        let page_of = |format| page(&list(), format);
+        let page_of = |format| page(&list(), format, None);
         let narrow = page_of(Format::Page);
         let at = |name: &str| narrow.find(name).unwrap();
         assert!(at("shop/db") < at("dns") && at("dns") < at("shop/web"), "{narrow}");
         assert!(!narrow.contains("tier=front"), "{narrow}");
         let wide = page_of(Format::Wide);
         assert!(wide.contains("app=web,tier=front") && wide.contains("LABELS"), "{wide}");
+    }
+
+    #[test]
+    fn long_names_and_ids_fit_the_screen_and_a_pipe_gets_them_whole() {
+        let (name, id) = ("checkout-service-deployment-7d9f8b6c5d-".repeat(2), "id-".repeat(30));
+        let member = json!({"id": id, "name": name, "state": "running", "pid": 4_194_303});
+        let list = json!([{"id": id, "name": name, "namespace": "payments-production", "uid": "u",
+            "state": "ready", "engine": "containerd-cri", "created_at": 1, "containers": [member]}]);
+        let fits = |page: &str| page.lines().all(|line| line.chars().count() <= 80);
+        let narrow = page(&list, Format::Page, Some(80));
+        assert!(fits(&narrow) && narrow.contains("payment"), "{narrow}");
+        let rows = watched(list.as_array().unwrap(), Format::Page, Some(80));
+        let cells: Vec<_> = rows.into_iter().map(|row| row.cells).collect();
+        assert!(fits(&table(&head(Format::Page), &cells)), "{cells:?}");
+        let whole = page(&list, Format::Page, None);
+        assert!(!fits(&whole) && whole.contains(&name) && whole.contains(&id), "{whole}");
     }
 
     #[test]
@@ -355,7 +385,7 @@ mod tests {
     #[test]
     fn a_watched_row_is_compared_without_its_age() {
         let (mut list, format) = (list(), Format::Page);
-        let rows = |list: &Value| watched(list.as_array().unwrap(), format);
+        let rows = |list: &Value| watched(list.as_array().unwrap(), format, None);
         let before = rows(&list);
         assert_eq!(before[1].cells[0], "shop/web/app");
         list[0]["containers"][0]["state"] = "stopped".into();

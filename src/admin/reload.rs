@@ -7,6 +7,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use crate::config::Loaded;
+use crate::daemon::other;
 use crate::error::{Error, Result};
 use crate::wrapper;
 
@@ -17,6 +18,10 @@ pub(super) fn reload(loaded: &Loaded, is_dry: bool) -> Result<Value> {
         if let Some(problem) = loaded.refusal() {
             let error = Error::new(format!("the configuration has an error: {}", problem.text));
             return Err(error.hint("the daemon is not running; fix this file before it starts"));
+        }
+        // Its plugins are connected to a daemon that does not read this: a success would mislead.
+        if let Some(other) = other::find(&loaded.config, loaded.only.as_deref()) {
+            return Err(other.error(&loaded.config));
         }
         let warnings = loaded.warnings();
         return Ok(json!({

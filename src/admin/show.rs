@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::time::SystemTime;
 
+use rustix::termios::{isatty, tcgetwinsize};
 use serde_json::Value;
 
 use crate::audit;
@@ -21,6 +22,9 @@ pub(super) const REDACTED: &str = "(hidden; --show-env shows it)";
 
 /// Columns that every terminal has.
 const TERMINAL_WIDTH: usize = 80;
+
+/// Stands for the middle of a text.
+const LEFT_OUT: &str = "...";
 
 /// Formats a cell: on one line, without characters that control a terminal, as tenants choose
 /// names.
@@ -221,6 +225,14 @@ fn answer_times(answers: &Value) -> Option<String> {
     Some(format!("answers within {p50} (p50), {p99} (p99), limit {limit}"))
 }
 
+/// Formats the limits of a plugin's requests. Without one for the whole Synchronize, each of its requests has
+/// that of any other.
+fn time_limits(limits: &Value) -> Option<String> {
+    let time = |member: &str| Some(milliseconds(limits[member].as_f64()?));
+    let whole = time("synchronize_ms").map(|time| format!(", {time} for Synchronize"));
+    Some(format!("{} a request{}", time("request_ms")?, whole.unwrap_or_default()))
+}
+
 /// Formats a time with two digits.
 pub(super) fn milliseconds(millis: f64) -> String {
     match millis {
@@ -257,6 +269,10 @@ pub(super) fn plugins(document: &Value, wide: bool) -> String {
             };
             let _infallible =
                 writeln!(page, "{id}: strikes {strikes}, NRI version {version}{since}");
+            let limits = time_limits(&plugin["time_limits"]);
+            limits.iter().for_each(|limits| {
+                page.push_str(&wrapped(&format!("{id}: time limits"), limits));
+            });
             page.push_str(&wrapped(&format!("{id}: events"), &text(&plugin["events"])));
         }
         if plugin["deprecated_events"].as_array().is_some_and(|events| !events.is_empty()) {
@@ -325,17 +341,73 @@ fn policy(plugin: &Value, key: &str, origin: &str) -> String {
 
 /// Wraps words to the terminal's width, indented after the first line.
 pub(super) fn wrapped(title: &str, words: &str) -> String {
-    let (mut page, mut line) = (String::new(), title.to_owned());
+    lines_of(title, words, TERMINAL_WIDTH, "    ").join("\n") + "\n"
+}
+
+/// The words in lines of this width, after `title` in the first one and indented in the others; a word
+/// that is longer has a line of its own.
+pub(super) fn lines_of(title: &str, words: &str, width: usize, indent: &str) -> Vec<String> {
+    let mut lines = vec![title.to_owned()];
     for word in words.split(' ') {
-        if line.chars().count() + 1 + word.chars().count() > TERMINAL_WIDTH {
-            let _infallible = writeln!(page, "{line}");
-            line = " ".repeat(3);
+        let Some(line) = lines.last_mut() else { break };
+        let is_full = line.chars().count() + 1 + word.chars().count() > width;
+        match line.is_empty() {
+            true => line.push_str(word),
+            false if is_full => lines.push(format!("{indent}{word}")),
+            false => line.extend([" ", word]),
         }
-        line.push(' ');
-        line.push_str(word);
     }
-    let _infallible = writeln!(page, "{line}");
-    page
+    lines
+}
+
+/// The width of the screen, if a person reads the output at one; whole words go into a pipe.
+pub(super) fn screen() -> Option<usize> {
+    let out = std::io::stdout();
+    if !isatty(&out) {
+        return None;
+    }
+    let width = tcgetwinsize(&out).map_or(0, |size| usize::from(size.ws_col));
+    Some(width.max(TERMINAL_WIDTH))
+}
+
+/// Shortens the cells of these columns, always those of the widest one, until the table fits the screen.
+pub(super) fn fit(
+    head: &[&str],
+    rows: &mut [Vec<String>],
+    columns: &[usize],
+    screen: Option<usize>,
+) {
+    let mut widths = widths_of(head, &rows.iter().collect::<Vec<_>>());
+    let gaps = 2 * widths.len().saturating_sub(1);
+    let screen = screen.unwrap_or(usize::MAX);
+    while widths.iter().sum::<usize>() + gaps > screen {
+        let widest = columns.iter().copied().max_by_key(|column| widths.get(*column));
+        let Some(width) = widest.and_then(|column| widths.get_mut(column)) else { return };
+        if *width <= limits::SHORTEST_COLUMN {
+            return;
+        }
+        *width -= 1;
+    }
+    for row in rows {
+        for column in columns {
+            if let (Some(cell), Some(width)) = (row.get_mut(*column), widths.get(*column)) {
+                *cell = shortened(cell, *width);
+            }
+        }
+    }
+}
+
+/// The text in at most so many characters; of a longer one the middle is left out, since names differ at
+/// their ends.
+pub(super) fn shortened(text: &str, width: usize) -> String {
+    let count = text.chars().count();
+    if count <= width {
+        return text.to_owned();
+    }
+    let kept = width.saturating_sub(LEFT_OUT.len());
+    let begin: String = text.chars().take(kept / 2).collect();
+    let end: String = text.chars().skip(count - (kept - kept / 2)).collect();
+    format!("{begin}{LEFT_OUT}{end}")
 }
 
 /// Formats `NN-name`.
@@ -429,11 +501,17 @@ mod tests {
             "pid": 7, "requests": 12, "failures": 0, "nri_version": "v0.12.5",
             "events": events,
             "failure_policy": {"on_failure": "refuse", "on_failure_from": "configuration",
-                "strikes": 1, "strikes_from": "default"}}]);
+                "strikes": 1, "strikes_from": "default"},
+            "time_limits": {"request_ms": 2000.0, "synchronize_ms": 90_000.0}}]);
         let page = plugins(&document, true);
         assert!(page.lines().all(|line| line.len() <= TERMINAL_WIDTH), "{page}");
         assert_eq!(page.matches("PostCreateContainer").count(), 2, "{page}");
         assert!(page.contains("strikes 1 (default), NRI version v0.12.5"), "{page}");
+        let limits = "10-resource-defaults: time limits 2s a request, 90s for Synchronize\n";
+        assert!(page.contains(limits), "{page}");
+        let only = time_limits(&json!({"request_ms": 500.0, "synchronize_ms": null}));
+        assert_eq!(only.unwrap(), "500ms a request");
+        assert_eq!(time_limits(&Value::Null), None, "it is not registered, or the daemon older");
     }
 
     #[test]
@@ -446,6 +524,35 @@ mod tests {
         assert_eq!(lines.len(), 3);
         assert_eq!(lines[1], format!("{long}  a"));
         assert_eq!(lines[2].len(), limits::COLUMN + 3, "{}", lines[2]);
+    }
+
+    #[test]
+    fn words_are_wrapped_between_them_and_a_longer_one_stays_whole() {
+        let lines = |words: &str, width| lines_of("", words, width, "");
+        assert_eq!(lines("a bc def", 4), ["a bc", "def"]);
+        assert_eq!(lines("a", usize::MAX), ["a"]);
+        assert_eq!(lines("", 0), [""]);
+        assert_eq!(lines("long words stay", 1), ["long", "words", "stay"]);
+        assert_eq!(lines_of("  of:", "a bcd", 7, "  "), ["  of: a", "  bcd"]);
+    }
+
+    #[test]
+    fn a_table_fits_the_screen_and_keeps_both_ends_of_its_names() {
+        let head = ["name", "state", "id"];
+        let long = "kube-system/coredns-5d78c9869d-x2xk9".repeat(2);
+        let rows = || vec![vec![long.clone(), "ready".to_owned(), "short".to_owned()]];
+        let (mut cut, mut whole) = (rows(), rows());
+        fit(&head, &mut cut, &[0, 2], Some(40));
+        let page = table(&head, &cut);
+        assert!(page.lines().all(|line| line.chars().count() <= 40), "{page}");
+        assert!(cut[0][0].starts_with("kube-system") && cut[0][0].ends_with("-x2xk9"), "{page}");
+        assert_eq!(cut[0][2], "short", "the widest column alone is cut");
+        fit(&head, &mut whole, &[0, 2], None);
+        assert_eq!(whole, rows(), "a pipe gets whole names");
+        // A screen on which nothing fits.
+        fit(&head, &mut cut, &[0, 2], Some(1));
+        assert_eq!(shortened("\u{e4}bcdefgh", 5), "\u{e4}...h");
+        assert_eq!((shortened("abc", 3).as_str(), shortened("abcd", 0).as_str()), ("abc", "..."));
     }
 
     #[test]

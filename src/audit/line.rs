@@ -3,6 +3,7 @@
 //! tenants and plugins: they are escaped, so that none can end the line, begin another or control a
 //! terminal.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use serde::Serialize;
@@ -19,7 +20,7 @@ const VERSION: u32 = 1;
 /// Placeholder for the value of an environment variable.
 const HIDDEN: &str = "(hidden)";
 
-/// Marks a cut text.
+/// Stands for the arguments that are left out.
 const CUT: &str = "\u{2026}";
 
 /// The members of a line in their order.
@@ -130,10 +131,8 @@ fn bound(executed: &mut ExecutedProcess) {
 }
 
 fn cut(text: &mut String, limit: usize) {
-    if text.len() > limit {
-        let end = (0..=limit).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-        text.truncate(end);
-        text.push_str(CUT);
+    if let Cow::Owned(shorter) = limits::cut(text, limit) {
+        *text = shorter;
     }
 }
 
@@ -245,7 +244,7 @@ mod tests {
             let line = written(entry);
             assert!(line.len() < limits::AUDIT_LINE, "{}", line.len());
             let line = read(&line);
-            assert!(line["reason"].as_str().unwrap().ends_with(CUT));
+            assert!(line["reason"].as_str().unwrap().contains(CUT));
             assert!(line["to"].as_str().unwrap().starts_with("[\""), "cut values are text");
         }
     }

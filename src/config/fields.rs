@@ -2,7 +2,7 @@
 //! The names of the fields that plugins can set, as `allow` and `deny` take them.
 //! Nothing here reads a file.
 
-use super::spelling::nearest;
+use super::spelling::did_you_mean;
 
 /// The fields that plugins can set, by NRI's names; a test in `chain` compares them with the
 /// adaptation's.
@@ -54,8 +54,8 @@ pub(super) fn check_field(name: &str) -> Result<(), std::borrow::Cow<'static, st
     if FIELDS.contains(&name) {
         return Ok(());
     }
-    let hint = nearest(name, FIELDS.into_iter());
-    Err(format!("{name:?} is not a field that plugins can set (did you mean {hint:?}?)").into())
+    let hint = did_you_mean(name, FIELDS.into_iter());
+    Err(format!("{name:?} is not a field that plugins can set{hint}").into())
 }
 
 /// Whether a field of that name is a resource of a cgroup; else the mistake.
@@ -78,7 +78,7 @@ mod tests {
     fn a_mistyped_field_is_told_its_nearest_name() {
         for (name, hint) in [("env", "Env"), ("OCIHooks", "OciHooks"), ("CpuShares", "CPUShares")] {
             let wrong = check_field(name).unwrap_err();
-            assert!(wrong.contains(&format!("did you mean {hint:?}")), "{wrong}");
+            assert!(wrong.contains(&format!("did you mean {hint}?")), "{wrong}");
         }
         assert_eq!(check_field("Env"), Ok(()));
     }

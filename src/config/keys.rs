@@ -14,7 +14,7 @@ use super::settings::{
     OnFailure, PluginOrigin, PluginSection, RootlessPolicy, Scope,
 };
 use super::size;
-use super::spelling::nearest;
+use super::spelling::did_you_mean;
 
 /// What is wrong with a value.
 type Mistake = std::borrow::Cow<'static, str>;
@@ -377,9 +377,9 @@ keys! {
     "debug.look_every" = "\"60s\"", Reload, "For tests: how often records are compared with the files behind them.", |c, _, v| c.debug_look_every = read_duration(v)?;
 }
 
-/// The known key that is most like `dotted`.
-pub(super) fn nearest_key(dotted: &str) -> &'static str {
-    nearest(dotted, KEYS.iter().map(|key| key.path))
+/// The known key that was probably meant, as the end of a sentence.
+pub(super) fn hint_of_key(dotted: &str) -> String {
+    did_you_mean(dotted, KEYS.iter().map(|key| key.path))
 }
 
 /// The keys that only builds for tests have.

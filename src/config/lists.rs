@@ -9,7 +9,7 @@ use super::injections;
 use super::promises::{self, PromiseSection};
 use super::rules::{self, RuleSection};
 use super::settings::{Config, Consequence};
-use super::spelling::nearest;
+use super::spelling::{did_you_mean, nearest};
 use super::tables::ListedSection;
 
 /// A mistake in a table, with the offset of its place.
@@ -78,6 +78,11 @@ const fn protecting<S: ListedSection>(markdown: fn() -> String) -> TableList {
 /// The list of this name.
 pub(super) fn named(name: &str) -> Option<&'static TableList> {
     LISTS.iter().find(|list| list.name == name)
+}
+
+/// The list that was probably meant, as the end of a sentence.
+pub(super) fn hint_of(name: &str) -> String {
+    did_you_mean(name, LISTS.iter().map(|list| list.name))
 }
 
 /// The known list that is most like `name`.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use toml_edit::{ArrayOfTables, Document, Item, TableLike, Value};
 
-use super::keys::{KEYS, nearest_key};
+use super::keys::{KEYS, hint_of_key};
 use super::places::Places;
 use super::settings::{Config, Consequence, Problem};
 use super::{Files, injections, lists, mistakes, plain};
@@ -100,7 +100,7 @@ impl Reader<'_> {
         let dotted = path.join(".");
         let Some(list) = lists::named(&dotted) else {
             let near = lists::nearest_list(&dotted);
-            let what = format!("unknown list of tables [[{dotted}]] (did you mean [[{near}]]?)");
+            let what = format!("unknown list of tables [[{dotted}]]{}", lists::hint_of(&dotted));
             let consequence = match near == "inject" && injections::is_meant(&dotted) {
                 true => tables.iter().map(|table| injections::consequence(table)).max(),
                 false => None,
@@ -148,8 +148,8 @@ impl Reader<'_> {
     fn unknown_key(&mut self, path: &[String], value: &Value, at: usize) {
         let dotted = path.join(".");
         let list = path.first().map(String::as_str).and_then(list_meant);
-        let hint = list.map(|list| format!("[[{}]]", list.name));
-        let hint = hint.unwrap_or_else(|| nearest_key(&dotted).to_owned());
+        let hint = list.map(|list| format!(" (did you mean [[{}]]?)", list.name));
+        let hint = hint.unwrap_or_else(|| hint_of_key(&dotted));
         let is_in_section =
             path.split_last().is_some_and(|(_, above)| above.is_empty() || is_section(above));
         let is_injection = list.is_some_and(|list| list.name == "inject");
@@ -158,7 +158,7 @@ impl Reader<'_> {
             true => mistakes::of_unknown_key(&dotted),
             false => mistakes::of_unknown_table(&dotted),
         };
-        self.problem(at, &format!("unknown key {dotted} (did you mean {hint}?)"), consequence);
+        self.problem(at, &format!("unknown key {dotted}{hint}"), consequence);
     }
 
     fn problem(&mut self, at: usize, what: &str, consequence: Consequence) {
@@ -321,7 +321,7 @@ mod tests {
             ("[Plugin.a]\n", "1:9: unknown section [Plugin.a]", RefusesCreates),
             ("[[plugin]]\na = 1\n", "1:1: unknown list of tables [[plugin]]", RefusesCreates),
             ("[[rules]]\nhide = true\n", "1:1: unknown list of tables [[rules]]", RefusesCreates),
-            ("[[foo]]\n", "1:1: unknown list of tables [[foo]] (did you m", RefusesCreates),
+            ("[[foo]]\n", "1:1: unknown list of tables [[foo]]", RefusesCreates),
             ("[rules]\nhide = true\n", "2:1: unknown key rules.hide", RefusesCreates),
             ("[foo]\n", "1:2: unknown section [foo]", RefusesCreates),
             ("foo.x = 1\n", "1:5: unknown key foo.x", RefusesCreates),

@@ -210,7 +210,7 @@ mod tests {
             ("namespaces = \"a\"", "f:2:14: rule.namespaces: expected a list of strings"),
             (
                 "engines = [\"crio\"]",
-                "f:2:11: rule.engines: \"crio\" is not the name of an engine (did you mean \"cri-o\"?)",
+                "f:2:11: rule.engines: \"crio\" is not the name of an engine (did you mean cri-o?)",
             ),
             ("engines = [\"*crio*\"]", "f:2:11: rule.engines: \"*crio*\" is not the name of an"),
             ("plugins = [1]", "f:2:11: rule.plugins: expected a string in quotes"),

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use toml_edit::{TableLike, Value};
 
-use super::spelling::nearest;
+use super::spelling::did_you_mean;
 use crate::engine::EngineKind;
 use crate::glob;
 use crate::limits::SECTION_NAME;
@@ -131,8 +131,8 @@ fn read_engines(value: &Value) -> Result<Vec<String>, Mistake> {
     for entry in &patterns {
         let pattern = excluded(entry).unwrap_or(entry);
         if !names().any(|name| glob::matches(pattern, name)) {
-            let near = nearest(pattern, names());
-            let what = format!("{pattern:?} is not the name of an engine (did you mean {near:?}?)");
+            let hint = did_you_mean(pattern, names());
+            let what = format!("{pattern:?} is not the name of an engine{hint}");
             return Err(what.into());
         }
     }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json};
 use toml_edit::{ArrayOfTables, Item, TableLike, Value};
 
 use super::lists::TableMistake;
-use super::spelling::nearest;
+use super::spelling::did_you_mean;
 
 /// The form of a value.
 pub(super) enum Shape {
@@ -189,8 +189,8 @@ impl ShapeReader<'_> {
         for (name, item) in table.iter() {
             let at = key_place(table, name).unwrap_or(at);
             let Some(member) = members.iter().find(|member| member.name == name) else {
-                let hint = nearest(name, members.iter().map(|member| member.name));
-                let what = format!("unknown key {path}.{name} (did you mean {hint}?)");
+                let hint = did_you_mean(name, members.iter().map(|member| member.name));
+                let what = format!("unknown key {path}.{name}{hint}");
                 self.mistakes.push(TableMistake::new(at, what));
                 is_whole = false;
                 continue;

@@ -8,6 +8,17 @@ pub(super) fn nearest<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> 
     nearest_within(usize::MAX, wrong, names).unwrap_or_default()
 }
 
+/// The name that was probably meant, as ` (did you mean NAME?)`; nothing if every name is too different:
+/// of a short word two letters may differ, of a longer one half of them.
+pub(super) fn did_you_mean<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> String {
+    let near = nearest(wrong, names);
+    let length = wrong.chars().count().max(near.chars().count());
+    match distance_to_key(wrong, near) <= (length / 2).max(2) && !near.is_empty() {
+        true => format!(" (did you mean {near}?)"),
+        false => String::new(),
+    }
+}
+
 /// The same if at most so many letters differ.
 pub(super) fn nearest_within<'n>(
     mut most: usize,
@@ -61,4 +72,27 @@ fn distance(a: &[u8], b: &[u8]) -> usize {
         }
     }
     row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_name_that_is_near_is_suggested() {
+        let names = ["runtime", "log.level", "plugin.*.strikes", "env"];
+        for (wrong, wanted) in [
+            ("runtme", " (did you mean runtime?)"),
+            ("Runtime", " (did you mean runtime?)"),
+            ("log.lvl", " (did you mean log.level?)"),
+            ("plugin.a.strike", " (did you mean plugin.*.strikes?)"),
+            ("nev", " (did you mean env?)"),
+            ("bogus.a", ""),
+            ("x", ""),
+            ("plugin.averylongname.zzzzzzzzzzzzzzzzzzzzzzzzzzzzzz", ""),
+        ] {
+            assert_eq!(did_you_mean(wrong, names.into_iter()), wanted, "{wrong}");
+        }
+        assert_eq!(did_you_mean("a", std::iter::empty()), "");
+    }
 }

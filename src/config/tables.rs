@@ -9,7 +9,7 @@ use toml_edit::{ArrayOfTables, Item, TableLike, Value};
 use super::lists::TableMistake;
 use super::selectors::{Mistake, PodSelectors};
 use super::settings::Config;
-use super::spelling::nearest;
+use super::spelling::did_you_mean;
 use crate::error::quoted;
 
 /// One key of such a section.
@@ -105,8 +105,8 @@ fn read<S: ListedSection>(table: &dyn TableLike, at: usize) -> (S, Vec<TableMist
         let key = table.get_key_value(name).and_then(|(key, _)| key.span());
         let at_key = key.map_or(at, |span| span.start);
         let Some(key) = S::KEYS.iter().find(|key| key.name == name) else {
-            let hint = nearest(name, S::KEYS.iter().map(|key| key.name));
-            let what = format!("unknown key {}.{name} (did you mean {hint}?)", S::LIST);
+            let hint = did_you_mean(name, S::KEYS.iter().map(|key| key.name));
+            let what = format!("unknown key {}.{name}{hint}", S::LIST);
             mistakes.push(TableMistake::new(at_key, what));
             continue;
         };

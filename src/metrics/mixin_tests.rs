@@ -10,7 +10,7 @@ use saphyr::{LoadableYamlNode, Yaml};
 use serde_json::Value;
 
 use super::{Holdings, Metrics};
-use crate::plugin::CallSample;
+use crate::plugin::{CallSample, RequestSubject};
 
 const RULES: &str = include_str!("../../contrib/mixin/rules.yaml");
 const ALERTS: &str = include_str!("../../contrib/mixin/alerts.yaml");
@@ -30,7 +30,14 @@ fn exposition() -> String {
     for error in [None, Some("unknown")] {
         let (plugin, operation) = ("10-a", "CreateContainer");
         let (waited, took) = (Duration::ZERO, Duration::ZERO);
-        calls.record_call(&CallSample { plugin, operation, waited, took, error });
+        calls.record_call(&CallSample {
+            plugin,
+            operation,
+            subject: RequestSubject::default(),
+            waited,
+            took,
+            error,
+        });
     }
     calls.record_wishes("10-a", "UpdateContainer", 1, 1);
     calls.record_skip("10-a", "CreateContainer", "timeout");
@@ -221,6 +228,8 @@ fn every_alert_has_a_section_of_the_runbook() {
     let alerts = names(ALERTS, "- alert: ");
     assert!(alerts.len() > 10, "{alerts:?}");
     assert_eq!(names(RUNBOOK, "## "), alerts);
+    let linked = names(ALERTS, "runbook_url: runbook.html#");
+    assert_eq!(linked, alerts.iter().map(|name| name.to_lowercase()).collect::<Vec<_>>());
     for section in RUNBOOK.split("\n## ").skip(1) {
         assert!(section.contains("**Meaning.**") && section.contains("\n1. "), "{section}");
     }

@@ -244,12 +244,13 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::plugin::CallSample;
+    use crate::plugin::{CallSample, RequestSubject};
 
     fn called(metrics: &Metrics, plugin: &str, error: Option<&'static str>) {
         metrics.call_meter().record_call(&CallSample {
             plugin,
             operation: "CreateContainer",
+            subject: RequestSubject::default(),
             waited: Duration::from_millis(1),
             took: Duration::from_millis(20),
             error,

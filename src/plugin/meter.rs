@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use nri_transport::CallCopies;
+use nri_transport::{CallCopies, RequestSubject};
 
 /// A request that was sent to a plugin, and its result.
 #[derive(Debug, Clone, Copy)]
@@ -13,6 +13,8 @@ pub struct CallSample<'a> {
     pub plugin: &'a str,
     /// The event's name, or `Synchronize`.
     pub operation: &'static str,
+    /// The pod and container that it is about; empty if it is not an event.
+    pub subject: RequestSubject<'a>,
     /// The time it waited for the requests before it.
     pub waited: Duration,
     /// The time from sending it to its result.

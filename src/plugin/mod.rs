@@ -32,6 +32,7 @@ pub(crate) use handover::SavedPlugin;
 pub use latency::{AnswerTimes, Quantiles};
 pub(crate) use launch::Launched;
 pub use meter::{CallMeter, CallSample};
+pub use nri_transport::RequestSubject;
 pub(crate) use outcome::Outcome;
 pub(crate) use policy::Policy;
 pub(crate) use process::ProcessLog;

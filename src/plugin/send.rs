@@ -71,7 +71,8 @@ impl Plugin {
         let (waited, took) = (begun.duration_since(queued), begun.elapsed());
         if let Some(meter) = &self.meter {
             let id = self.id();
-            let sample = CallSample { plugin: &id, operation, waited, took, error };
+            let subject = request.subject().unwrap_or_default();
+            let sample = CallSample { plugin: &id, operation, subject, waited, took, error };
             meter.record_call(&sample);
             meter.keep_copies(&sample, copies);
         }

@@ -5,6 +5,7 @@
 //! rules that this process reads decide, by the subject in the container's mark.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -209,6 +210,10 @@ fn callers(host: &Host) -> (Vec<String>, Option<u32>) {
         let Some((name, parent)) = procfs::name_and_parent(host, pid).or_absent().flatten() else {
             break;
         };
+        let name = match is_of_descriptor(&name) {
+            true => called_as(host, pid).unwrap_or(name),
+            false => name,
+        };
         let is_shim = SHIMS.contains(&name.as_str());
         names.push(name);
         if is_shim {
@@ -217,6 +222,19 @@ fn callers(host: &Host) -> (Vec<String>, Option<u32>) {
         pid = parent;
     }
     (names, procfs::login_uid(host, std::process::id()).or_absent().flatten())
+}
+
+/// Whether the kernel named the process after a descriptor, from which its program was executed: by the
+/// descriptor's number, or by the file in memory that it is (Linux 6.14 and later).
+fn is_of_descriptor(name: &str) -> bool {
+    name.starts_with("memfd:") || !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Returns the name under which a program was started, as short as the kernel cuts names.
+fn called_as(host: &Host, pid: u32) -> Option<String> {
+    let words = procfs::command_line(host, pid).or_absent()?;
+    let name = Path::new(OsStr::from_bytes(words.first()?)).file_name()?.to_string_lossy();
+    Some(limits::split(&name, limits::PROCESS_NAME).0.to_owned()).filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]
@@ -323,6 +341,7 @@ mod tests {
             (parent, "stat", "9 (runc x) S 70001 1 1".to_owned()),
             (70001, "stat", "9 (conmon) S 70002 1 1".to_owned()),
             (70002, "stat", "9 (bash) S 1 1 1".to_owned()),
+            (70001, "cmdline", "/usr/bin/conmon\0-b".to_owned()),
             (own, "loginuid", u32::MAX.to_string()),
         ] {
             let dir = temp.path().join(format!("proc/{pid}"));
@@ -331,6 +350,15 @@ mod tests {
         }
         let host = Host::new(&temp.path().display().to_string(), "");
         assert_eq!(callers(&host), (vec!["runc x".to_owned(), "conmon".to_owned()], None));
+        // A program that was executed from a descriptor has the name by which it was called.
+        for name in ["6", "memfd:runc_clone"] {
+            let stat = format!("9 ({name}) S 70002 1 1");
+            files::replace(&temp.path().join("proc/70001/stat"), stat.as_bytes()).unwrap();
+            assert_eq!(callers(&host).0, ["runc x", "conmon"], "{name}");
+        }
+        std::fs::remove_file(temp.path().join("proc/70001/cmdline")).unwrap();
+        let unknown = ["runc x", "memfd:runc_clone", "bash"];
+        assert_eq!(callers(&host).0, unknown, "the kernel's name, if there is no other");
         files::replace(&temp.path().join(format!("proc/{own}/loginuid")), b"1000").unwrap();
         assert_eq!(callers(&host).1, Some(1000));
     }

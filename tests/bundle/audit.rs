@@ -511,7 +511,10 @@ fn follow_reads_the_journal_as_it_grows_and_ends_with_its_reader() {
     follower.is_left();
     append(&line("30-c"));
     let (code, errors) = follower.ends(&host);
-    assert_eq!((code, errors.as_str()), (Some(0), "nri-runc: 1 line could not be read\n"));
+    assert_eq!(
+        (code, errors.as_str()),
+        (Some(0), "nri-runc: 1 line of the audit log could not be read [NR505]\n")
+    );
     let journalctl = words.split(' ').next().unwrap().to_owned();
     assert!(!std::path::Path::new("/proc").join(journalctl).exists(), "journalctl goes with it");
 }

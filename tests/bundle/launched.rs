@@ -409,8 +409,8 @@ fn plugins_that_were_not_launched_have_no_output_and_two_of_a_name_are_told_apar
         ("outside", "outside was not launched by nri-runc"),
         ("30-outside", "30-outside was not launched by nri-runc"),
         ("nobody", "no plugin nobody was launched"),
-        ("twin", "\"twin\" is ambiguous: 10-twin, 20-twin"),
-        ("tw", "\"tw\" is ambiguous: 10-twin, 20-twin"),
+        ("twin", "\"twin\" is ambiguous: 2 plugins match: 10-twin, 20-twin"),
+        ("tw", "\"tw\" is ambiguous: 2 plugins match: 10-twin, 20-twin"),
         ("", "no plugin  was launched"),
     ] {
         let (code, page) = output(&host, &["--logs", name]);

@@ -437,3 +437,31 @@ fn every_row_of_the_table_of_exit_codes_is_true() {
     }
     assert!(page(&host, &["help", "check"]).contains("1  at least one check failed"));
 }
+
+#[test]
+fn explain_has_the_time_that_each_plugin_took_since_the_last_creation() {
+    let host = started("");
+    let _first = host.plugin("10", "first", sets("A", "1"));
+    let _second = host.plugin("20", "second", sets("B", "1"));
+    succeeds(&host.create("c1"));
+    let creations = |times: &Value| -> Vec<String> {
+        let calls =
+            times.as_array().unwrap().iter().filter(|call| call["call"] == "CreateContainer");
+        calls.map(|call| call["plugin"].as_str().unwrap().to_owned()).collect()
+    };
+    let explained = host.admin(&["explain", "c1"]);
+    assert_eq!(creations(&explained["times"]), ["10-first", "20-second"], "{explained}");
+    let page = String::from_utf8(host.call(&["nri", "explain", "c1"]).stdout).unwrap();
+    let line =
+        page.lines().find(|line| line.starts_with("took: CreateContainer 10-first ")).unwrap();
+    assert!(line.contains("ms, 20-second "), "{page}");
+    // The ID is used again: the earlier container's requests are not this one's.
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+    succeeds(&host.create("c1"));
+    let again = host.admin(&["explain", "c1"]);
+    assert_eq!(creations(&again["times"]), ["10-first", "20-second"], "{again}");
+    // Nobody was asked about a container that was never created here.
+    let none = host.call(&["nri", "explain", "c2"]);
+    let line = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert!(line.contains("no container or pod c2 is known") && line.contains("[NR498]"), "{line}");
+}

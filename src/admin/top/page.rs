@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use crate::admin::show::{ago, name_of_pod, table, text};
+use crate::admin::show::{ago, lines_of, name_of_pod, table, text};
 use crate::limits;
 use crate::text::{counted, span};
 
@@ -124,29 +124,14 @@ fn failures(document: &Value, width: usize) -> String {
     let failures = document["failures"].as_array().into_iter().flatten().rev();
     let rows: Vec<Vec<String>> = failures
         .flat_map(|failure| {
-            let lines =
-                wrapped(&text(&failure["what"]), width.saturating_sub("23h59m  TIMES  ".len()));
+            let width = width.saturating_sub("23h59m  TIMES  ".len());
+            let lines = lines_of("", &text(&failure["what"]), width, "");
             let first = [ago(&failure["at"]), text(&failure["count"])];
             let starts = std::iter::once(first).chain(std::iter::repeat_with(Default::default));
             starts.zip(lines).map(|([ago, times], line)| vec![ago, times, line]).collect::<Vec<_>>()
         })
         .collect();
     if rows.is_empty() { String::new() } else { table(&["ago", "times", "failure"], &rows) }
-}
-
-/// The text in lines of this width, broken between words; a longer word is cut at the edge of the screen.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let Some(line) = lines.last_mut() else { break };
-        let is_full = line.chars().count() + 1 + word.chars().count() > width;
-        match line.is_empty() {
-            true => line.push_str(word),
-            false if is_full => lines.push(word.to_owned()),
-            false => line.extend([" ", word]),
-        }
-    }
-    lines
 }
 
 /// Renders the pods, most recently changed first.
@@ -263,10 +248,6 @@ mod tests {
         let page = page(&document, Some((80, 24)));
         assert!(page.contains("no signature"), "{page}");
         assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
-        assert_eq!(wrapped("a bc def", 4), ["a bc", "def"]);
-        assert_eq!(wrapped("a", usize::MAX), ["a"]);
-        assert_eq!(wrapped("", 0), [""]);
-        assert_eq!(wrapped("long words stay", 1), ["long", "words", "stay"]);
     }
 
     #[test]

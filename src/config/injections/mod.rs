@@ -22,7 +22,7 @@ use super::selectors::{Mistake, PodSelectors, excluded, read_name, read_patterns
 use super::settings::{Config, Consequence, OnFailure};
 use super::shape::Shape::{Integer, List, Name, Path, Table, Text};
 use super::shape::{Shape, ShapeReader, key_place};
-use super::spelling::{distance_to_key, nearest};
+use super::spelling::{did_you_mean, distance_to_key};
 use crate::error::quoted;
 
 use forms::{DEVICE, HOOKS, MOUNT, RESOURCES, RLIMIT, check_key, check_rlimit, check_variable};
@@ -340,8 +340,8 @@ fn read_section(table: &dyn TableLike, at: usize) -> (Option<InjectionSection>, 
     for (name, item) in table.iter() {
         let at_key = key_place(table, name).unwrap_or(at);
         let Some(key) = INJECTION_KEYS.iter().find(|key| key.name == name) else {
-            let hint = nearest(name, INJECTION_KEYS.iter().map(|key| key.name));
-            let what = format!("unknown key inject.{name} (did you mean {hint}?)");
+            let hint = did_you_mean(name, INJECTION_KEYS.iter().map(|key| key.name));
+            let what = format!("unknown key inject.{name}{hint}");
             mistakes.push(TableMistake::new(at_key, what));
             continue;
         };

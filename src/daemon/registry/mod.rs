@@ -17,6 +17,7 @@ pub(crate) mod roster;
 pub(crate) mod socket;
 mod subscribers;
 pub(crate) mod takeovers;
+mod times;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;

@@ -17,6 +17,8 @@ use crate::plugin::{ALL_EVENTS, Plugin, PluginFile, PluginIdentity, ProcessLog};
 
 use crate::clock::now;
 use crate::daemon::registry::connected::ConnectedPlugin;
+use crate::daemon::registry::times;
+use crate::error::Error;
 use crate::text::rfc3339_nanos;
 
 /// How long disconnected plugins are shown.
@@ -212,11 +214,14 @@ impl Roster {
             [] if connected.iter().any(|id| id == wanted || is_named(id, wanted)) => Err(format!(
                 "{wanted} was not launched by nri-runc: its output is where it was started"
             )),
-            [] => Err(format!("no plugin {wanted} was launched (see: nri-runc nri plugins)")),
+            [] => {
+                let error = Error::new(format!("no plugin {wanted} was launched"));
+                Err(error.hint("see: nri-runc nri plugins").to_string())
+            }
             several => {
                 let ids = several.iter().map(|record| format!("{}-{}", record.index, record.name));
-                let ids = ids.collect::<Vec<_>>().join(", ");
-                Err(format!("\"{wanted}\" is ambiguous: {ids}"))
+                let (count, ids) = (several.len(), ids.collect::<Vec<_>>().join(", "));
+                Err(format!("\"{wanted}\" is ambiguous: {count} plugins match: {ids}"))
             }
         }
     }
@@ -398,6 +403,7 @@ fn empty_row(index: &str, name: &str, state: &str, is_launched: bool) -> Value {
         "failures": 0,
         "last_failure": null,
         "failure_policy": null,
+        "time_limits": null,
         "answers": null,
         "synchronizing": null,
         "restarts": 0,
@@ -439,8 +445,9 @@ fn row(connected: &ConnectedPlugin, state: &str) -> Value {
             json!({"at": at, "time": rfc3339_nanos(at), "what": what})
         }),
         "failure_policy": chained.policy().to_json(),
-        "answers": answers(plugin),
-        "synchronizing": synchronizing(plugin),
+        "time_limits": times::limits(plugin),
+        "answers": times::answers(plugin),
+        "synchronizing": times::synchronizing(plugin),
         "restarts": 0,
         "exit_status": null,
         "last_words": [],
@@ -451,32 +458,6 @@ fn row(connected: &ConnectedPlugin, state: &str) -> Value {
         "start_failure": null,
         "refused": false,
     })
-}
-
-/// How long a plugin takes to answer, against its limit.
-fn answers(plugin: &Plugin) -> Value {
-    let Some(times) = plugin.answer_times() else { return Value::Null };
-    json!({
-        "count": times.count,
-        "p50_ms": millis(times.p50),
-        "p99_ms": millis(times.p99),
-        "limit_ms": millis(plugin.timeout()),
-        "busy_for_an_hour": times.is_busy,
-    })
-}
-
-/// How far the Synchronize of a plugin is.
-fn synchronizing(plugin: &Plugin) -> Value {
-    let Some(progress) = plugin.sync_progress() else { return Value::Null };
-    json!({
-        "for_ms": millis(progress.begun.elapsed()),
-        "limit_ms": millis(progress.limit),
-        "answered": progress.answered,
-    })
-}
-
-fn millis(time: Duration) -> f64 {
-    (time.as_secs_f64() * 1e5).round() / 100.0
 }
 
 impl UnregisteredPlugin {

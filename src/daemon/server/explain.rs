@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::daemon::server::{explain_pod, rows};
+use crate::daemon::server::{explain_pod, recent, rows};
 use crate::daemon::shared::{Daemon, events};
 use crate::error::Error;
 use crate::rules::exec_rows;
@@ -41,12 +41,13 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Value, String> {
     let ranked: Vec<(Match, &Container)> = ranked.collect();
     let best = ranked.iter().map(|(rank, _)| *rank).min();
     if best != Some(Match::Id)
-        && let Some(pod) = explain_pod::explain(&store, wanted, best.is_none())
+        && let Some(pod) = explain_pod::explain(daemon, &store, wanted, best.is_none())
     {
         return pod;
     }
     let Some(best) = best else {
-        return Err(format!("no container or pod {wanted} is known (see: nri-runc nri pods)"));
+        let error = Error::new(format!("no container or pod {wanted} is known"));
+        return Err(error.hint("see: nri-runc nri pods").to_string());
     };
     let found = ranked.into_iter().filter(|(rank, _)| *rank == best);
     let found = newest_of_each(found.map(|(_, container)| container).collect());
@@ -181,6 +182,7 @@ fn explained(daemon: &Daemon, container: &Container) -> Value {
         "found": container.is_found,
         "owners": container.owners,
         "changes": changes(daemon, container),
+        "times": recent::times(daemon, &container.pod, &container.key.id),
         "refused": container.refused,
         "skipped": skipped,
         "would_refuse": would_refuse(container),

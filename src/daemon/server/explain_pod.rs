@@ -4,18 +4,20 @@
 
 use serde_json::{Value, json};
 
-use crate::daemon::server::rows;
+use crate::daemon::server::{recent, rows};
+use crate::daemon::shared::Daemon;
 use crate::state::{Container, Pod, Store};
 
 /// The pod that matches: by its ID; where no container matches, also by a prefix of the ID, by
 /// namespace/name, or by name if it has no namespace. `None` if no pod matches.
 pub(crate) fn explain(
+    daemon: &Daemon,
     store: &Store,
     wanted: &str,
     is_no_container: bool,
 ) -> Option<Result<Value, String>> {
     if let Some(pod) = newest(store, wanted) {
-        return Some(Ok(explained(store, pod)));
+        return Some(Ok(explained(daemon, store, pod)));
     }
     if !is_no_container || wanted.is_empty() {
         return None;
@@ -32,7 +34,7 @@ pub(crate) fn explain(
     }
     match found.as_slice() {
         [] => None,
-        [pod] => Some(Ok(explained(store, pod))),
+        [pod] => Some(Ok(explained(daemon, store, pod))),
         several => Some(Err(rows::ambiguous_pods(wanted, several))),
     }
 }
@@ -42,7 +44,7 @@ pub(crate) fn newest<'s>(store: &'s Store, id: &str) -> Option<&'s Pod> {
     store.pod(id).or_else(|| store.gone_pods().rev().find(|pod| pod.id == id))
 }
 
-fn explained(store: &Store, pod: &Pod) -> Value {
+fn explained(daemon: &Daemon, store: &Store, pod: &Pod) -> Value {
     let living = store.of_pod(&pod.id);
     let members = living.chain(store.gone().filter(|container| container.pod == pod.id));
     let row = |container: &Container| {
@@ -69,6 +71,7 @@ fn explained(store: &Store, pod: &Pod) -> Value {
         "found": false,
         "owners": {},
         "changes": [],
+        "times": recent::times(daemon, &pod.id, ""),
         "refused": pod.refused,
         "skipped": pod.skipped,
         "promises": rows::promises(&pod.promises),

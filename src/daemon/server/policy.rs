@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::daemon::server::rows;
 use crate::daemon::shared::{Daemon, events, messages};
 use crate::engine::Allocations;
+use crate::error::Error;
 use crate::inject;
 use crate::rules::{PromiseFacts, promise_rows, report};
 use crate::state::Pod;
@@ -30,7 +31,10 @@ pub(super) fn policy(daemon: &Daemon, wanted: &str, plugins: &Value) -> Result<V
     }
     let pod = match found.as_slice() {
         [pod] => *pod,
-        [] => return Err(format!("no pod {wanted} is known (see: nri-runc nri pods)")),
+        [] => {
+            let error = Error::new(format!("no pod {wanted} is known"));
+            return Err(error.hint("see: nri-runc nri pods").to_string());
+        }
         several => return Err(rows::ambiguous_pods(wanted, several)),
     };
     let asked = plugins.as_array().into_iter().flatten().filter_map(Value::as_str);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The calls of the flight recorder as JSON, for `sysdump`. It decodes what the recorder kept, outside of the
+//! The calls of the flight recorder as JSON, for `sysdump` and `explain`. It decodes what the recorder kept, outside of the
 //! loop, and never shows a plugin's own configuration.
 
 use protobuf::Message;
 use serde_json::{Value, json};
 
+use crate::daemon::shared::Daemon;
 use crate::daemon::shared::flight_recorder::RecordedCall;
 use crate::plugin::api;
 use crate::plugin::json::show;
@@ -15,12 +16,25 @@ pub(super) fn show_all(calls: &[RecordedCall]) -> Value {
     calls.iter().map(row).collect()
 }
 
-fn row(call: &RecordedCall) -> Value {
-    let request = ttrpc::Request::parse_from_bytes(&call.copies.request).unwrap_or_default();
-    let answer = ttrpc::Response::parse_from_bytes(&call.copies.answer).unwrap_or_default();
-    let refusal = answer.status.as_ref().map(|status| status.message.as_str());
-    // What plugins are configured with is theirs.
-    let is_shown = request.method != "Configure" && !call.copies.request.is_empty();
+/// The time that each plugin took for a container, or for a pod where `container` is empty.
+pub(super) fn times(daemon: &Daemon, pod: &str, container: &str) -> Value {
+    let calls =
+        daemon.report.flight.calls_about(pod, container, |call| (call.operation, time(call)));
+    of_last_creation(calls).into()
+}
+
+/// The calls from the last creation on: an ID may be used again.
+fn of_last_creation(mut calls: Vec<(&'static str, Value)>) -> Vec<Value> {
+    let is_creation = |call: &str| matches!(call, "CreateContainer" | "RunPodSandbox");
+    let names = calls.iter().map(|(call, _)| *call);
+    let starts = names.clone().zip(std::iter::once("").chain(names)).enumerate();
+    let begun = starts.filter(|(_, (call, before))| is_creation(call) && !is_creation(before));
+    let begun = begun.last().map_or(0, |(at, _)| at);
+    calls.drain(begun..).map(|(_, row)| row).collect()
+}
+
+/// A call without its messages.
+fn time(call: &RecordedCall) -> Value {
     json!({
         "at": call.at,
         "time": rfc3339_nanos(call.at),
@@ -29,13 +43,28 @@ fn row(call: &RecordedCall) -> Value {
         "waited_us": micros(call.waited),
         "took_us": micros(call.took),
         "error": call.error,
+    })
+}
+
+fn row(call: &RecordedCall) -> Value {
+    let request = ttrpc::Request::parse_from_bytes(&call.copies.request).unwrap_or_default();
+    let answer = ttrpc::Response::parse_from_bytes(&call.copies.answer).unwrap_or_default();
+    let refusal = answer.status.as_ref().map(|status| status.message.as_str());
+    // What plugins are configured with is theirs.
+    let is_shown = request.method != "Configure" && !call.copies.request.is_empty();
+    let mut row = time(call);
+    let messages = json!({
         "refusal": refusal.filter(|text| !text.is_empty()),
         "request_bytes": call.copies.request_bytes,
         "request": is_shown.then(|| message(&request.method, true, &request.payload)),
         "answer_bytes": call.copies.answer_bytes,
         "answer": (!call.copies.answer.is_empty())
             .then(|| message(&request.method, false, &answer.payload)),
-    })
+    });
+    if let (Some(row), Value::Object(messages)) = (row.as_object_mut(), messages) {
+        row.extend(messages);
+    }
+    row
 }
 
 fn micros(duration: std::time::Duration) -> u64 {
@@ -74,6 +103,8 @@ mod tests {
             at: 1,
             plugin,
             operation: "CreateContainer",
+            pod: "p1".to_owned(),
+            container: "c1".to_owned(),
             waited,
             took,
             error: None,
@@ -102,6 +133,19 @@ mod tests {
         let answer = ttrpc::Response { status: Some(status).into(), ..Default::default() };
         let refused = super::row(&call("StateChange", Vec::new(), &answer));
         assert_eq!(refused["refusal"], "not here");
+    }
+
+    #[test]
+    fn an_id_that_was_used_before_has_the_calls_of_its_last_creation() {
+        let calls = |names: &[&'static str]| {
+            let calls = names.iter().enumerate().map(|(at, name)| (*name, json!(at)));
+            of_last_creation(calls.collect())
+        };
+        let (create, stop) = ("CreateContainer", "StopContainer");
+        assert_eq!(calls(&[create, create, stop]), [0, 1, 2]);
+        assert_eq!(calls(&[create, stop, create, create]), [2, 3]);
+        assert_eq!(calls(&[stop, stop]), [0, 1], "its creation is no longer kept");
+        assert!(calls(&[]).is_empty());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The flight recorder: the last requests to plugins and their answers, as they were on the wire, for
-//! `sysdump`. It keeps copies of bytes that are there already, within a bound, and decodes nothing; every other
+//! `sysdump`, and the time of each, for `explain`. It keeps copies of bytes that are there already, within a bound, and decodes nothing; every other
 //! count goes on to the metrics.
 
 use std::collections::VecDeque;
@@ -18,6 +18,9 @@ pub(crate) struct RecordedCall {
     pub(crate) at: i64,
     pub(crate) plugin: String,
     pub(crate) operation: &'static str,
+    /// The pod and container that it was about; empty if it was not an event.
+    pub(crate) pod: String,
+    pub(crate) container: String,
     pub(crate) waited: Duration,
     pub(crate) took: Duration,
     pub(crate) error: Option<&'static str>,
@@ -28,7 +31,8 @@ impl RecordedCall {
     /// Its memory in bytes.
     fn bytes(&self) -> usize {
         let CallCopies { request, answer, .. } = &self.copies;
-        size_of::<Self>() + self.plugin.capacity() + request.capacity() + answer.capacity()
+        let texts = self.plugin.capacity() + self.pod.capacity() + self.container.capacity();
+        size_of::<Self>() + texts + request.capacity() + answer.capacity()
     }
 }
 
@@ -55,6 +59,18 @@ impl FlightRecorder {
         self.kept().calls.iter().cloned().collect()
     }
 
+    /// The calls about a container, or those about a pod itself where `container` is empty, the oldest first.
+    pub(crate) fn calls_about<T>(
+        &self,
+        pod: &str,
+        container: &str,
+        row: impl Fn(&RecordedCall) -> T,
+    ) -> Vec<T> {
+        let kept = self.kept();
+        let about = kept.calls.iter().filter(|call| call.pod == pod && call.container == container);
+        about.map(row).collect()
+    }
+
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -70,9 +86,12 @@ impl CallMeter for FlightRecorder {
     }
 
     fn keep_copies(&self, sample: &CallSample<'_>, copies: CallCopies) {
-        let CallSample { plugin, operation, waited, took, error } = *sample;
-        let plugin = plugin.to_owned();
-        let call = RecordedCall { at: now(), plugin, operation, waited, took, error, copies };
+        let CallSample { plugin, operation, subject, waited, took, error } = *sample;
+        let (plugin, pod) = (plugin.to_owned(), subject.pod.to_owned());
+        let container = subject.container.to_owned();
+        let at = now();
+        let call =
+            RecordedCall { at, plugin, operation, pod, container, waited, took, error, copies };
         let mut kept = self.kept();
         kept.bytes += call.bytes();
         kept.calls.push_back(call);
@@ -101,10 +120,12 @@ impl CallMeter for FlightRecorder {
 mod tests {
     use super::*;
     use crate::metrics::{Holdings, Metrics};
+    use crate::plugin::RequestSubject;
 
-    fn keep(recorder: &FlightRecorder, operation: &'static str, bytes: usize) {
+    fn keep(recorder: &FlightRecorder, operation: &'static str, container: &str, bytes: usize) {
         let (waited, took) = (Duration::ZERO, Duration::from_millis(2));
-        let sample = CallSample { plugin: "10-a", operation, waited, took, error: None };
+        let subject = RequestSubject { pod: "p", container };
+        let sample = CallSample { plugin: "10-a", operation, subject, waited, took, error: None };
         recorder.record_call(&sample);
         let mut copies = CallCopies::up_to(recorder.copies_up_to());
         (copies.request, copies.request_bytes) = (vec![7; bytes], bytes);
@@ -116,14 +137,21 @@ mod tests {
         let metrics = Metrics::default();
         let recorder = FlightRecorder::new(metrics.call_meter());
         for _call in 0..500 {
-            keep(&recorder, "CreateContainer", 10_000);
+            keep(&recorder, "CreateContainer", "c", 10_000);
         }
-        keep(&recorder, "StopContainer", 10);
+        keep(&recorder, "StopContainer", "c", 10);
         let calls = recorder.calls();
         assert!((95..105).contains(&calls.len()), "{}", calls.len());
         assert_eq!(calls.last().unwrap().operation, "StopContainer");
         assert!(recorder.kept().bytes <= limits::FLIGHT);
         assert_eq!(recorder.kept().bytes, calls.iter().map(RecordedCall::bytes).sum::<usize>());
+        keep(&recorder, "RunPodSandbox", "", 10);
+        let about = |container| recorder.calls_about("p", container, |call| call.operation);
+        assert_eq!(
+            (about("").as_slice(), about("c").last()),
+            (&["RunPodSandbox"][..], Some(&"StopContainer"))
+        );
+        assert!(about("d").is_empty() && recorder.calls_about("q", "c", |_call| ()).is_empty());
         let page = metrics.text(&Holdings::default());
         assert!(
             page.contains("operation=\"CreateContainer\",status=\"success\",error=\"\"} 500\n")

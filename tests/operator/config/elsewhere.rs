@@ -44,6 +44,10 @@ fn a_changed_run_directory_starts_no_second_daemon() {
     assert!(found["ok"] == false && detail.starts_with(&other), "{found}");
     assert!(detail.contains(&host.path("run2").display().to_string()), "{found}");
     assert_eq!(found["hint"], "use: nri-runc nri restart");
+    // It would not read this configuration: a reload that says "not running" would mislead.
+    for words in [&["nri", "reload"][..], &["nri", "reload", "--dry-run"]] {
+        fails(&host.call(words), &[&other, "use: nri-runc nri restart", "[NR301]"]);
+    }
     // The next step.
     succeeds(&host.call(&["nri", "restart"]));
     let status = host.admin(&["status"]);
@@ -77,7 +81,7 @@ fn a_second_installation_on_the_same_plugin_socket_is_not_stopped() {
     second.write("config.toml", &text.replace(&own, &theirs));
     succeeds(&second.create("c1"));
     assert!(!second.path("run/daemon.sock").exists(), "no second daemon");
-    for verb in ["restart", "stop"] {
+    for verb in ["restart", "stop", "reload"] {
         fails(&second.call(&["nri", verb]), &["it has another configuration"]);
     }
     assert_eq!(host.admin(&["status"])["pid"], host.daemon_pid());

@@ -26,7 +26,7 @@ const FILES: [(&str, Verdict, &str); 16] = [
     ("---[[foo]]\n", Verdict::Refuses, "config.toml:9:1: unknown list of tables [[foo]]"),
     ("---[rules]\nhide = true\n", Verdict::Refuses, "config.toml:10:1: unknown key rules.hide"),
     ("---[foo]\n", Verdict::Refuses, "config.toml:9:2: unknown section [foo]"),
-    ("---[[rule]]\nengines = [\"crio\"]\n", Verdict::Refuses, "did you mean \"cri-o\"?"),
+    ("---[[rule]]\nengines = [\"crio\"]\n", Verdict::Refuses, "did you mean cri-o?"),
     (
         "---[runtime.nri-crun]\npath = \"/x\"\n",
         Verdict::Refuses,

@@ -9,6 +9,7 @@ mod limits;
 mod links;
 mod matrix;
 mod pictures;
+mod sentences;
 mod vocabulary;
 
 use super::root;

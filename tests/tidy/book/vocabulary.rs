@@ -13,7 +13,7 @@ use super::super::root;
 use super::{Page, pages};
 
 /// The first column of the tables of a page, one name for each code span.
-fn column(page: &str) -> BTreeSet<String> {
+pub(super) fn column(page: &str) -> BTreeSet<String> {
     let page = Page::read(page);
     let prose = page.prose();
     let cells = prose.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
@@ -177,7 +177,7 @@ fn each_option_that_a_page_names_exists() {
 }
 
 /// The text of every file in this folder, and below.
-fn texts_below(folder: &Path) -> String {
+pub(super) fn texts_below(folder: &Path) -> String {
     let entries = std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
     let texts = entries.map(|path| match path.is_dir() {
         true => texts_below(&path),
@@ -187,7 +187,7 @@ fn texts_below(folder: &Path) -> String {
 }
 
 /// The states in the schemas of outputs.
-fn states() -> BTreeSet<String> {
+pub(super) fn states() -> BTreeSet<String> {
     let schemas = texts_below(&root().join("docs/schema"));
     let lists = schemas.split("\"state\": {\"enum\": [").skip(1);
     let words = lists.flat_map(|rest| rest.split(']').next().unwrap().split(", "));

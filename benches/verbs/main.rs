@@ -23,6 +23,7 @@ mod mover;
 mod plugin;
 mod report;
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -127,8 +128,10 @@ impl Place {
         let mut command = Command::new(&self.binary);
         command.args(["nri", "daemon"]).env("NRI_RUNC_CONFIG", self.path("config.toml"));
         self.daemon = Some(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-        while !self.path("run/daemon.sock").exists() {
-            std::thread::sleep(Duration::from_millis(5));
+        for socket in ["run/daemon.sock", "nri.sock"] {
+            while UnixStream::connect(self.path(socket)).is_err() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
     }
 
@@ -137,7 +140,6 @@ impl Place {
             daemon.kill().unwrap();
             daemon.wait().unwrap();
         }
-        let _gone = std::fs::remove_file(self.path("run/daemon.sock"));
     }
 
     /// Waits until `count` plugins take part.

@@ -513,7 +513,7 @@ fn follow_reads_the_journal_as_it_grows_and_ends_with_its_reader() {
     let (code, errors) = follower.ends(&host);
     assert_eq!(
         (code, errors.as_str()),
-        (Some(0), "nri-runc: 1 line of the audit log could not be read [NR505]\n")
+        (Some(0), "nri-runc: 1 line of the audit log could not be read [NR485]\n")
     );
     let journalctl = words.split(' ').next().unwrap().to_owned();
     assert!(!std::path::Path::new("/proc").join(journalctl).exists(), "journalctl goes with it");

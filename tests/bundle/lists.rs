@@ -463,5 +463,5 @@ fn explain_has_the_time_that_each_plugin_took_since_the_last_creation() {
     // Nobody was asked about a container that was never created here.
     let none = host.call(&["nri", "explain", "c2"]);
     let line = String::from_utf8_lossy(&none.stderr).into_owned();
-    assert!(line.contains("no container or pod c2 is known") && line.contains("[NR498]"), "{line}");
+    assert!(line.contains("no container or pod c2 is known") && line.contains("[NR478]"), "{line}");
 }

@@ -106,6 +106,9 @@ pub(crate) const METRIC_NAMES: usize = 128;
 pub(crate) const UNKNOWN_FIELDS: usize = 1000;
 /// Plugins of the list in the run directory that are read, one a line: far more than take part at once.
 pub(crate) const LISTED_PLUGINS: usize = 1000;
+/// Notifications of the extension that may be on their way to one plugin at once, each a task with its message; the
+/// others are dropped and counted. Some seconds of a busy node's execs.
+pub(crate) const EXTENSION_NOTICES: usize = 256;
 /// Requests of one plugin that may wait for their turn, each in memory; the plugin is held back beyond that.
 pub(crate) const PLUGIN_REQUESTS: usize = 32;
 /// Requests with snapshots that are on their way to plugins at once, in bytes: each is in memory twice.

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nri_adaptation::{MergeError, NriField, Rights, RuleNote};
+use nri_transport::PluginRequest;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -119,6 +120,17 @@ pub enum PluginReply<T> {
     Refusal(PluginFailure),
 }
 
+impl<T> PluginReply<T> {
+    /// Changes the content of an answer.
+    pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> PluginReply<U> {
+        match self {
+            Self::Answer(answer) => PluginReply::Answer(change(answer)),
+            Self::Skipped(why) => PluginReply::Skipped(why),
+            Self::Refusal(failure) => PluginReply::Refusal(failure),
+        }
+    }
+}
+
 /// The operator's settings for one plugin. A reload replaces them as a whole.
 #[derive(Debug, Clone)]
 struct Terms {
@@ -177,6 +189,8 @@ pub struct ChainedPlugin {
     struck_at: Cell<Option<Instant>>,
     /// Wakes the requests that wait for their turn, once the plugin hangs.
     given_up: Notify,
+    /// Notifications of the extension that are on their way.
+    notices: Cell<usize>,
 }
 
 impl ChainedPlugin {
@@ -197,6 +211,7 @@ impl ChainedPlugin {
             received_at_strike: Cell::new(0),
             struck_at: Cell::new(None),
             given_up: Notify::new(),
+            notices: Cell::new(0),
         }
     }
 
@@ -309,6 +324,17 @@ impl ChainedPlugin {
         self.terms.borrow().policy.clone()
     }
 
+    /// Notifies it by the extension, unless too many notifications wait for it already.
+    pub async fn notify_by_extension<R: PluginRequest>(&self, request: &R) {
+        if self.notices.get() >= limits::EXTENSION_NOTICES {
+            return self.plugin.record_skip(R::METHOD, "busy");
+        }
+        self.notices.set(self.notices.get() + 1);
+        let call = async { self.plugin.extension_notice(request).await };
+        let _logged = self.ask_by_name(R::METHOD, call).await;
+        self.notices.set(self.notices.get() - 1);
+    }
+
     /// Whether its last request timed out.
     pub fn has_strikes(&self) -> bool {
         self.strikes.get() > 0
@@ -336,6 +362,15 @@ impl ChainedPlugin {
         event: Event,
         call: impl Future<Output = Outcome<T>>,
     ) -> PluginReply<T> {
+        self.ask_by_name(event.name(), call).await
+    }
+
+    /// The same for a request that is no event of NRI.
+    pub(super) async fn ask_by_name<T>(
+        &self,
+        name: &'static str,
+        call: impl Future<Output = Outcome<T>>,
+    ) -> PluginReply<T> {
         let mut outcome = None;
         if !self.is_hanging() {
             // A request in the queue of a hanging plugin would wait one time-out for each request
@@ -347,11 +382,10 @@ impl ChainedPlugin {
             };
         }
         match outcome {
-            Some(outcome) => self.judge(event, outcome),
+            Some(outcome) => self.judge(name, outcome),
             None => {
-                let name = event.name();
                 let why = format!("has stopped answering and is not waited for at {name}");
-                self.note_unanswered(event, Cause::Timeout, why)
+                self.note_unanswered(name, Cause::Timeout, why)
             }
         }
     }
@@ -364,8 +398,7 @@ impl ChainedPlugin {
         is_given_up(self.strikes.get(), is_silent, since)
     }
 
-    fn judge<T>(&self, event: Event, outcome: Outcome<T>) -> PluginReply<T> {
-        let name = event.name();
+    fn judge<T>(&self, name: &'static str, outcome: Outcome<T>) -> PluginReply<T> {
         match outcome {
             Outcome::Answered(answer) => {
                 self.requests.set(self.requests.get() + 1);
@@ -383,17 +416,17 @@ impl ChainedPlugin {
                 self.requests.set(self.requests.get() + 1);
                 self.strike(name);
                 let why = format!("did not answer {name} in time");
-                self.note_unanswered(event, Cause::Timeout, why)
+                self.note_unanswered(name, Cause::Timeout, why)
             }
             Outcome::Gone(why) => {
                 let why = format!("went away during {name} ({})", quoted(&why));
-                self.note_unanswered(event, Cause::Gone, why)
+                self.note_unanswered(name, Cause::Gone, why)
             }
             Outcome::NotConnected => {
                 self.plugin.record_skip(name, "disconnected");
                 PluginReply::Skipped(format!("had gone before {name}"))
             }
-            Outcome::Busy(why) => self.note_unanswered(event, Cause::Timeout, why),
+            Outcome::Busy(why) => self.note_unanswered(name, Cause::Timeout, why),
         }
     }
 
@@ -414,7 +447,7 @@ impl ChainedPlugin {
     }
 
     /// A missing reply refuses the request or skips the plugin, by policy.
-    fn note_unanswered<T>(&self, event: Event, cause: Cause, why: String) -> PluginReply<T> {
+    fn note_unanswered<T>(&self, name: &'static str, cause: Cause, why: String) -> PluginReply<T> {
         let id = self.id();
         self.note_failure(&why);
         if self.terms.borrow().policy.on_failure == OnFailure::Refuse {
@@ -422,7 +455,7 @@ impl ChainedPlugin {
             return PluginReply::Refusal(PluginFailure::new(id, cause, text));
         }
         warn!(plugin = id, "{id} {why}; it was skipped");
-        self.plugin.record_skip(event.name(), cause.name());
+        self.plugin.record_skip(name, cause.name());
         PluginReply::Skipped(why)
     }
 }

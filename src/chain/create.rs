@@ -63,7 +63,7 @@ pub struct ChainError {
 pub(crate) const SMALL: u64 = 64 << 10;
 
 /// Merges one plugin's response, on this thread if that takes no time.
-async fn merge(
+pub(super) async fn merge(
     creation: Creation,
     member: &ChainedPlugin,
     rights: &Rights,

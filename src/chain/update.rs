@@ -84,7 +84,7 @@ pub async fn stop(
 }
 
 /// Accepts a reply that may count.
-fn accept<T: Default + PartialEq>(
+pub(super) fn accept<T: Default + PartialEq>(
     member: &ChainedPlugin,
     scope: RuleScope<'_>,
     answer: T,

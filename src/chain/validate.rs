@@ -36,14 +36,21 @@ pub(super) async fn validate<'a>(
     let request = creation.validation_request(ours.into_iter().chain(theirs).collect());
     let mut failures = Vec::new();
     if let Err(why) = builtin.validate(&request) {
-        failures.push(rejected(format!("{}-{}", BUILTIN.0, BUILTIN.1), &why));
+        failures.push(rejected(format!("{}-{}", BUILTIN.0, BUILTIN.1), "the adjustment", &why));
     }
     let judged = validators.iter().map(|member| async {
         let request = participants.scope.shown_to(member, &request);
-        judge(member, &request).await
+        let event = Event::ValidateContainerAdjustment;
+        let reply = member.ask(event, member.plugin.validate(&request)).await;
+        rejection(member, "the adjustment", reply.map(|answer| (answer.reject, answer.reason)))
     });
     let verdicts = join_all(judged).await;
     failures.extend(verdicts.into_iter().flatten());
+    all_agree(failures)
+}
+
+/// Fails with every rejection, in one line.
+pub(super) fn all_agree(failures: Vec<PluginFailure>) -> Result<(), PluginFailure> {
     let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     match failures.into_iter().next() {
         None => Ok(()),
@@ -51,15 +58,16 @@ pub(super) async fn validate<'a>(
     }
 }
 
-async fn judge(
+/// Why a validator does not agree; its reply says whether it rejects `what`, and the reason.
+pub(super) fn rejection(
     member: &ChainedPlugin,
-    request: &api::ValidateContainerAdjustmentRequest,
+    what: &str,
+    reply: PluginReply<(bool, String)>,
 ) -> Option<PluginFailure> {
-    let event = Event::ValidateContainerAdjustment;
     let id = member.id();
-    let (cause, text) = match member.ask(event, member.plugin.validate(request)).await {
-        PluginReply::Answer(answer) if !answer.reject => return None,
-        PluginReply::Answer(answer) => return Some(rejected(id, &answer.reason)),
+    let (cause, text) = match reply {
+        PluginReply::Answer((false, _)) => return None,
+        PluginReply::Answer((true, reason)) => return Some(rejected(id, what, &reason)),
         // A validator that answers with an error has refused.
         PluginReply::Refusal(failure) => (failure.cause, format!("validator {failure}")),
         PluginReply::Skipped(why) => {
@@ -74,8 +82,8 @@ async fn judge(
     Some(PluginFailure::new(id, cause, text))
 }
 
-fn rejected(id: String, reason: &str) -> PluginFailure {
+fn rejected(id: String, what: &str, reason: &str) -> PluginFailure {
     let reason = if reason.is_empty() { "it gave no reason" } else { reason };
-    let text = format!("validator {id} rejected the adjustment: {}", quoted(reason));
+    let text = format!("validator {id} rejected {what}: {}", quoted(reason));
     PluginFailure::new(id, Cause::Refused, text)
 }

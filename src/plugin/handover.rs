@@ -32,6 +32,9 @@ pub(crate) struct SavedPlugin {
     pid: Option<i32>,
     timeout: Duration,
     speaks_state_change: bool,
+    /// The events of the extension that it subscribed to.
+    #[serde(default)]
+    extension: u32,
     trunk: SavedTrunk,
     /// The process of a launched plugin.
     pub(crate) process: Option<SavedProcess>,
@@ -108,6 +111,7 @@ impl Plugin {
             nri_version,
             events: self.event_bits(),
             takes_all: self.takes_all(),
+            extension: self.extension_events(),
             declared: declared.map(Blob),
             pid: self.pid(),
             timeout: self.timeout(),
@@ -135,6 +139,7 @@ impl Plugin {
         let (trunk, caller, runtime) = split;
         let server = resume_runtime(&trunk, runtime, identity.clone(), upcalls).await;
         let server = server.map_err(|error| std::io::Error::other(error.to_string()))?;
+        server.resume_extension(saved.extension);
         let declared = saved.declared.map(|bytes| api::FailurePolicy::parse_from_bytes(&bytes.0));
         let parts = PluginParts {
             identity,

@@ -5,6 +5,7 @@
 mod calls;
 mod child;
 mod discover;
+mod extension;
 mod handover;
 mod latency;
 mod launch;

@@ -5,6 +5,10 @@ use ttrpc::Code;
 
 use crate::limits;
 
+/// The beginnings of a method's path.
+const SERVICES: [&str; 2] =
+    ["/nri.pkg.api.v1alpha1.Plugin/", "/nri.extension.v1alpha1.PluginExtension/"];
+
 /// The result of one call to a plugin.
 #[derive(Debug)]
 pub enum Outcome<T> {
@@ -54,9 +58,10 @@ pub(super) fn from_status<T>(status: &ttrpc::Status) -> Outcome<T> {
 /// end with these words too: only the method's own path before them counts.
 fn is_unknown_method(status: &ttrpc::Status) -> bool {
     let path = status.message().strip_suffix(" does not exist");
-    let method = path.and_then(|path| path.strip_prefix("/nri.pkg.api.v1alpha1.Plugin/"));
+    let of = |path: &str, service: &str| path.strip_prefix(service).map(str::to_owned);
+    let method = path.and_then(|path| SERVICES.iter().find_map(|service| of(path, service)));
     let is_name = |method: &str| method.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    status.code() == Code::INVALID_ARGUMENT && method.is_some_and(is_name)
+    status.code() == Code::INVALID_ARGUMENT && method.as_deref().is_some_and(is_name)
 }
 
 #[cfg(test)]

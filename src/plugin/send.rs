@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use nri_transport::{CallCopies, PluginRequest, Unanswered};
+use nri_transport::{CallCopies, PLUGIN_SERVICE, PluginRequest, Unanswered};
 use tokio::time::Instant;
 use ttrpc::Code;
 
@@ -61,7 +61,9 @@ impl Plugin {
             return (Outcome::NotConnected, None);
         }
         let begun = Instant::now();
-        let limit = self.meter.as_ref().map_or(0, |meter| meter.copies_up_to());
+        // The flight recorder knows NRI's own messages.
+        let meter = self.meter.as_ref().filter(|_| R::SERVICE == PLUGIN_SERVICE);
+        let limit = meter.map_or(0, |meter| meter.copies_up_to());
         let mut copies = CallCopies::up_to(limit);
         let (outcome, error) = self.send(request, begun, timeout, &mut copies).await;
         // A method that a plugin does not have was not called.

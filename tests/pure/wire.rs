@@ -24,7 +24,10 @@ fn generate(into: &Path) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
     Codegen::new()
         .out_dir(into)
-        .input(root.join("nri/v1alpha1/api.proto"))
+        .inputs([
+            root.join("nri/v1alpha1/api.proto"),
+            root.join("nri/extension/v1alpha1/extension.proto"),
+        ])
         .include(root)
         .rust_protobuf()
         .customize(Customize { async_all: true, gen_mod: false, ..Customize::default() })
@@ -38,7 +41,7 @@ fn the_checked_in_messages_are_generated_from_the_proto() {
     let temp = tempfile::tempdir().unwrap();
     generate(temp.path());
     let checked_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/nri-api/src/generated");
-    for name in ["api.rs", "api_ttrpc.rs"] {
+    for name in ["api.rs", "api_ttrpc.rs", "extension.rs", "extension_ttrpc.rs"] {
         let fresh = std::fs::read(temp.path().join(name)).unwrap();
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
             test_support::program::copy(&temp.path().join(name), &checked_in.join(name));

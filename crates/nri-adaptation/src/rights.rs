@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use crate::claims::{self, MergeError};
 use crate::fields::{FieldSet, NriField};
 use crate::quoted;
 
@@ -143,6 +144,22 @@ impl Rights {
             rulings.map(Arc::as_ref).filter(move |ruling| !ruling.permits.has(wanted))
         };
         (against().find(|ruling| !ruling.is_audit), against().filter(|ruling| ruling.is_audit))
+    }
+
+    /// Checks that a plugin may set a field of a container, for a value that no adjustment has a place for. Returns
+    /// what a rule in audit mode would refuse.
+    ///
+    /// # Errors
+    /// Fails if the operator does not permit it.
+    pub fn permit_in(
+        &self,
+        plugin: &str,
+        container: &str,
+        field: NriField,
+    ) -> Result<BTreeSet<RuleNote>, MergeError> {
+        let mut noted = BTreeSet::new();
+        claims::check(self, plugin, container, field, &mut noted)?;
+        Ok(noted)
     }
 
     /// Whether the plugin may set `field` of any container.

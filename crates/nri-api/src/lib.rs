@@ -12,6 +12,7 @@
 //! assert_eq!(adjustment.env[0].key, "GREETING");
 //! ```
 //!
+//! * [`extension`]: a service beside NRI's own, about processes that `exec` starts and results of updates.
 //! * [`event`]: the events that a plugin subscribes to, with their bits.
 //! * [`identity`]: index and name of a plugin, and which of them are valid.
 //! * [`text`]: names and reasons that the other side chose, made fit for one line.
@@ -23,6 +24,7 @@
 
 mod convert;
 pub mod event;
+pub mod extension;
 mod generated;
 pub mod identity;
 #[cfg(feature = "json")]

@@ -2,9 +2,12 @@
 //! The surroundings of a request: how long the runtime waits for the answer, and the runtime itself. A plugin may
 //! call the runtime at any time once it is synchronized, also from inside a handler.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nri_api as api;
+use nri_api::extension::{ExtensionEvent, RuntimeExtensionClient, SubscribeRequest, event_bits};
 use nri_transport::{Connection, Trunk};
 use tokio::net::UnixStream;
 
@@ -13,6 +16,9 @@ use crate::{Result, status_message};
 
 /// How long the runtime may take to answer the plugin: nri-runc gives an update through the real runtime half a minute.
 pub(crate) const UPCALL_TIMEOUT: Duration = Duration::from_secs(40);
+
+/// How long the runtime may take to answer a subscription: less than a plugin has for Synchronize.
+const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request as a handler receives it, beside its message.
 #[derive(Debug, Clone)]
@@ -46,6 +52,9 @@ impl Context {
 pub struct RuntimeHandle {
     pub(crate) trunk: Trunk,
     pub(crate) client: api::RuntimeClient,
+    extension: RuntimeExtensionClient,
+    /// The events of the extension that the runtime delivers, as bits.
+    delivered: Arc<AtomicU32>,
 }
 
 impl std::fmt::Debug for RuntimeHandle {
@@ -58,7 +67,28 @@ impl RuntimeHandle {
     /// Splits the plugin's stream: the runtime, and the connection on which it calls.
     pub(crate) fn split(stream: UnixStream) -> std::io::Result<(Self, Connection)> {
         let (trunk, plugin, runtime) = nri_transport::split(stream)?;
-        Ok((Self { trunk, client: nri_transport::client(runtime) }, plugin))
+        let (client, extension) = nri_transport::clients(runtime);
+        Ok((Self { trunk, client, extension, delivered: Arc::default() }, plugin))
+    }
+
+    /// Asks for events of the extension; a runtime without it delivers none.
+    pub(crate) async fn subscribe(&self, events: &[ExtensionEvent]) {
+        if events.is_empty() {
+            return;
+        }
+        let events = events.iter().copied().map(Into::into).collect();
+        let request = SubscribeRequest { events, ..SubscribeRequest::default() };
+        let context = ttrpc::context::with_duration(SUBSCRIBE_TIMEOUT);
+        match self.extension.subscribe(context, &request).await {
+            Ok(granted) => self.delivered.store(event_bits(&granted.events), Ordering::Relaxed),
+            Err(why) => tracing::warn!("no events of the extension: {}", status_message(why)),
+        }
+    }
+
+    /// Whether the runtime delivers this event of the extension; known from the call of `synchronize` on.
+    #[must_use]
+    pub fn delivers(&self, event: ExtensionEvent) -> bool {
+        self.delivered.load(Ordering::Relaxed) & event.bit() != 0
     }
 
     /// Updates containers unasked, and returns the updates that the runtime did not carry out.

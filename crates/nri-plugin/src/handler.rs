@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use nri_api as api;
 use nri_api::event::Event;
+use nri_api::extension::{self, ExtensionEvent};
 use protobuf::MessageDyn;
 
 use crate::cache::Cache;
@@ -33,6 +34,12 @@ macro_rules! handlers {
             /// plugin is skipped, and disconnected at its first time-out. Runtimes before NRI v0.12.4 ignore it.
             fn failure_policy(&self) -> Option<api::FailurePolicy> {
                 None
+            }
+
+            /// The events of the extension to receive, if the runtime has it: nri-runc does. With another runtime the
+            /// plugin goes on without them; [`RuntimeHandle::delivers`](crate::RuntimeHandle::delivers) tells.
+            fn extension_events(&self) -> &[ExtensionEvent] {
+                &[]
             }
 
             /// The cache that follows the events. The plugin is subscribed to the events that the
@@ -67,6 +74,11 @@ macro_rules! handlers {
                 None
             }
 
+            /// See [`Handler::extension_events`].
+            fn extension_events(&self) -> &[ExtensionEvent] {
+                &[]
+            }
+
             /// See [`Handler::cache`].
             fn cache(&self) -> Option<&Cache> {
                 None
@@ -97,6 +109,10 @@ macro_rules! handlers {
                 self.as_ref().failure_policy()
             }
 
+            fn extension_events(&self) -> &[ExtensionEvent] {
+                self.as_ref().extension_events()
+            }
+
             fn cache(&self) -> Option<&Cache> {
                 self.as_ref().cache()
             }
@@ -124,6 +140,10 @@ macro_rules! handlers {
 
             fn failure_policy(&self) -> Option<api::FailurePolicy> {
                 self.0.failure_policy()
+            }
+
+            fn extension_events(&self) -> &[ExtensionEvent] {
+                self.0.extension_events()
             }
 
             fn cache(&self) -> Option<&Cache> {
@@ -208,6 +228,19 @@ handlers! {
 
     /// The changes of all plugins to a container that is being created; an error refuses it, with its text as reason.
     validate_container_adjustment(request: api::ValidateContainerAdjustmentRequest) -> ();
+
+    /// Extension: a process is about to be started in a container by `exec`; the answer may change its arguments,
+    /// environment, working directory and limits. An error refuses it.
+    exec_container(request: extension::ExecContainerRequest) -> extension::ExecContainerResponse;
+
+    /// Extension: the changes of all plugins to such a process; an error refuses it, with its text as reason.
+    validate_exec(request: extension::ValidateExecRequest) -> ();
+
+    /// Extension: such a process was started, has ended, or was refused.
+    post_exec(request: extension::PostExecRequest) -> ();
+
+    /// Extension: the results of updates that this plugin asked for.
+    update_results(request: extension::UpdateResultsRequest) -> ();
 }
 
 /// A [`BlockingHandler`] as a [`Handler`].

@@ -41,6 +41,8 @@
 //! * [`Adjustment`], [`Update`] and [`Updates`] build answers. A misuse does not compile: an update without a container
 //!   or without a value, an environment variable for a container that exists already.
 //! * [`Cache`] holds the pods and containers of the node, and follows the events.
+//! * [`ExtensionEvent`]: events beside NRI's own, of a runtime that has the extension: processes that `exec` starts, and
+//!   the results of updates. [`Handler::extension_events`] asks for them.
 //! * [`annotation`] finds the annotation of a pod that is meant for a container.
 //! * Feature `harness`: a runtime for tests, in the process of the test.
 //! * Feature `program`, on by default: [`main`].
@@ -51,6 +53,7 @@ mod annotations;
 mod answers;
 mod cache;
 mod context;
+mod extension;
 mod handler;
 #[cfg(feature = "harness")]
 pub mod harness;
@@ -66,6 +69,7 @@ mod stub;
 pub use async_trait::async_trait;
 pub use nri_api as api;
 pub use nri_api::event::{ALL_EVENTS, Event};
+pub use nri_api::extension::ExtensionEvent;
 
 pub use annotations::annotation;
 pub use answers::{Adjustment, Device, Mount, Updates, UpdatesWithEvictions};

@@ -20,7 +20,7 @@ use crate::{HandlerError, async_trait};
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 
 pub(crate) struct Service {
-    handler: Arc<dyn Handler>,
+    pub(crate) handler: Arc<dyn Handler>,
     runtime: RuntimeHandle,
     config: String,
     /// The parts of the snapshot that have come so far.
@@ -78,7 +78,7 @@ impl Service {
     }
 
     /// A request begins: its deadline is the caller's, or else the time-out of all requests.
-    fn begin(&self, context: &TtrpcContext) -> (Context, OpenRequest) {
+    pub(crate) fn begin(&self, context: &TtrpcContext) -> (Context, OpenRequest) {
         let named = u64::try_from(context.timeout_nano).unwrap_or(0);
         let usual = u64::try_from(self.request_timeout.load(Ordering::Relaxed)).unwrap_or(0);
         let timeout = match (named, usual) {
@@ -92,7 +92,7 @@ impl Service {
     }
 }
 
-fn refusal(error: impl Into<HandlerError>) -> ttrpc::Error {
+pub(crate) fn refusal(error: impl Into<HandlerError>) -> ttrpc::Error {
     let text = error.into().to_string();
     ttrpc::Error::RpcStatus(ttrpc::get_status(ttrpc::Code::UNKNOWN, text))
 }
@@ -209,6 +209,8 @@ service! {
         let Some(whole) = self.collect(part) else {
             return Ok(api::SynchronizeResponse { more: true, ..Default::default() });
         };
+        // Before the plugin is synchronized, so that it misses none.
+        self.runtime.subscribe(self.handler.extension_events()).await;
         self.handler.observe("Synchronize", &whole);
         if let Some(cache) = self.handler.cache() {
             cache.reset(&whole.pods, &whole.containers);

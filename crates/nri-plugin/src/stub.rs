@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use nri_api as api;
+use nri_api::extension::PluginExtension;
 use nri_transport::{Connection, OpenRequests};
 use tokio::net::UnixStream;
 use ttrpc::r#async::Server;
@@ -61,8 +62,9 @@ impl Stub {
         // Before it registers: the runtime may synchronize it before it answers.
         progress.phase.send_replace(Phase::Registered);
         let service = Service::new(handler, runtime.clone(), config.to_owned(), progress);
-        let refused = service.refused();
-        let stub = Self::start(runtime.clone(), plugin, Arc::new(service), refused).await;
+        let (refused, service) = (service.refused(), Arc::new(service));
+        let extension = service.extension();
+        let stub = Self::start(runtime.clone(), plugin, service, extension, refused).await;
         let stub = stub.map_err(status_message)?;
         let registered = nri_transport::register(&runtime.client, index, name, UPCALL_TIMEOUT);
         registered.await.map_err(status_message)?;
@@ -81,7 +83,7 @@ impl Stub {
     ) -> ttrpc::Result<Self> {
         let split = RuntimeHandle::split(stream);
         let (runtime, plugin) = split.map_err(|error| ttrpc::Error::Socket(error.to_string()))?;
-        let stub = Self::start(runtime.clone(), plugin, service, Arc::default()).await?;
+        let stub = Self::start(runtime.clone(), plugin, service, None, Arc::default()).await?;
         nri_transport::register(&runtime.client, index, name, UPCALL_TIMEOUT).await?;
         Ok(stub)
     }
@@ -91,10 +93,11 @@ impl Stub {
         runtime: RuntimeHandle,
         plugin: Connection,
         service: Arc<dyn api::Plugin + Send + Sync>,
+        extension: Option<Arc<dyn PluginExtension + Send + Sync>>,
         refused: Arc<OnceLock<String>>,
     ) -> ttrpc::Result<Self> {
         let open = plugin.open_requests();
-        let server = nri_transport::serve_plugin(plugin, service).await?;
+        let server = nri_transport::serve_plugin(plugin, service, extension).await?;
         Ok(Self { runtime, refused, open, _server: server })
     }
 

@@ -44,7 +44,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut server = serve_runtime(&trunk, connection, None, Arc::new(NoUpcalls)).await?;
 
     let (_plugin_trunk, to_plugin, to_runtime) = split(plugin)?;
-    let _plugin = serve_plugin(to_plugin, Arc::new(Greeter)).await?;
+    let _plugin = serve_plugin(to_plugin, Arc::new(Greeter), None).await?;
     register(&client(to_runtime), "10", "greeter", TIMEOUT).await?;
 
     let identity = server.registered(&trunk, TIMEOUT).await?;

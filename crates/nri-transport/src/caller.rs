@@ -28,7 +28,9 @@ use crate::outgoing::Outgoing;
 use crate::unread::Blob;
 use nri_api as api;
 
-const SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
+/// NRI's own service of a plugin.
+pub const PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
+const EXTENSION_SERVICE: &str = "nri.extension.v1alpha1.PluginExtension";
 /// Service, method and the fields around the request need less.
 const ENVELOPE: usize = 200;
 /// Bytes that a pair of metadata needs beside its key and value.
@@ -39,6 +41,8 @@ const NO_NUMBER_LEFT: &str = "all numbers for calls of this connection are used 
 
 /// A request of the plugin service.
 pub trait PluginRequest {
+    /// The service that it belongs to.
+    const SERVICE: &str = PLUGIN_SERVICE;
     /// The name of its method.
     const METHOD: &str;
     /// The type of its response.
@@ -97,10 +101,19 @@ macro_rules! subject {
 }
 
 macro_rules! requests {
-    ($($method:literal $request:ident $answer:ident $($about:ident)*;)*) => {
-        $(impl PluginRequest for api::$request {
+    ($service:ident $($of:ident)::+ {
+        $($method:literal $request:ident $answer:ident $($about:ident)*;)*
+    }) => {
+        requests!(@each $service ($($of)::+) $([$method $request $answer $($about)*])*);
+    };
+    (@each $service:ident $of:tt $($row:tt)*) => {
+        $(requests!(@one $service $of $row);)*
+    };
+    (@one $service:ident ($($of:ident)::+) [$method:literal $request:ident $answer:ident $($about:ident)*]) => {
+        impl PluginRequest for $($of)::+::$request {
+            const SERVICE: &str = $service;
             const METHOD: &str = $method;
-            type Answer = api::$answer;
+            type Answer = $($of)::+::$answer;
 
             fn size(&self) -> u64 {
                 self.compute_size()
@@ -113,11 +126,11 @@ macro_rules! requests {
             fn subject(&self) -> Option<RequestSubject<'_>> {
                 subject!(self $($about)*)
             }
-        })*
+        }
     };
 }
 
-requests! {
+requests! { PLUGIN_SERVICE api {
     "Configure" ConfigureRequest ConfigureResponse;
     "Shutdown" Empty Empty;
     "RunPodSandbox" RunPodSandboxRequest RunPodSandboxResponse pod;
@@ -136,7 +149,14 @@ requests! {
     "StateChange" StateChangeEvent Empty pod container;
     "ValidateContainerAdjustment"
         ValidateContainerAdjustmentRequest ValidateContainerAdjustmentResponse pod container;
-}
+} }
+
+requests! { EXTENSION_SERVICE api::extension {
+    "ExecContainer" ExecContainerRequest ExecContainerResponse pod container;
+    "ValidateExec" ValidateExecRequest ValidateExecResponse pod container;
+    "PostExec" PostExecRequest PostExecResponse pod container;
+    "UpdateResults" UpdateResultsRequest UpdateResultsResponse;
+} }
 
 /// Why a call has no answer.
 #[derive(Debug, PartialEq)]
@@ -373,7 +393,7 @@ fn envelope<R: PluginRequest>(
     timeout: Duration,
 ) -> protobuf::Result<()> {
     let mut to = CodedOutputStream::vec(bytes);
-    to.write_string(1, SERVICE)?;
+    to.write_string(1, R::SERVICE)?;
     to.write_string(2, R::METHOD)?;
     to.write_tag(3, WireType::LengthDelimited)?;
     to.write_raw_varint32(u32::try_from(size).unwrap_or(u32::MAX))?;
@@ -570,7 +590,7 @@ mod tests {
         assert_eq!(message_length(&message), Some(message.len()));
         assert_eq!(message[4..TTRPC_HEADER], [0, 0, 0, 7, REQUEST, 0]);
         let envelope = ttrpc::Request {
-            service: SERVICE.to_owned(),
+            service: PLUGIN_SERVICE.to_owned(),
             method: "RunPodSandbox".to_owned(),
             payload: request.write_to_bytes().unwrap(),
             timeout_nano: 2_000_000,

@@ -4,11 +4,15 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use nri_api as api;
+use nri_api::extension::{
+    PluginExtension, RuntimeExtension, RuntimeExtensionClient, SubscribeRequest, SubscribeResponse,
+    create_plugin_extension, create_runtime_extension, event_bits, events_in,
+};
 use nri_api::identity::PluginIdentity;
 use tokio::sync::{OnceCell, mpsc};
 use ttrpc::Code;
@@ -33,6 +37,14 @@ pub trait Upcalls: Send + Sync {
         plugin: &PluginIdentity,
         request: api::UpdateContainersRequest,
     ) -> Result<api::UpdateContainersResponse, String>;
+
+    /// The events of the extension that this runtime delivers, as bits; none: it does not have the extension.
+    fn extension_events(&self) -> u32 {
+        0
+    }
+
+    /// It has subscribed to these events of the extension, in place of earlier ones.
+    fn subscribed(&self, _plugin: &PluginIdentity, _events: u32) {}
 }
 
 /// A runtime that refuses every request of a plugin.
@@ -70,6 +82,8 @@ struct RuntimeService {
     /// ignored.
     launched_as: Option<(String, String)>,
     is_synchronized: Arc<AtomicBool>,
+    /// The events of the extension that it subscribed to, as bits.
+    extension: Arc<AtomicU32>,
     upcalls: Arc<dyn Upcalls>,
 }
 
@@ -120,10 +134,33 @@ impl api::Runtime for RuntimeService {
     }
 }
 
+#[async_trait]
+impl RuntimeExtension for RuntimeService {
+    async fn subscribe(
+        &self,
+        _context: &TtrpcContext,
+        request: SubscribeRequest,
+    ) -> ttrpc::Result<SubscribeResponse> {
+        let offered = self.upcalls.extension_events();
+        if offered == 0 {
+            return Err(status_error(Code::UNIMPLEMENTED, "the extension is not supported here"));
+        }
+        let Some(identity) = self.identity.get() else {
+            return Err(status_error(Code::FAILED_PRECONDITION, "not registered yet"));
+        };
+        let granted = event_bits(&request.events) & offered;
+        self.extension.store(granted, Ordering::Release);
+        self.upcalls.subscribed(identity, granted);
+        let events = events_in(granted).map(Into::into).collect();
+        Ok(SubscribeResponse { events, ..SubscribeResponse::default() })
+    }
+}
+
 /// Serves the requests of one plugin until it is dropped.
 pub struct RuntimeServer {
     registration: mpsc::Receiver<PluginIdentity>,
     is_synchronized: Arc<AtomicBool>,
+    extension: Arc<AtomicU32>,
     _server: Server,
 }
 
@@ -148,6 +185,16 @@ impl RuntimeServer {
             reason = trunk.closed() => Err(NotRegistered::Gone(reason)),
             () = tokio::time::sleep(timeout) => Err(NotRegistered::TimedOut),
         }
+    }
+
+    /// The events of the extension that the plugin subscribed to, as bits.
+    pub fn extension_events(&self) -> u32 {
+        self.extension.load(Ordering::Acquire)
+    }
+
+    /// Goes on with a subscription to events of the extension.
+    pub fn resume_extension(&self, events: u32) {
+        self.extension.store(events, Ordering::Release);
     }
 
     /// Lets the plugin update containers from now on.
@@ -195,29 +242,42 @@ async fn start(
 ) -> ttrpc::Result<RuntimeServer> {
     let (registered, registration) = mpsc::channel(1);
     let is_synchronized = Arc::new(AtomicBool::new(false));
-    let service = RuntimeService {
+    let extension = Arc::new(AtomicU32::new(0));
+    let service = Arc::new(RuntimeService {
         trunk: trunk.clone(),
         registered,
         identity,
         launched_as,
         is_synchronized: Arc::clone(&is_synchronized),
+        extension: Arc::clone(&extension),
         upcalls,
-    };
-    let server =
-        serve(connection, |server| server.register_service(api::create_runtime(Arc::new(service))));
-    Ok(RuntimeServer { registration, is_synchronized, _server: server.await? })
+    });
+    let beside = Arc::clone(&service);
+    let server = serve(connection, |server| {
+        let server = server.register_service(api::create_runtime(service));
+        server.register_service(create_runtime_extension(beside))
+    });
+    Ok(RuntimeServer { registration, is_synchronized, extension, _server: server.await? })
 }
 
-/// Serves the plugin's side. The runtime may call before it has answered the registration, so a plugin serves
-/// before it registers.
+/// Serves the plugin's side, with the extension if the plugin has it. The runtime may call before it has answered
+/// the registration, so a plugin serves before it registers.
 ///
 /// # Errors
 /// Fails when ttRPC cannot serve the connection.
 pub async fn serve_plugin(
     connection: Connection,
     service: Arc<dyn api::Plugin + Send + Sync>,
+    extension: Option<Arc<dyn PluginExtension + Send + Sync>>,
 ) -> ttrpc::Result<Server> {
-    serve(connection, |server| server.register_service(api::create_plugin(service))).await
+    serve(connection, |server| {
+        let server = server.register_service(api::create_plugin(service));
+        match extension {
+            Some(extension) => server.register_service(create_plugin_extension(extension)),
+            None => server,
+        }
+    })
+    .await
 }
 
 /// ttRPC's server listens for connections; this one gets exactly one.
@@ -233,7 +293,13 @@ async fn serve(
 
 /// A client of the runtime, on the plugin's side.
 pub fn client(connection: Connection) -> api::RuntimeClient {
-    api::RuntimeClient::new(Client::new(Socket::new(connection)))
+    clients(connection).0
+}
+
+/// Clients of both services of the runtime, over one connection.
+pub fn clients(connection: Connection) -> (api::RuntimeClient, RuntimeExtensionClient) {
+    let client = Client::new(Socket::new(connection));
+    (api::RuntimeClient::new(client.clone()), RuntimeExtensionClient::new(client))
 }
 
 /// Registers a plugin with the runtime.
@@ -259,6 +325,8 @@ pub async fn register(
 #[cfg(test)]
 mod tests {
     use tokio::net::UnixStream;
+
+    use nri_api::extension::ExtensionEvent;
 
     use super::*;
     use crate::{PluginCaller, split, split_to_call};
@@ -327,6 +395,61 @@ mod tests {
         assert!(refusal_of_update(&sides.plugin).await.contains("not synchronized yet"));
         sides.server.mark_synchronized();
         assert!(refusal_of_update(&sides.plugin).await.contains("not supported here"));
+    }
+
+    /// A runtime that delivers ExecContainer alone.
+    struct OnlyExecs;
+
+    #[async_trait]
+    impl Upcalls for OnlyExecs {
+        async fn update_containers(
+            &self,
+            _: &PluginIdentity,
+            _: api::UpdateContainersRequest,
+        ) -> Result<api::UpdateContainersResponse, String> {
+            Err("none".to_owned())
+        }
+
+        fn extension_events(&self) -> u32 {
+            ExtensionEvent::EXEC_CONTAINER.bit()
+        }
+    }
+
+    async fn subscribe(
+        upcalls: Arc<dyn Upcalls>,
+        is_registered: bool,
+    ) -> (u32, Result<u32, String>) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (trunk, _caller, runtime) = split_to_call(ours).unwrap();
+        let server = serve_runtime(&trunk, runtime, None, upcalls).await.unwrap();
+        let (_trunk, _connection, to_runtime) = split(theirs).unwrap();
+        let (runtime, extension) = clients(to_runtime);
+        if is_registered {
+            register(&runtime, "10", "foo", SOON).await.unwrap();
+        }
+        let events = vec![ExtensionEvent::EXEC_CONTAINER.into(), ExtensionEvent::POST_EXEC.into()];
+        let request = SubscribeRequest { events, ..Default::default() };
+        let answer = extension.subscribe(ttrpc::context::with_duration(SOON), &request).await;
+        let granted = answer.map(|granted| event_bits(&granted.events));
+        (server.extension_events(), granted.map_err(|error| error.to_string()))
+    }
+
+    #[tokio::test]
+    async fn a_plugin_is_granted_the_events_that_the_runtime_delivers() {
+        let only = ExtensionEvent::EXEC_CONTAINER.bit();
+        assert_eq!(subscribe(Arc::new(OnlyExecs), true).await, (only, Ok(only)));
+    }
+
+    #[tokio::test]
+    async fn without_the_extension_or_a_registration_nothing_is_granted() {
+        for (upcalls, is_registered, why) in [
+            (Arc::new(NoUpcalls) as Arc<dyn Upcalls>, true, "not supported here"),
+            (Arc::new(OnlyExecs), false, "not registered yet"),
+        ] {
+            let (bits, granted) = subscribe(upcalls, is_registered).await;
+            let error = granted.unwrap_err();
+            assert!(bits == 0 && error.contains(why), "{error}");
+        }
     }
 
     #[tokio::test]

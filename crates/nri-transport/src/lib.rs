@@ -44,12 +44,13 @@ mod stream;
 mod unread;
 
 pub use caller::{
-    Metadata, PluginCaller, PluginRequest, RequestSubject, SynchronizePart, Unanswered,
+    Metadata, PLUGIN_SERVICE, PluginCaller, PluginRequest, RequestSubject, SynchronizePart,
+    Unanswered,
 };
 pub use copies::CallCopies;
 pub use frame::{TTRPC_LIMIT, Trunk};
 pub use handshake::{
-    NRI_VERSION, NoUpcalls, NotRegistered, RuntimeServer, Upcalls, client, register,
+    NRI_VERSION, NoUpcalls, NotRegistered, RuntimeServer, Upcalls, client, clients, register,
     resume_runtime, serve_plugin, serve_runtime,
 };
 pub use mux::{CLOSED, Connection, SavedTrunk, continue_to_call, split, split_to_call};

@@ -12,9 +12,11 @@ use std::collections::BTreeSet;
 use oci_document::{Item, Object, SpecDocument};
 use serde_json::Value;
 
-use super::PatchError;
-use super::process::{Environment, replace_rlimit};
+use super::process::{Environment, patch_args_of, patch_rlimits_of, replace_rlimit};
+use super::{Changes, PatchError, PatchedSpec};
+use crate::limits;
 use crate::mark::ProcessValue;
+use crate::plugin::api;
 
 /// Lays the plugins' values over the document of a process; `None` if nothing changes.
 ///
@@ -33,6 +35,38 @@ pub fn patch_later_process(
         is_changed |= add_groups(process, value)?;
     }
     Ok(is_changed.then(|| document.to_bytes()))
+}
+
+/// Applies the plugins' changes to the document of a process that `exec` starts.
+///
+/// # Errors
+/// Fails where a value cannot be passed on, or the document cannot be edited without guessing.
+pub fn patch_exec(
+    document: &[u8],
+    adjust: &api::ContainerAdjustment,
+    cwd: Option<&str>,
+) -> Result<PatchedSpec, PatchError> {
+    let mut document = SpecDocument::parse(document)?;
+    let process = document.root();
+    let mut changes = Changes::default();
+    if !adjust.env.is_empty() {
+        let mut environment = Environment::take(process)?;
+        environment.apply(&adjust.env, &mut changes)?;
+        environment.put_back(process)?;
+    }
+    patch_args_of(process, &adjust.args, &mut changes)?;
+    if !adjust.rlimits.is_empty() {
+        patch_rlimits_of(process, &adjust.rlimits, &mut changes)?;
+    }
+    if let Some(cwd) = cwd {
+        if !cwd.starts_with('/') || cwd.contains('\0') || cwd.len() > limits::LATER_ARG {
+            return Err(PatchError::invalid("Cwd", "it is not an absolute path"));
+        }
+        changes.set(process, "cwd", Value::from(cwd), ("process.cwd", "Cwd"))?;
+    }
+    let Changes(changes, _doubts) = changes;
+    let bytes = (!changes.is_empty()).then(|| document.to_bytes());
+    Ok(PatchedSpec { bytes, changes })
 }
 
 fn set_env(process: &mut Object<'_>, values: &[ProcessValue]) -> Result<bool, PatchError> {

@@ -167,6 +167,18 @@ pub(super) fn patch_args(
     args: &[String],
     changes: &mut Changes,
 ) -> Result<(), PatchError> {
+    if args.is_empty() {
+        return Ok(());
+    }
+    patch_args_of(root.object("process")?, args, changes)
+}
+
+/// The same for a process.
+pub(super) fn patch_args_of(
+    process: &mut Object<'_>,
+    args: &[String],
+    changes: &mut Changes,
+) -> Result<(), PatchError> {
     let Some(program) = args.first() else { return Ok(()) };
     if program.is_empty() {
         return Err(PatchError::invalid("Args", "the first argument, the program, is empty"));
@@ -174,7 +186,6 @@ pub(super) fn patch_args(
     if args.iter().any(|arg| arg.contains('\0')) {
         return Err(PatchError::invalid("Args", "an argument contains NUL"));
     }
-    let process = root.object("process")?;
     Ok(changes.set(process, "args", Value::from(args), ("process.args", "Args"))?)
 }
 
@@ -202,7 +213,16 @@ pub(super) fn patch_rlimits(
     if rlimits.is_empty() {
         return Ok(());
     }
-    let items = root.object("process")?.array("rlimits")?.items();
+    patch_rlimits_of(root.object("process")?, rlimits, changes)
+}
+
+/// The same for a process.
+pub(super) fn patch_rlimits_of(
+    process: &mut Object<'_>,
+    rlimits: &[api::POSIXRlimit],
+    changes: &mut Changes,
+) -> Result<(), PatchError> {
+    let items = process.array("rlimits")?.items();
     for rlimit in rlimits {
         let api::POSIXRlimit { type_, hard, soft, special_fields: _ } = rlimit;
         let name = keys::rlimit(type_);

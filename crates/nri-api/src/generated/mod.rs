@@ -29,6 +29,11 @@ mod api;
 #[cfg(feature = "services")]
 #[rustfmt::skip]
 mod api_ttrpc;
+#[rustfmt::skip]
+pub(crate) mod extension;
+#[cfg(feature = "services")]
+#[rustfmt::skip]
+pub(crate) mod extension_ttrpc;
 
 pub use api::*;
 #[cfg(feature = "services")]

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+//! ExecContainer of the extension through the chain: a process that is about to be started in a container. The answers
+//! are merged as those to CreateContainer are, then the validators of execs judge (decision D60).
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use futures_util::future::join_all;
+use nri_adaptation::{Creation, NriField, RuleNote, check, unknown_fields};
+use tokio::time::Instant;
+
+use crate::error::quoted;
+use crate::plugin::api;
+use crate::plugin::api::extension::{
+    ExecAdjustment, ExecContainerRequest, ExecContainerResponse, ExecProcess, ExtensionEvent,
+    ValidateExecRequest,
+};
+
+use super::chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply};
+use super::create::{ChainObserver, merge};
+use super::ruled::RuleScope;
+use super::update::accept;
+use super::validate::{all_agree, rejection};
+
+/// The owner's name of the working directory, which NRI has no field for; the right to set it is that of Args.
+const CWD: &str = "Cwd";
+
+/// The plugins of one exec.
+pub(crate) struct ExecMembers<'a> {
+    /// The plugins to ask, in order.
+    pub(crate) subscribers: &'a [Rc<ChainedPlugin>],
+    /// The plugins that judge the result.
+    pub(crate) validators: &'a [Rc<ChainedPlugin>],
+    pub(crate) scope: RuleScope<'a>,
+    /// When the exec goes on without the answers that are missing, or is refused.
+    pub(crate) until: Instant,
+}
+
+/// The plugins' changes to a process.
+#[derive(Debug, Default)]
+pub(crate) struct ExecChanges {
+    /// Arguments, variables and limits.
+    pub(crate) adjust: api::ContainerAdjustment,
+    pub(crate) cwd: Option<String>,
+    /// Field to plugin, as `Env[PATH]` to `10-foo`.
+    pub(crate) owners: BTreeMap<String, String>,
+    /// Changes that a rule in audit mode would refuse.
+    pub(crate) noted: Vec<RuleNote>,
+}
+
+/// The working directory so far, and the plugin that set it.
+type Cwd = Option<(String, String)>;
+
+/// Asks the subscribers in turn, merges their answers, and lets the validators judge.
+///
+/// # Errors
+/// Fails with the first plugin that refuses, conflicts, or does not reply where its policy refuses; and with all
+/// validators that reject or do not answer.
+pub(crate) async fn exec(
+    members: &ExecMembers<'_>,
+    mut request: ExecContainerRequest,
+    observer: &dyn ChainObserver,
+) -> Result<ExecChanges, PluginFailure> {
+    let engines = request.process.clone();
+    let mut creation = creation_of(&request);
+    let (mut cwd, mut noted): (Cwd, Vec<RuleNote>) = (None, Vec::new());
+    for member in members.subscribers {
+        // A field name that does not exist in the operator's settings must not permit everything.
+        member.rights()?;
+        show(&mut request, &creation, &cwd);
+        let call = member.plugin.extension(&request, members.until);
+        match member.ask_by_name(ExtensionEvent::EXEC_CONTAINER.method(), call).await {
+            PluginReply::Answer(answer) => match accept(member, members.scope, answer) {
+                Ok(answer) => {
+                    (creation, cwd) =
+                        take_in(members, member, creation, cwd, answer, &mut noted).await?;
+                }
+                Err(why) => observer.skipped(&member.id(), &why),
+            },
+            PluginReply::Skipped(why) => observer.skipped(&member.id(), &why),
+            PluginReply::Refusal(failure) => return Err(failure),
+        }
+    }
+    let container = request.container.id.clone();
+    let merged = creation.finish();
+    let mut owners = merged.owners.to_flat(&container);
+    owners.extend(cwd.as_ref().map(|(plugin, _)| (CWD.to_owned(), plugin.clone())));
+    let cwd = cwd.map(|(_, path)| path);
+    noted.extend(merged.noted);
+    let changes = ExecChanges { adjust: merged.adjust, cwd, owners, noted };
+    validate(members, &request, engines.unwrap_or_default(), &changes).await?;
+    Ok(changes)
+}
+
+/// The process in the place of its container's, as CreateContainer has it.
+fn creation_of(request: &ExecContainerRequest) -> Creation {
+    let process = request.process.get_or_default();
+    let container = api::Container {
+        id: request.container.id.clone(),
+        args: process.args.clone(),
+        env: process.env.clone(),
+        rlimits: process.rlimits.clone(),
+        ..api::Container::default()
+    };
+    Creation::new(api::PodSandbox::default(), container)
+}
+
+/// Shows the next plugin the process as the plugins so far have left it.
+fn show(request: &mut ExecContainerRequest, creation: &Creation, cwd: &Cwd) {
+    let process = request.process.mut_or_insert_default();
+    let container = creation.container();
+    process.args.clone_from(&container.args);
+    process.env.clone_from(&container.env);
+    process.rlimits.clone_from(&container.rlimits);
+    process.cwd =
+        cwd.as_ref().map_or_else(|| std::mem::take(&mut process.cwd), |(_, cwd)| cwd.clone());
+}
+
+/// Merges one answer.
+async fn take_in(
+    members: &ExecMembers<'_>,
+    member: &ChainedPlugin,
+    creation: Creation,
+    mut cwd: Cwd,
+    answer: ExecContainerResponse,
+    noted: &mut Vec<RuleNote>,
+) -> Result<(Creation, Cwd), PluginFailure> {
+    let id = member.id();
+    let refused = |text| PluginFailure::new(&id, Cause::Refused, text);
+    check(&answer).map_err(|what| refused(format!("{id} answered with {what}")))?;
+    member.report_unknown(&unknown_fields(&answer, "ExecContainerResponse"));
+    let ExecAdjustment { args, env, cwd: wanted, rlimits, special_fields: _ } =
+        answer.adjust.unwrap_or_default();
+    let rights = members.scope.rights(member, &[], &[])?;
+    if let Some(wanted) = wanted.into_option() {
+        let container = creation.container().id.clone();
+        let hits = rights.permit_in(&id, &container, NriField::Args);
+        noted.extend(hits.map_err(|error| PluginFailure::from_merge_error(&id, &error))?);
+        if let Some((old, _)) = &cwd {
+            let text = format!("plugins \"{id}\" and \"{old}\" both tried to set {CWD} of an exec");
+            return Err(PluginFailure::new(&id, Cause::Conflict, text));
+        }
+        cwd = Some((id.clone(), wanted.value));
+    }
+    let adjust = api::ContainerAdjustment { args, env, rlimits, ..Default::default() };
+    let answer = api::CreateContainerResponse { adjust: Some(adjust).into(), ..Default::default() };
+    Ok((merge(creation, member, &rights, answer).await?, cwd))
+}
+
+/// Asks every validator at once; a missing answer rejects.
+async fn validate(
+    members: &ExecMembers<'_>,
+    request: &ExecContainerRequest,
+    engines: ExecProcess,
+    changes: &ExecChanges,
+) -> Result<(), PluginFailure> {
+    let cwd = changes.cwd.clone().map(|value| api::OptionalString { value, ..Default::default() });
+    let adjust = ExecAdjustment {
+        args: changes.adjust.args.clone(),
+        env: changes.adjust.env.clone(),
+        cwd: cwd.into(),
+        rlimits: changes.adjust.rlimits.clone(),
+        ..ExecAdjustment::default()
+    };
+    let request = ValidateExecRequest {
+        pod: request.pod.clone(),
+        container: request.container.clone(),
+        process: Some(engines).into(),
+        adjust: Some(adjust).into(),
+        owners: changes.owners.clone().into_iter().collect(),
+        ..ValidateExecRequest::default()
+    };
+    let judged = members.validators.iter().map(|member| async {
+        let call = member.plugin.extension(&request, members.until);
+        let reply = member.ask_by_name(ExtensionEvent::VALIDATE_EXEC.method(), call).await;
+        let reply = reply.map(|answer| (answer.reject, quoted(&answer.reason)));
+        rejection(member, "the exec", reply)
+    });
+    all_agree(join_all(judged).await.into_iter().flatten().collect())
+}

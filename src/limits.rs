@@ -73,6 +73,11 @@ pub(crate) const LISTED: usize = 20;
 /// one. A path has 4096 at most.
 pub(crate) const LATER_ARGS: usize = 16 << 10;
 pub(crate) const LATER_ARG: usize = 4200;
+/// The document of such a process that plugins are shown, in bytes: below the frame, and below what a request to a
+/// plugin may have. A kernel takes some 2 MiB of arguments and environment.
+pub(crate) const LATER_DOCUMENT: usize = 3 << 20;
+/// Execs with changes of plugins that `explain` shows of one container, the latest ones.
+pub(crate) const EXEC_CHANGES: usize = 20;
 
 /// The largest files that are read whole, in bytes; a larger one is refused. Settings: the
 /// configuration, CDI's files, classes, a plugin's own, which has to fit into a message.
@@ -109,6 +114,9 @@ pub(crate) const LISTED_PLUGINS: usize = 1000;
 /// Notifications of the extension that may be on their way to one plugin at once, each a task with its message; the
 /// others are dropped and counted. Some seconds of a busy node's execs.
 pub(crate) const EXTENSION_NOTICES: usize = 256;
+/// Containers whose updates by a plugin fail again and again, each some 100 bytes: beyond that, further ones are not
+/// slowed down until others have recovered.
+pub(crate) const FAILING_UPDATES: usize = 4096;
 /// Requests of one plugin that may wait for their turn, each in memory; the plugin is held back beyond that.
 pub(crate) const PLUGIN_REQUESTS: usize = 32;
 /// Requests with snapshots that are on their way to plugins at once, in bytes: each is in memory twice.

@@ -44,6 +44,9 @@ pub(crate) const REFUSED_DIR: &str = "refused";
 /// With any other content a wrapper asks the daemon.
 pub(crate) const EXECS_FOR_AUDIT: &[u8] = b"audit\n";
 pub(crate) const EXECS_FOR_RULES: &[u8] = b"rules\n";
+/// Plugins take part in each `exec`; with the second, some refuse an `exec` by their absence.
+pub(crate) const EXECS_FOR_PLUGINS: &[u8] = b"plugins\n";
+pub(crate) const EXECS_PROTECTED: &[u8] = b"plugins protect\n";
 
 /// Engine variables that the wrapper passes on; nothing else of the environment leaves it.
 pub(crate) const ENGINE_VARIABLES: [&str; 8] = [
@@ -109,6 +112,10 @@ pub struct LaterProcess {
     pub login_uid: Option<u32>,
     /// The wrapper waits for a verdict.
     pub waits: bool,
+    /// Its document as the runtime would read it, for plugins; none if `exec` describes it by flags. The argv of
+    /// the request is whole then.
+    #[serde(skip)]
+    pub document: Option<Vec<u8>>,
 }
 
 /// The call of an OCI hook.
@@ -198,7 +205,7 @@ pub struct Proceed {
     pub document: Option<String>,
     /// The argv to execute instead of one's own.
     pub argv: Option<Vec<OsString>>,
-    /// The content of standard input, if it is to be replaced.
+    /// The content of standard input, or of the document of an `exec`'s process, if it is to be replaced.
     pub stdin: Option<Vec<u8>>,
 }
 
@@ -243,6 +250,7 @@ const TAG_TEXT: u8 = 13;
 const TAG_STAGE: u8 = 14;
 const TAG_INIT: u8 = 15;
 const TAG_LATER: u8 = 16;
+const TAG_LATER_DOCUMENT: u8 = 17;
 
 struct Frame(Vec<u8>);
 
@@ -313,6 +321,9 @@ impl WrapperRequest {
         if let Some(later) = &self.later {
             let json = serde_json::to_vec(later).unwrap_or_default();
             frame = frame.field(TAG_LATER, &json);
+            if let Some(document) = &later.document {
+                frame = frame.field(TAG_LATER_DOCUMENT, document);
+            }
         }
         frame.finish()
     }
@@ -345,6 +356,10 @@ impl WrapperRequest {
                 TAG_STAGE => stage = Stage::ALL.into_iter().find(|s| value == [*s as u8]),
                 TAG_INIT => init = number(value),
                 TAG_LATER => question.later = serde_json::from_slice(value).ok(),
+                TAG_LATER_DOCUMENT => {
+                    let later = question.later.as_mut();
+                    later.into_iter().for_each(|later| later.document = Some(value.to_vec()));
+                }
                 _ => {} // A newer wrapper says more than we know.
             }
         }
@@ -517,6 +532,7 @@ mod tests {
             terminal: Some(true),
             caller: vec!["conmon".into()],
             login_uid: Some(1000),
+            document: Some(b"{}".to_vec()),
             ..LaterProcess::default()
         };
         let said = WrapperRequest { later: Some(process), ..question() };

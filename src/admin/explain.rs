@@ -210,6 +210,9 @@ fn traces(document: &Value, page: &mut String) {
         };
         let _infallible = writeln!(page, "gave way: {plugin} did not set {field}, as {whose}");
     }
+    for change in document["exec_changes"].as_array().into_iter().flatten() {
+        let _infallible = writeln!(page, "{}", exec_change(change));
+    }
     for promise in document["promises"].as_array().into_iter().flatten() {
         let [name, plugin, why] = ["promise", "plugin", "why"].map(|key| text(&promise[key]));
         let result = match promise["result"].as_str() {
@@ -263,6 +266,20 @@ fn matches(document: &Value) -> String {
         ]
     });
     table(&["id", "name", "state", "age"], &rows)
+}
+
+/// The line about a process of `exec` that plugins changed.
+fn exec_change(change: &Value) -> String {
+    let owners = change["owners"].as_object().into_iter().flatten();
+    let owners: Vec<String> = owners
+        .map(|(field, plugin)| format!("{} set {}", text(plugin), printable(field)))
+        .collect();
+    format!(
+        "exec of {} at {}: {}",
+        text(&change["program"]),
+        text(&change["time"]),
+        owners.join(", ")
+    )
 }
 
 #[cfg(test)]

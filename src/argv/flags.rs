@@ -59,6 +59,8 @@ pub(super) enum FlagMeaning {
     /// The terminal and the user of that process.
     Tty,
     User,
+    Cwd,
+    Env,
     ResourcesFlag,
     /// One resource of `update`, which `--resources` can carry as well.
     Resource,
@@ -209,8 +211,8 @@ const EXEC: &[Flag] = &[
     word("process", "p", FlagMeaning::Process, KnownBy::All),
     word("console-socket", "", FlagMeaning::Passed, KnownBy::All),
     word("pidfd-socket", "", FlagMeaning::Passed, KnownBy::Runc),
-    word("cwd", "", FlagMeaning::Passed, KnownBy::All),
-    word("env", "e", FlagMeaning::Passed, KnownBy::All),
+    word("cwd", "", FlagMeaning::Cwd, KnownBy::All),
+    word("env", "e", FlagMeaning::Env, KnownBy::All),
     word("user", "u", FlagMeaning::User, KnownBy::All),
     word("additional-gids", "g", FlagMeaning::Passed, KnownBy::Runc),
     word("process-label", "", FlagMeaning::Passed, KnownBy::All),

@@ -151,6 +151,10 @@ pub struct CommandLine {
     pub tty: bool,
     /// `--user` of exec, as written.
     pub user: Option<OsString>,
+    /// `--cwd` of exec.
+    pub cwd: Option<OsString>,
+    /// Each `--env` of exec, in order.
+    pub env: Vec<OsString>,
     /// The signal of kill, as written.
     pub signal: Option<OsString>,
     /// `--resources` of update.
@@ -276,6 +280,31 @@ pub(crate) fn with_process_file(
     words
 }
 
+/// Returns an `exec` without a process document with more flags, which count as the last ones, and with these
+/// arguments of the process in place of its own.
+pub(crate) fn with_later_process(
+    argv: &[OsString],
+    call: &CommandLine,
+    flags: &[String],
+    args: Option<&[String]>,
+) -> Vec<OsString> {
+    let Some(at) = call.id_index else { return argv.to_vec() };
+    // Behind `--` no word is a flag.
+    let is_end = |at: &usize| argv.get(*at).is_some_and(|word| word == "--");
+    let end = at.checked_sub(1).filter(is_end).unwrap_or(at);
+    let (before, rest) = argv.split_at(end.min(argv.len()));
+    let mut words = before.to_vec();
+    words.extend(flags.iter().map(OsString::from));
+    match args {
+        Some(args) => {
+            words.extend(rest.iter().take(at + 1 - end).cloned());
+            words.extend(args.iter().map(OsString::from));
+        }
+        None => words.extend_from_slice(rest),
+    }
+    words
+}
+
 /// The signals with which engines stop an infrastructure container, by number and name.
 const ENDING_SIGNALS: [(u8, &str); 4] = [(2, "INT"), (3, "QUIT"), (9, "KILL"), (15, "TERM")];
 
@@ -343,6 +372,8 @@ impl CommandLineReader {
             }
             FlagMeaning::Tty => call.tty = is_on(),
             FlagMeaning::User => call.user = text(),
+            FlagMeaning::Cwd => call.cwd = text(),
+            FlagMeaning::Env => call.env.extend(text()),
             FlagMeaning::Resource => call.resource_flags.push(ResourceFlag {
                 name: flag.name,
                 value: text().unwrap_or_default(),
@@ -422,6 +453,27 @@ mod tests {
         for line in ["x exec c1 --process /tmp/p", "x exec -e process=p c1", "x state -p /f c1"] {
             assert_eq!(call(line).process, None, "{line}");
         }
+    }
+
+    #[test]
+    fn flags_of_a_later_process_come_last_and_its_arguments_are_replaced() {
+        let flags = ["--env=A=1".to_owned(), "--cwd=/".to_owned()];
+        let args = ["env".to_owned(), "-i".to_owned()];
+        for (line, wanted) in [
+            ("x exec -e A=2 c1 sh -c y", "x exec -e A=2 --env=A=1 --cwd=/ c1 env -i"),
+            ("x exec -t -- c1 sh", "x exec -t --env=A=1 --cwd=/ -- c1 env -i"),
+        ] {
+            let words = with_later_process(&words(line), &call(line), &flags, Some(&args));
+            assert_eq!(words.join(OsStr::new(" ")), wanted);
+        }
+        let line = "x exec --env A=2 -eB=3 --cwd /w c1 sh --env C=4";
+        let parsed = call(line);
+        assert_eq!((parsed.env.len(), parsed.cwd.as_deref()), (2, Some(OsStr::new("/w"))));
+        assert_eq!(with_later_process(&words(line), &parsed, &[], None), words(line));
+        assert_eq!(
+            with_later_process(&words("x exec"), &call("x exec"), &flags, None),
+            words("x exec")
+        );
     }
 
     #[test]

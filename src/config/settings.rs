@@ -378,11 +378,6 @@ impl Config {
         self.audit_exec && self.audit_target.is_some()
     }
 
-    /// Whether the daemon has to know of each `exec`.
-    pub fn wants_execs(&self) -> bool {
-        self.audits_execs() || !self.exec_rules.is_empty()
-    }
-
     /// There while the daemon has to know of each `exec`: a wrapper finds it before it goes straight to
     /// the runtime.
     pub fn execs_file(&self) -> PathBuf {

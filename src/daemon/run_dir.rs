@@ -17,9 +17,9 @@ use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use crate::config::{self, Loaded, SNAPSHOT, rootless};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::files;
-use crate::link::{BYPASSED_DIR, EXECS_FOR_AUDIT, EXECS_FOR_RULES, REFUSED_DIR};
+use crate::link::{BYPASSED_DIR, REFUSED_DIR};
 use crate::plugin::socket::SocketFile;
 use crate::presence::{self, IfThere};
 
@@ -76,7 +76,7 @@ impl RunDir {
         if loaded.refusal().is_none() || loaded.is_last_good() {
             run_dir.note_configuration(loaded);
         } else {
-            run_dir.keep_execs_file();
+            daemon.keep_execs_file();
             run_dir.keep_rootless_marker();
         }
         run_dir
@@ -86,7 +86,7 @@ impl RunDir {
     pub(crate) fn note_configuration(&self, loaded: &Loaded) {
         self.snapshot.replace(Some(config::snapshot_text(loaded.in_force())));
         self.keep_snapshot();
-        self.keep_execs_file();
+        self.daemon.keep_execs_file();
         self.keep_rootless_marker();
     }
 
@@ -98,20 +98,6 @@ impl RunDir {
         if kept.is_err() != self.is_marker_unkept.replace(kept.is_err()) {
             log_failure("keeping the policy for users without privileges", kept);
         }
-    }
-
-    /// Writes to the run directory whether the daemon has to know of each `exec`; a container's
-    /// mark has the facts that wrappers need for it.
-    fn keep_execs_file(&self) {
-        let config = self.daemon.config();
-        let path = config.execs_file();
-        let kept = match (config.exec_rules.is_empty(), config.audits_execs()) {
-            (false, _) => files::replace(&path, EXECS_FOR_RULES),
-            (true, true) => files::replace(&path, EXECS_FOR_AUDIT),
-            (true, false) => std::fs::remove_file(&path).if_there().map(drop).map_err(Error::from),
-        };
-        log_failure("keeping the file that says who wants to know of each exec", kept);
-        self.daemon.mark_execs();
     }
 
     fn keep_snapshot(&self) {
@@ -257,7 +243,7 @@ impl RunDir {
             admission::remember_who_is_here(&self.daemon);
         }
         self.keep_snapshot();
-        self.keep_execs_file();
+        self.daemon.keep_execs_file();
         self.follow();
         info!("{} is complete again", config.run_dir.display());
         Ok(())

@@ -5,6 +5,7 @@
 //! a value of an odd type makes the document unreadable, an odd key does not. It never writes.
 
 mod container;
+mod exec;
 mod pod;
 pub(crate) mod resized;
 mod resources;
@@ -12,6 +13,7 @@ mod view;
 
 pub use container::container;
 pub(crate) use container::in_document;
+pub(crate) use exec::exec_process;
 pub use pod::pod;
 pub use resources::from_json as resources_from_json;
 pub(crate) use resources::resources;

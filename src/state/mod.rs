@@ -22,7 +22,7 @@ use crate::limits;
 use crate::mark::{self, ExecSubject, Mark, ProcessValue};
 
 pub(crate) use notes::{
-    Change, EVICTION, GaveWay, HiddenFrom, InFlight, Patched, PendingUpdate, Promise,
+    Change, EVICTION, ExecChange, GaveWay, HiddenFrom, InFlight, Patched, PendingUpdate, Promise,
     RepeatedValue, RuleHit, Skipped, Updating, WouldInject,
 };
 
@@ -205,6 +205,9 @@ pub struct Container {
     /// Values that the engine repeats, and that do not come into force.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repeated: Vec<RepeatedValue>,
+    /// The latest processes of `exec` that plugins changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exec_changes: Vec<ExecChange>,
     /// The plugins from which rules hid it when it was created, or when they connected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hidden_from: Vec<HiddenFrom>,

@@ -89,6 +89,17 @@ pub struct GaveWay {
     pub to: String,
 }
 
+/// A process of `exec` that plugins changed. Values are not kept: they may be secrets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecChange {
+    /// Unix time in nanoseconds.
+    pub at: i64,
+    /// The program that the engine asked for.
+    pub program: String,
+    /// Field to plugin, as `Env[PATH]` to `10-foo`.
+    pub owners: BTreeMap<String, String>,
+}
+
 /// A value that the engine repeats with an update, while the one that a plugin set stays in force.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RepeatedValue {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `exec` in a container whose process plugins changed: the engine's document of the new process
 //! gets the same values, by the rule of `spec/patch/later.rs` (D36). `later.rs` decides whether the
-//! daemon is involved.
+//! daemon is involved; what plugins change of this very process is in its answer.
 //!
 //! Only containers with a mark come here, and calls that involve the daemon. The engine's file is
 //! never written: the runtime reads an edited copy in memory, by a descriptor that it inherits. An
@@ -50,17 +50,23 @@ impl Invocation<'_> {
     ) -> Result<Infallible> {
         let flag = argv::process_file(self.call);
         let document = flag.map(ProcessDocument::read).transpose()?.flatten();
+        let values = mark.map(|mark| mark.values.as_slice()).unwrap_or_default();
+        let patch = |document: &ProcessDocument| patch_later_process(document.bytes(), values).ok();
+        let mut patched = document.as_ref().and_then(patch).flatten();
         if interest != ExecInterest::Nothing {
             let bytes = document.as_ref().map(ProcessDocument::bytes);
-            self.report_process(interest, bytes, mark)?;
+            let shown = patched.as_deref().or(bytes);
+            let proceed = self.report_process(interest, bytes, shown, mark)?;
+            if let Some(argv) = proceed.argv {
+                return runtime::replace_process(&self.runtime, &argv);
+            }
+            patched = proceed.stdin.or(patched);
         }
         let (Some(flag), Some(document)) = (flag, document) else { return self.exec_unchanged() };
-        let values = mark.map(|mark| mark.values.as_slice()).unwrap_or_default();
-        let patched = patch_later_process(document.bytes(), values).ok().flatten();
         let copy = match (&patched, &document) {
             (Some(bytes), _) | (None, ProcessDocument::Stream(bytes)) => bytes,
             // The runtime must read the bytes that were judged.
-            (None, ProcessDocument::File(bytes)) if interest == ExecInterest::Asked => bytes,
+            (None, ProcessDocument::File(bytes)) if interest.waits() => bytes,
             (None, ProcessDocument::File(_)) => return self.exec_unchanged(),
         };
         let copy = presence::insist(|| keep_open(copy))?;

@@ -25,6 +25,8 @@ pub(super) struct Invocation<'a> {
     pub(super) runtime: PathBuf,
     /// The process of an `exec` that is reported to the daemon.
     pub(super) later: Option<LaterProcess>,
+    /// Whether the request has the arguments of that process in full.
+    pub(super) shows_process: bool,
 }
 
 /// A document and its directory.
@@ -41,13 +43,14 @@ impl<'a> Invocation<'a> {
         config: &'a Config,
         runtime: PathBuf,
     ) -> Self {
-        Self { argv, call, config, host: config.host(), runtime, later: None }
+        Self { argv, call, config, host: config.host(), runtime, later: None, shows_process: false }
     }
 
     /// Returns the command line for the daemon: that of an `exec` ends with the container's ID. The
-    /// rest is the process, which the request has in a bounded form.
+    /// rest is the process, which the request has in a bounded form, unless plugins are shown the whole.
     pub(super) fn told_argv(&self) -> &[OsString] {
-        let end = self.later.as_ref().and(self.call.id_index).map_or(self.argv.len(), |at| at + 1);
+        let later = self.later.as_ref().filter(|_| !self.shows_process);
+        let end = later.and(self.call.id_index).map_or(self.argv.len(), |at| at + 1);
         self.argv.get(..end).unwrap_or(self.argv)
     }
 

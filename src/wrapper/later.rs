@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An `exec` that involves the daemon (decision D51): for the audit log it receives a one-way
-//! message, and nothing waits; with exec rules it is asked. The configuration tells which, and a
+//! message, and nothing waits; with exec rules, or plugins that take part, it is asked. The configuration tells which, and a
 //! file that the daemon keeps while a configuration in force requires it. Without a response, the
 //! rules that this process reads decide, by the subject in the container's mark.
 
@@ -13,12 +13,12 @@ use oci_document::odd_document;
 use serde_json::Value;
 
 use crate::argv::{self, CommandLine, Verb};
-use crate::config::{Config, ExecRuleSection};
+use crate::config::{Config, DaemonPolicy, ExecRuleSection};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::host::Host;
 use crate::limits;
-use crate::link::{EXECS_FOR_AUDIT, LaterProcess};
+use crate::link::{EXECS_FOR_AUDIT, EXECS_FOR_PLUGINS, EXECS_PROTECTED, LaterProcess, Proceed};
 use crate::mark::{ExecSubject, Mark};
 use crate::presence::IfThere;
 use crate::procfs;
@@ -44,6 +44,18 @@ pub(super) enum ExecInterest {
     Told,
     /// The daemon decides whether the process is permitted.
     Asked,
+    /// The same, and plugins may change the process.
+    Shown {
+        /// Some plugin refuses a process by its absence.
+        protects: bool,
+    },
+}
+
+impl ExecInterest {
+    /// Whether the process waits for a verdict.
+    pub(super) fn waits(self) -> bool {
+        matches!(self, Self::Asked | Self::Shown { .. })
+    }
 }
 
 /// Returns the daemon's involvement in this call: only in an `exec` in a container, if the audit
@@ -53,11 +65,11 @@ pub(super) fn interest(config: &Config, call: &CommandLine) -> ExecInterest {
     if call.verb != Verb::Exec || !has_id || !acts_on_container(call) {
         return ExecInterest::Nothing;
     }
-    if !config.exec_rules.is_empty() {
-        return ExecInterest::Asked;
-    }
     let kept = files::read_own(&config.execs_file(), limits::OWN_FILE).if_there();
     match kept {
+        Ok(Some(text)) if text == EXECS_FOR_PLUGINS => ExecInterest::Shown { protects: false },
+        Ok(Some(text)) if text == EXECS_PROTECTED => ExecInterest::Shown { protects: true },
+        _ if !config.exec_rules.is_empty() => ExecInterest::Asked,
         Ok(None) if !config.audits_execs() => ExecInterest::Nothing,
         Ok(None) => ExecInterest::Told,
         Ok(Some(text)) if text == EXECS_FOR_AUDIT => ExecInterest::Told,
@@ -66,29 +78,65 @@ pub(super) fn interest(config: &Config, call: &CommandLine) -> ExecInterest {
 }
 
 impl Invocation<'_> {
-    /// Reports the process of this `exec` to the daemon, or asks whether it is permitted.
+    /// Reports the process of this `exec` to the daemon, or asks whether it is permitted. Rules judge `document`,
+    /// plugins are shown the one that the runtime would read. Returns what plugins changed.
     ///
     /// # Errors
-    /// Fails when an exec rule refuses the process.
+    /// Fails when an exec rule or a plugin refuses the process.
     pub(super) fn report_process(
         &mut self,
         interest: ExecInterest,
         document: Option<&[u8]>,
+        shown: Option<&[u8]>,
         mark: Option<&Mark>,
-    ) -> Result<()> {
+    ) -> Result<Proceed> {
         let subject = mark.and_then(|mark| mark.subject.as_ref());
         let mut process = described(self.argv, self.call, document, subject);
         (process.caller, process.login_uid) = callers(&self.host);
-        process.waits = interest == ExecInterest::Asked;
+        process.waits = interest.waits();
+        self.shows_process = matches!(interest, ExecInterest::Shown { .. });
+        // A longer one is not shown: the daemon decides by the plugins' policies.
+        let shown =
+            shown.filter(|shown| self.shows_process && shown.len() <= limits::LATER_DOCUMENT);
+        process.document = shown.map(<[u8]>::to_vec);
         self.later = Some(process);
         if interest == ExecInterest::Told {
             let _nothing_waits = DaemonSession::tell(self);
+            return Ok(Proceed::default());
+        }
+        let verdict = DaemonSession::notify(self, Instant::now() + EXEC_CAP)?;
+        // A note of a refusal does not have the arguments.
+        self.shows_process = false;
+        match verdict {
+            DaemonVerdict::Proceed(proceed, _) => Ok(proceed),
+            DaemonVerdict::Away(why) => {
+                self.judge_alone(subject, &why)?;
+                self.judge_for_plugins(interest, subject, &why)?;
+                Ok(Proceed::default())
+            }
+        }
+    }
+
+    /// Refuses a process that plugins could not be asked about, where that refuses a creation too.
+    fn judge_for_plugins(
+        &self,
+        interest: ExecInterest,
+        subject: Option<&ExecSubject>,
+        why: &str,
+    ) -> Result<()> {
+        let ExecInterest::Shown { protects } = interest else { return Ok(()) };
+        let is_exempt = subject.is_some_and(|subject| subject.is_exempt);
+        let fails = self.config.on_daemon_failure == DaemonPolicy::Fail;
+        if is_exempt || !(protects || fails) {
             return Ok(());
         }
-        match DaemonSession::notify(self, Instant::now() + EXEC_CAP)? {
-            DaemonVerdict::Proceed(..) => Ok(()),
-            DaemonVerdict::Away(why) => self.judge_alone(subject, &why),
-        }
+        let error =
+            Error::new(format!("{why}, and plugins take part in execs; no process was started"));
+        let hint = "a plugin's policy or on_daemon_failure refuses then; see: nri-runc nri plugins";
+        let error = error.hint(hint);
+        let question = request::build_question(self, "", &[]);
+        refusal::write_record(self.config, self.call, &question, None, &error);
+        Err(error)
     }
 
     /// Refuses a process that the rules read by this process do not permit, and writes a record of

@@ -315,6 +315,7 @@ pub(super) async fn stay(daemon: &Rc<Daemon>, connected: &Rc<ConnectedPlugin>) {
     let why = connected.chained.plugin.closed().await;
     daemon.registry.remove(connected, &why);
     counted_connections.count_connection(&id, "disconnected");
+    daemon.keep_execs_file_while_it_runs();
     record_protecting_plugins(daemon);
     // The process of a launched plugin must not outlive its connection.
     connected.chained.plugin.disconnect("its connection has ended");
@@ -423,6 +424,7 @@ fn report_unsynchronized(daemon: &Rc<Daemon>, connected: &ConnectedPlugin, why: 
 /// Records the connected plugins: creates wait for them after a restart (D14).
 pub(crate) fn remember_who_is_here(daemon: &Daemon) {
     returning::remember(daemon);
+    daemon.keep_execs_file();
     record_protecting_plugins(daemon);
 }
 

@@ -13,6 +13,7 @@ use crate::daemon::registry::roster::UnregisteredPlugin;
 use crate::daemon::resources::updates;
 use crate::daemon::shared::Daemon;
 use crate::limits;
+use crate::plugin::api::extension::ALL_EXTENSION_EVENTS;
 use crate::plugin::{PluginIdentity, Upcalls, api};
 
 /// The requests of one plugin. They arrive on tasks outside of the thread-bound state, so they are
@@ -20,6 +21,8 @@ use crate::plugin::{PluginIdentity, Upcalls, api};
 struct UpdateRequests {
     requests: tokio::sync::mpsc::Sender<Unsolicited>,
     registered: Arc<OnceLock<PluginIdentity>>,
+    /// Wakes the task that notes what plugins want of each exec.
+    subscribed: Arc<Notify>,
 }
 
 /// One UpdateContainers request on its way to the node.
@@ -67,8 +70,18 @@ pub(super) fn upcalls(
 ) -> Arc<dyn Upcalls> {
     let (sender, mut requests) = tokio::sync::mpsc::channel::<Unsolicited>(limits::PLUGIN_REQUESTS);
     let (daemon, registration) = (Rc::clone(daemon), registration.clone());
+    let subscribed = Arc::new(Notify::new());
+    let subscriptions = Arc::clone(&subscribed);
     tokio::task::spawn_local(async move {
-        while let Some(unsolicited) = requests.recv().await {
+        loop {
+            let unsolicited = tokio::select! {
+                next = requests.recv() => next,
+                () = subscriptions.notified() => {
+                    daemon.keep_execs_file();
+                    continue;
+                }
+            };
+            let Some(unsolicited) = unsolicited else { break };
             // The plugin may have given up meanwhile.
             if unsolicited.reply.is_closed() {
                 continue;
@@ -82,7 +95,8 @@ pub(super) fn upcalls(
             tokio::task::yield_now().await;
         }
     });
-    Arc::new(UpdateRequests { requests: sender, registered: Arc::clone(&unregistered.registered) })
+    let registered = Arc::clone(&unregistered.registered);
+    Arc::new(UpdateRequests { requests: sender, registered, subscribed })
 }
 
 /// The plugin that asks, if its updates are carried out now. One that is about to take another
@@ -105,6 +119,14 @@ async fn may_ask(registration: &Registration, id: &str) -> Result<Rc<ConnectedPl
 impl Upcalls for UpdateRequests {
     fn registered(&self, plugin: &PluginIdentity) {
         let _only_once = self.registered.set(plugin.clone());
+    }
+
+    fn extension_events(&self) -> u32 {
+        ALL_EXTENSION_EVENTS.into_iter().fold(0, |bits, event| bits | event.bit())
+    }
+
+    fn subscribed(&self, _plugin: &PluginIdentity, _events: u32) {
+        self.subscribed.notify_one();
     }
 
     async fn update_containers(

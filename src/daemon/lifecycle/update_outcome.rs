@@ -12,7 +12,7 @@ use tracing::info;
 
 use crate::daemon::lifecycle::notify;
 use crate::daemon::resources::in_force::Block;
-use crate::daemon::resources::{apply, in_force, partial};
+use crate::daemon::resources::{apply, in_force, partial, results};
 use crate::daemon::runtime::state_dir::{self, Stamp};
 use crate::daemon::shared::lane::{ConcludedUpdate, PendingVerb, ProposedUpdate};
 use crate::daemon::shared::messages::{self, Classes};
@@ -109,6 +109,7 @@ pub(crate) fn conclude(
             in_force::note_changes(record, changes.clone());
             record.message = message;
         });
+        results::note_changed(daemon, key, &record.owners, owners);
         daemon.emit(key, NodeEvent::new(EventKind::Updated));
     }
     daemon.audit_applied(key, changes);

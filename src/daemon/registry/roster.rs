@@ -13,6 +13,7 @@ use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
 
 use crate::limits;
+use crate::plugin::api::extension::{ExtensionEvent, events_in};
 use crate::plugin::{ALL_EVENTS, Plugin, PluginFile, PluginIdentity, ProcessLog};
 
 use crate::clock::now;
@@ -398,6 +399,7 @@ fn empty_row(index: &str, name: &str, state: &str, is_launched: bool) -> Value {
         "events": [],
         "nri_version": "",
         "deprecated_events": [],
+        "extension_events": [],
         "requests": 0,
         "timeouts": 0,
         "failures": 0,
@@ -425,6 +427,7 @@ fn is_same(one: &Value, other: &Value) -> bool {
 fn row(connected: &ConnectedPlugin, state: &str) -> Value {
     let (chained, plugin) = (&connected.chained, &connected.chained.plugin);
     let events = ALL_EVENTS.iter().filter(|event| plugin.is_subscribed(**event));
+    let extension = events_in(plugin.extension_events());
     json!({
         "index": plugin.index(),
         "name": plugin.name(),
@@ -438,6 +441,7 @@ fn row(connected: &ConnectedPlugin, state: &str) -> Value {
         "events": events.map(|event| event.name()).collect::<Vec<_>>(),
         "nri_version": plugin.nri_version(),
         "deprecated_events": plugin.deprecated_events(),
+        "extension_events": extension.map(ExtensionEvent::method).collect::<Vec<_>>(),
         "requests": chained.requests(),
         "timeouts": chained.timeouts(),
         "failures": chained.failures(),

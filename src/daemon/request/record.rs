@@ -78,6 +78,7 @@ pub(crate) fn blank_record(daemon: &Daemon, call: &VerbRequest) -> Container {
         would_refuse: Vec::new(),
         would_inject: Vec::new(),
         gave_way: Vec::new(),
+        exec_changes: Vec::new(),
         promises: Vec::new(),
         repeated: Vec::new(),
         hidden_from: Vec::new(),

@@ -6,7 +6,7 @@
 //! The record has the written values before the next writer starts; each `update` of the engine
 //! gets them too, so that the runtime's own state becomes correct again. No plugin is asked.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +26,7 @@ use crate::daemon::resources::classes;
 use crate::daemon::resources::error::UpdateError;
 use crate::daemon::resources::ignored::{SplitUpdate, ignored, leave_out_idle, split, takes};
 use crate::daemon::resources::in_force::{Block, before, in_force, known_for_sure, note_changes};
+use crate::daemon::resources::results;
 use crate::daemon::resources::route::{self, Route, route, written_directly};
 use crate::daemon::runtime::{command, exit_status};
 use crate::daemon::shared::lane::Lane;
@@ -367,6 +368,11 @@ fn note_applied(
 ) {
     let classes =
         Classes { blockio: requested.blockio_class.clone(), rdt: requested.rdt_class.clone() };
+    let owned = daemon.container(key).map(|record| {
+        let new = requested.owners.keys();
+        new.filter_map(|field| record.owners.get_key_value(field)).map(own_pair).collect()
+    });
+    let owned: BTreeMap<String, String> = owned.unwrap_or_default();
     daemon.change(key, |record| {
         // The message is read only if a class changes.
         let known = classes.rdt.as_ref();
@@ -383,7 +389,12 @@ fn note_applied(
         record.message =
             messages::with_resources(&record.message, &record.overlay, &in_force(record), &classes);
     });
+    results::note_changed(daemon, key, &owned, &requested.owners);
     daemon.note_update(key, &changes);
+}
+
+fn own_pair((field, owner): (&String, &String)) -> (String, String) {
+    (field.clone(), owner.clone())
 }
 
 /// After the runtime's own update: writes again the plugins' values that the runtime does not apply

@@ -2,6 +2,7 @@
 //! The reasons why a container was not updated.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::cgroup::{Unfit, WriteError};
 
@@ -20,6 +21,8 @@ pub(crate) enum UpdateError {
     Starting,
     /// Another update of it takes too long.
     Busy,
+    /// It failed so often in a row that it is not tried for so long.
+    Paused(u32, Duration),
     /// The values cannot be set.
     Refused(Refusal),
     /// The values cannot be set while it is frozen.
@@ -35,6 +38,11 @@ impl fmt::Display for UpdateError {
             Self::NotCreated => f.write_str("it was not created"),
             Self::Starting => f.write_str("it is being started"),
             Self::Busy => f.write_str("another update of this container takes too long"),
+            Self::Paused(failures, left) => write!(
+                f,
+                "it failed {failures} times in a row and is not tried for {} ms",
+                left.as_millis()
+            ),
             Self::Refused(refusal) => refusal.fmt(f),
             Self::Frozen(why) => write!(f, "{why}, while it is frozen"),
         }

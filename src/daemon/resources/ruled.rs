@@ -15,7 +15,7 @@ use crate::limits;
 use crate::state::{ContainerKey, RuleHit, Skipped};
 
 /// Notes changes made although a rule in audit mode would refuse them, each once for a container.
-pub(super) fn note_hits(
+pub(crate) fn note_hits(
     daemon: &Daemon,
     notes: &[RuleNote],
     event: &str,

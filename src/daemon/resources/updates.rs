@@ -11,12 +11,13 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use nri_adaptation::{Owners, Updated, Updates, check, unknown_fields};
 use serde_json::Map;
 use tracing::warn;
 
-use crate::chain::unknown_field_line;
+use crate::chain::{ChainedPlugin, unknown_field_line};
 use crate::clock::now;
 use crate::error::quoted;
 use crate::plugin::{Event, api};
@@ -25,7 +26,8 @@ use crate::state::{ContainerKey, Lifecycle, PendingUpdate, Skipped};
 use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::daemon::resources::apply::{self, CheckedUpdate};
 use crate::daemon::resources::error::UpdateError;
-use crate::daemon::resources::{classes, evict, ruled, target};
+use crate::daemon::resources::results::{Done, Results};
+use crate::daemon::resources::{classes, evict, results, ruled, target};
 use crate::daemon::shared::Daemon;
 use crate::daemon::shared::few_lines::FewOf;
 use crate::daemon::shared::messages::Classes;
@@ -33,6 +35,9 @@ use crate::limits;
 
 /// Updates carried out at most once a container was created or started, including those that arrive meanwhile.
 const AT_ONCE: usize = 5 * limits::DEFERRED;
+
+/// How long a plugin waits at most for the answer to updates that are not tried.
+const MOST_SLOWED: Duration = Duration::from_secs(1);
 
 /// One container's update.
 struct UpdateRequest {
@@ -162,11 +167,22 @@ async fn carry_out_request(
     ruled::note_hits(daemon, &gone.noted, event, None);
     ruled::note_dropped(daemon, &gone.dropped, event, None);
     evict::carry_out(daemon, gone.evictions, &gone.evicted_by, None).await;
+    slow_down(daemon, &plugin.chained, &update_requests).await;
     let unmet = carry_out_all(daemon, update_requests).await;
     failed.extend(unmet.into_iter().filter_map(|index| places.get(index).copied()));
     failed.sort_unstable();
     let failed = failed.into_iter().filter_map(|place| wanted.get(place).cloned()).collect();
     Ok(api::UpdateContainersResponse { failed, ..api::UpdateContainersResponse::default() })
+}
+
+/// Lets a plugin wait for its answer while its updates are not tried, so that it does not repeat them at once: it may
+/// ask from inside a handler, so not longer than half of its time-out.
+async fn slow_down(daemon: &Daemon, member: &ChainedPlugin, update_requests: &[UpdateRequest]) {
+    let id = member.id();
+    let pauses = update_requests.iter().filter_map(|it| daemon.update_backoff.pause(&id, &it.id));
+    if let Some(longest) = pauses.map(|(_, left)| left).max() {
+        tokio::time::sleep(longest.min(MOST_SLOWED).min(member.plugin.timeout() / 2)).await;
+    }
 }
 
 /// Checks one update without carrying it out.
@@ -223,9 +239,15 @@ fn check_target(
 
 /// Carries out the possible updates; returns the indexes of failed ones that must not fail.
 async fn carry_out_all(daemon: &Rc<Daemon>, update_requests: Vec<UpdateRequest>) -> Vec<usize> {
-    let mut failed = Vec::new();
+    let (mut failed, mut results) = (Vec::new(), Results::default());
     for (place, mut update_request) in update_requests.into_iter().enumerate() {
         let found = std::mem::replace(&mut update_request.found, Ok(None));
+        let plugin = update_request.requested.owners.values().next().cloned().unwrap_or_default();
+        let pause = daemon.update_backoff.pause(&plugin, &update_request.id);
+        let found = match pause {
+            Some((failures, left)) => Err(UpdateError::Paused(failures, left)),
+            None => found,
+        };
         let result = match (found, &update_request.key) {
             (Ok(found), Some(key)) => {
                 if place > 0 {
@@ -237,9 +259,12 @@ async fn carry_out_all(daemon: &Rc<Daemon>, update_requests: Vec<UpdateRequest>)
             (Ok(_), None) => Err(UpdateError::Unknown),
             (Err(update_error), _) => Err(update_error),
         };
-        let plugin = update_request.requested.owners.values().next().cloned().unwrap_or_default();
+        if pause.is_none() {
+            daemon.update_backoff.note(&plugin, &update_request.id, result.is_err());
+        }
+        results.add(&update_request.id, &update_request.requested, &result);
         let outcome = match &result {
-            Ok(()) => "applied",
+            Ok(_) => "applied",
             Err(_) if update_request.ignores_failure => "ignored",
             Err(_) => "failed",
         };
@@ -250,6 +275,7 @@ async fn carry_out_all(daemon: &Rc<Daemon>, update_requests: Vec<UpdateRequest>)
             failed.push(place);
         }
     }
+    results.send(daemon);
     failed
 }
 
@@ -258,21 +284,21 @@ async fn apply_or_defer(
     key: &ContainerKey,
     requested: &PendingUpdate,
     found: Option<CheckedUpdate>,
-) -> Result<(), UpdateError> {
+) -> Result<Done, UpdateError> {
     if requested.part.is_empty() && requested.rdt_class.is_none() {
-        return Ok(());
+        return Ok(Done::Applied);
     }
     let record = daemon.container(key).ok_or(UpdateError::Unknown)?;
     let (state, is_starting) = (record.state, record.is_starting());
     if !is_deferred(state, is_starting, &record.deferred, requested)? {
         match apply::apply(daemon, key, requested, found).await {
             Err(UpdateError::Starting) => {} // Since it was looked at.
-            applied => return applied,
+            applied => return applied.map(|()| Done::Applied),
         }
     }
     // Recorded, because the plugin's response promises it.
     daemon.change(key, |record| record.deferred.push(requested.clone()));
-    Ok(())
+    Ok(Done::Deferred)
 }
 
 /// Whether an update waits: for the creation, for the start, or for older updates that would
@@ -318,6 +344,8 @@ pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) 
         if result == Err(UpdateError::Starting) {
             return; // They are carried out after that start.
         }
+        let result = result.map(|()| Done::Applied);
+        results::send_one(daemon, &key.id, &requested, &result);
         if let Err(update_error) = result {
             let (id, key) = (key.id.clone(), Some(key.clone()));
             let update_request =
@@ -336,6 +364,8 @@ pub(crate) fn not_created(daemon: &Daemon, key: &ContainerKey) {
         let (id, key) = (key.id.clone(), Some(key.clone()));
         let update_request =
             UpdateRequest { id, key, requested, ignores_failure: false, found: Ok(None) };
+        let failed = Err(UpdateError::NotCreated);
+        results::send_one(daemon, &update_request.id, &update_request.requested, &failed);
         note_unmet(daemon, &update_request, &UpdateError::NotCreated);
     }
 }

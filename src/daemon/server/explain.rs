@@ -192,6 +192,7 @@ fn explained(daemon: &Daemon, container: &Container) -> Value {
         ),
         "would_inject": would_inject(container),
         "gave_way": gave_way(container),
+        "exec_changes": exec_changes(container),
         "promises": rows::promises(&container.promises),
         "repeated": repeated(container),
         "hidden_from": rows::hidden_from(&container.hidden_from),
@@ -230,6 +231,19 @@ fn would_inject(container: &Container) -> Value {
 }
 
 /// The fields that injections left to the container, or to plugins.
+/// The processes of `exec` that plugins changed.
+fn exec_changes(container: &Container) -> Value {
+    let rows = container.exec_changes.iter().map(|change| {
+        json!({
+            "at": change.at,
+            "time": rfc3339_nanos(change.at),
+            "program": change.program,
+            "owners": change.owners,
+        })
+    });
+    rows.collect()
+}
+
 fn gave_way(container: &Container) -> Value {
     let rows = container.gave_way.iter().map(|gave_way| {
         let to = (!gave_way.to.is_empty()).then_some(&gave_way.to);

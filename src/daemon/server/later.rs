@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A connection about a process that `exec` starts: whether an exec rule refuses it, and what the audit
-//! log has of it (decision D60).
+//! A connection about a process that `exec` starts: whether an exec rule or a plugin refuses it, and what
+//! the audit log has of it (decision D60).
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use tracing::warn;
 use crate::audit::{AuditAction, AuditEntry, ExecutedProcess};
 use crate::config::ExecArgs;
 use crate::daemon::request::VerbRequest;
-use crate::daemon::server::{frames, verb};
+use crate::daemon::server::{exec_plugins, frames, verb};
 use crate::daemon::shared::{Daemon, events};
 use crate::daemon::watch::pidfd::{self, ProcessExit};
 use crate::engine::EngineKind;
 use crate::error::{Error, Result, quoted};
-use crate::link::{DaemonResponse, LaterProcess, Proceed};
+use crate::link::{DaemonResponse, LaterProcess};
 use crate::presence;
 use crate::rules;
 use crate::state::{ContainerKey, RuleHit};
@@ -39,24 +39,42 @@ pub(super) async fn serve(
     stream: &mut UnixStream,
     mut call: VerbRequest,
 ) -> Result<()> {
-    let Some(process) = call.take_later() else { return Ok(()) };
+    let Some(mut process) = call.take_later() else { return Ok(()) };
     daemon.report.count(call.verb());
-    if let Err(error) = judge(daemon, &call.key, &process) {
-        if daemon.config().audits_execs() {
-            let (at, rule) = (crate::clock::now(), error.rule());
-            write_line(daemon, &call.key, at, &process, "refused", None, rule);
-        }
-        return verb::refuse(daemon, stream, call.verb(), &call.key, &error).await;
-    }
+    let judged = match judge(daemon, &call.key, &process) {
+        Ok(()) => exec_plugins::ask(daemon, &call, &mut process).await,
+        Err(error) => Err(error),
+    };
+    let proceed = match judged {
+        Ok(proceed) => proceed,
+        Err(error) => return refuse(daemon, stream, &call, &process, &error).await,
+    };
     daemon.report.metrics.count_request(call.verb(), "proceeded");
     daemon.emit(&call.key, NodeEvent::new(EventKind::Exec));
     if process.waits {
-        frames::send(stream, &DaemonResponse::Proceed(Proceed::default())).await?;
+        frames::send(stream, &DaemonResponse::Proceed(proceed)).await?;
     }
-    if daemon.config().audits_execs() {
-        tokio::task::spawn_local(audit(Rc::clone(daemon), call, process));
+    if daemon.config().audits_execs() || daemon.registry.exec_interest().notes {
+        tokio::task::spawn_local(follow(Rc::clone(daemon), call, process));
     }
     Ok(())
+}
+
+/// Refuses a process that a rule or a plugin does not permit.
+async fn refuse(
+    daemon: &Rc<Daemon>,
+    stream: &mut UnixStream,
+    call: &VerbRequest,
+    process: &LaterProcess,
+    error: &Error,
+) -> Result<()> {
+    // Not written: an engine may repeat a probe for ever.
+    daemon.records.change_in_memory(&call.key, |record| {
+        record.refuse(format!("exec: {}", error.why()), crate::clock::now());
+    });
+    exec_plugins::notify(daemon, &call.key, process, "refused", None);
+    write_line(daemon, &call.key, crate::clock::now(), process, ("refused", None), error);
+    verb::refuse(daemon, stream, call.verb(), &call.key, error).await
 }
 
 /// Refuses a process that an exec rule refuses, and notes what one in audit mode would refuse.
@@ -73,10 +91,6 @@ fn judge(daemon: &Daemon, key: &ContainerKey, process: &LaterProcess) -> Result<
     let Some(rule) = verdict.refused else { return Ok(()) };
     let error = Error::new(rules::exec_refusal(&rule.name)).against(&rule.name);
     daemon.report.metrics.plugins().count_rule(&rule.name, "refused");
-    // Not written: an engine may repeat a probe for ever.
-    daemon.records.change_in_memory(key, |record| {
-        record.refuse(format!("exec: {}", error.why()), crate::clock::now());
-    });
     Err(error)
 }
 
@@ -103,14 +117,15 @@ fn note_hit(daemon: &Daemon, key: &ContainerKey, rule: &str) {
     daemon.change(key, |record| record.would_refuse.push(hit));
 }
 
-/// Writes the line of a process once it is known what came of it.
-async fn audit(daemon: Rc<Daemon>, mut call: VerbRequest, process: LaterProcess) {
+/// Writes the line of a process, and notifies plugins, once it is known what came of it.
+async fn follow(daemon: Rc<Daemon>, mut call: VerbRequest, process: LaterProcess) {
     let at = crate::clock::now();
     let (result, exit_code) = match call.process() {
         Some(runtime) => outcome(&daemon, &call, &runtime).await,
         None => ("started", None),
     };
-    write_line(&daemon, &call.key, at, &process, result, exit_code, "");
+    exec_plugins::notify(&daemon, &call.key, &process, result, exit_code);
+    write_line(&daemon, &call.key, at, &process, (result, exit_code), &Error::new(""));
 }
 
 /// What came of an `exec`, by the process that became the runtime, and the exit code if it is known.
@@ -147,17 +162,19 @@ async fn outcome(
     (if is_started { "started" } else { "failed" }, None)
 }
 
-/// Writes the line of a process.
+/// Writes the line of a process, if the audit log has these; `refusal` names the rule or the plugin.
 fn write_line(
     daemon: &Daemon,
     key: &ContainerKey,
     at: i64,
     process: &LaterProcess,
-    result: &'static str,
-    exit_code: Option<i32>,
-    rule: &str,
+    (result, exit_code): (&'static str, Option<i32>),
+    refusal: &Error,
 ) {
     let config = daemon.config();
+    if !config.audits_execs() {
+        return;
+    }
     let args = process.args.clone().unwrap_or_default();
     let args = match config.audit_exec_args {
         ExecArgs::First => args.into_iter().take(1).collect(),
@@ -182,8 +199,8 @@ fn write_line(
     };
     daemon.audit(key, || AuditEntry {
         at,
-        rule: rule.to_owned(),
+        rule: refusal.rule().to_owned(),
         executed: Some(executed),
-        ..AuditEntry::new(AuditAction::Exec).at_event(EXEC)
+        ..AuditEntry::new(AuditAction::Exec).at_event(EXEC).by(refusal.plugin())
     });
 }

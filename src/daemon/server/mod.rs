@@ -6,6 +6,7 @@
 mod admin;
 pub(crate) mod drain;
 mod events;
+mod exec_plugins;
 mod explain;
 mod explain_pod;
 mod exposed;

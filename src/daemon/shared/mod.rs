@@ -22,6 +22,7 @@ pub(crate) mod records;
 pub(crate) mod refused;
 pub(crate) mod report;
 mod snapshot_room;
+pub(crate) mod update_backoff;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -35,8 +36,12 @@ use crate::daemon::registry::Registry;
 use crate::daemon::registry::connected::{ConnectedPlugin, Subject};
 use crate::daemon::watch::start_watch::StartWatch;
 use crate::error::Error;
+use crate::files;
 use crate::host::Host;
+use crate::limits;
+use crate::link::{EXECS_FOR_AUDIT, EXECS_FOR_PLUGINS, EXECS_FOR_RULES, EXECS_PROTECTED};
 use crate::plugin::Event;
+use crate::presence::IfThere;
 use crate::state::{Container, ContainerKey, Pod, Store};
 use crate::stream::EventStream;
 
@@ -48,6 +53,7 @@ use queues::{InitProcess, PodNews, Watches};
 use records::Records;
 use report::Report;
 use snapshot_room::SnapshotRoom;
+use update_backoff::UpdateBackoff;
 
 /// The part of a caller's time-out after which the daemon answers: the answer takes time to arrive.
 const ANSWER_SHARE: f32 = 0.95;
@@ -67,6 +73,7 @@ pub(crate) struct Daemon {
     pub(crate) stream: Rc<EventStream>,
     pub(crate) process: OwnProcess,
     pub(crate) evictions: EvictionRate,
+    pub(crate) update_backoff: UpdateBackoff,
     /// Room for snapshots on their way to plugins.
     pub(crate) snapshots: SnapshotRoom,
     /// File systems that do not answer.
@@ -91,6 +98,7 @@ impl Daemon {
             stream: Rc::default(),
             process: OwnProcess::default(),
             evictions: EvictionRate::default(),
+            update_backoff: UpdateBackoff::default(),
             snapshots: SnapshotRoom::default(),
             unanswered: Unanswered::default(),
         })
@@ -118,10 +126,41 @@ impl Daemon {
         shown_more
     }
 
-    /// Adds to each container's mark what `exec` needs, while the configuration in force needs to
-    /// know of each `exec`; else removes it (D51).
-    pub(crate) fn mark_execs(&self) {
-        let is_wanted = self.config().wants_execs();
+    /// Writes to the run directory whether the daemon has to know of each `exec`; a container's
+    /// mark has the facts that wrappers need for it.
+    pub(crate) fn keep_execs_file(&self) {
+        let config = self.config();
+        let path = config.execs_file();
+        let plugins = self.registry.exec_interest();
+        let text = match (config.exec_rules.is_empty(), config.audits_execs() || plugins.notes) {
+            _ if plugins.protects => Some(EXECS_PROTECTED),
+            _ if plugins.asks => Some(EXECS_FOR_PLUGINS),
+            (false, _) => Some(EXECS_FOR_RULES),
+            (true, true) => Some(EXECS_FOR_AUDIT),
+            (true, false) => None,
+        };
+        let known = files::read_own(&path, limits::OWN_FILE).if_there().ok();
+        if known.as_ref().is_none_or(|known| known.as_deref() != text) {
+            let kept = match text {
+                Some(text) => files::replace(&path, text),
+                None => std::fs::remove_file(&path).if_there().map(drop).map_err(Error::from),
+            };
+            log_failure("keeping the file that says who wants to know of each exec", kept);
+        }
+        self.mark_execs(text.is_some());
+    }
+
+    /// The same after a plugin is gone. A daemon that ends keeps the file: its plugins disconnect because it ends, and
+    /// what they protect stays protected until the next one.
+    pub(crate) fn keep_execs_file_while_it_runs(&self) {
+        if !self.process.is_ending.get() {
+            self.keep_execs_file();
+        }
+    }
+
+    /// Adds to each container's mark what `exec` needs, while the daemon has to know of each `exec`;
+    /// else removes it (D51).
+    fn mark_execs(&self, is_wanted: bool) {
         self.records.mark_execs(is_wanted);
         let keys: Vec<ContainerKey> = {
             let store = self.records.read();

@@ -41,7 +41,7 @@ pub fn patch_later_process(
 ///
 /// # Errors
 /// Fails where a value cannot be passed on, or the document cannot be edited without guessing.
-pub fn patch_exec(
+pub(crate) fn patch_exec(
     document: &[u8],
     adjust: &api::ContainerAdjustment,
     cwd: Option<&str>,

@@ -39,7 +39,8 @@ mod tests;
 mod values;
 
 pub(crate) use annotations::is_acted_on;
-pub use later::{patch_exec, patch_later_process};
+pub(crate) use later::patch_exec;
+pub use later::patch_later_process;
 pub(crate) use mounts::field_of as mount_field;
 pub use propagation::{HostFacts, HostMounts, propagating_sources};
 pub use resolved::{CdiDevice, Resolved};

@@ -3,6 +3,8 @@
 //! rules refuse some, and a call that nothing wants to know of is the runtime's as it came.
 
 mod audited;
+mod plugins;
+mod results;
 mod ruled;
 
 use serde_json::{Value, json};

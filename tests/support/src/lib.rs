@@ -12,6 +12,7 @@ pub mod containerd;
 pub mod corpus;
 pub mod cri;
 pub mod example;
+pub mod exec_plugin;
 pub mod golang;
 pub mod injected;
 pub mod leftovers;

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The results of updates, for the plugins that asked for them and subscribed by the extension (D50): applied, failed,
+//! waiting, or no longer in force. It never waits for a plugin, and changes no record.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use crate::daemon::resources::error::{RefusedField, UpdateError};
+use crate::daemon::shared::Daemon;
+use crate::plugin::api::extension::{
+    ExtensionEvent, UpdateOutcome, UpdateResult, UpdateResultsRequest,
+};
+use crate::state::{ContainerKey, PendingUpdate};
+
+/// The engine, where it changed a value.
+pub(crate) const ENGINE: &str = "engine";
+
+/// Results of one request, by the plugin that they are for.
+#[derive(Default)]
+pub(super) struct Results(BTreeMap<String, Vec<UpdateResult>>);
+
+/// What became of an update that did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Done {
+    Applied,
+    Deferred,
+}
+
+impl Results {
+    /// Adds the result of one update, for each plugin that asked for it.
+    pub(super) fn add(
+        &mut self,
+        id: &str,
+        requested: &PendingUpdate,
+        result: &Result<Done, UpdateError>,
+    ) {
+        let plugins: BTreeSet<&String> = requested.owners.values().collect();
+        for plugin in plugins {
+            let mut told = UpdateResult {
+                container_id: id.to_owned(),
+                event: requested.event.clone(),
+                outcome: outcome(result).into(),
+                ..UpdateResult::default()
+            };
+            if let Err(error) = result {
+                told.reason = error.to_string();
+                told.field = field(error).unwrap_or_default();
+            }
+            self.0.entry(plugin.trim_start_matches('-').to_owned()).or_default().push(told);
+        }
+    }
+
+    /// Sends them to the plugins that subscribed.
+    pub(super) fn send(self, daemon: &Daemon) {
+        for (plugin, results) in self.0 {
+            let found = daemon.registry.find(&plugin);
+            let takes = |chained: &crate::chain::ChainedPlugin| {
+                chained.plugin.takes(ExtensionEvent::UPDATE_RESULTS)
+            };
+            let Some(found) = found.filter(|found| takes(&found.chained)) else { continue };
+            let member = Rc::clone(&found.chained);
+            tokio::task::spawn_local(async move {
+                let request = UpdateResultsRequest { results, ..UpdateResultsRequest::default() };
+                member.notify_by_extension(&request).await;
+            });
+        }
+    }
+}
+
+fn outcome(result: &Result<Done, UpdateError>) -> UpdateOutcome {
+    match result {
+        Ok(Done::Applied) => UpdateOutcome::UPDATE_APPLIED,
+        Ok(Done::Deferred) => UpdateOutcome::UPDATE_DEFERRED,
+        Err(_) => UpdateOutcome::UPDATE_FAILED,
+    }
+}
+
+fn field(error: &UpdateError) -> Option<String> {
+    let UpdateError::Refused(refusal) = error else { return None };
+    match refusal.field.as_ref()? {
+        RefusedField::Path(path) => Some(path.clone()),
+        RefusedField::Class(name) => Some((*name).to_owned()),
+    }
+}
+
+/// Sends the result of one update that waited.
+pub(super) fn send_one(
+    daemon: &Daemon,
+    id: &str,
+    requested: &PendingUpdate,
+    result: &Result<Done, UpdateError>,
+) {
+    let mut results = Results::default();
+    results.add(id, requested, result);
+    results.send(daemon);
+}
+
+/// Tells plugins that fields which they own have another value from now on. `after`: the owners then; a field without
+/// one is the engine's.
+pub(crate) fn note_changed(
+    daemon: &Daemon,
+    key: &ContainerKey,
+    before: &BTreeMap<String, String>,
+    after: &BTreeMap<String, String>,
+) {
+    let mut results = Results::default();
+    for (field, owner) in before {
+        let now = after.get(field);
+        if now == Some(owner) {
+            continue;
+        }
+        let changed = UpdateResult {
+            container_id: key.id.clone(),
+            outcome: UpdateOutcome::UPDATE_CHANGED.into(),
+            field: field.clone(),
+            changed_by: now.map_or(ENGINE, |now| now.trim_start_matches('-')).to_owned(),
+            ..UpdateResult::default()
+        };
+        results.0.entry(owner.trim_start_matches('-').to_owned()).or_default().push(changed);
+    }
+    results.send(daemon);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_plugin_gets_its_results_with_field_and_reason() {
+        let owners = [("CPUShares", "10-a"), ("MemoryLimit", "20-b")];
+        let owners = owners.map(|(field, plugin)| (field.to_owned(), plugin.to_owned()));
+        let requested = PendingUpdate {
+            owners: owners.into(),
+            event: "StopContainer".to_owned(),
+            ..PendingUpdate::default()
+        };
+        let mut results = Results::default();
+        results.add("c1", &requested, &Ok(Done::Applied));
+        let path = RefusedField::Path("cpu.shares".to_owned());
+        results.add("c2", &requested, &Err(UpdateError::refused_field(path, "too few")));
+        results.add("c3", &requested, &Err(UpdateError::Unknown));
+        let of_a = &results.0["10-a"];
+        assert_eq!((results.0.len(), of_a.len()), (2, 3));
+        assert_eq!(of_a[0].outcome, UpdateOutcome::UPDATE_APPLIED.into());
+        assert_eq!(
+            (of_a[1].field.as_str(), of_a[1].reason.as_str()),
+            ("cpu.shares", "cpu.shares: too few")
+        );
+        assert_eq!((of_a[2].field.as_str(), of_a[2].event.as_str()), ("", "StopContainer"));
+    }
+}

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Plugins that take part in an `exec` by the extension (decisions D50, D60): they are asked about the process as the
+//! runtime would read it, and their changes go back with the verdict. It asks nobody where no plugin subscribed.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::argv;
+use crate::chain::{self, ExecChanges, ExecMembers, RuleScope, SMALL};
+use crate::clock;
+use crate::daemon::registry::Skips;
+use crate::daemon::request::VerbRequest;
+use crate::daemon::resources::target::KnownPods;
+use crate::daemon::resources::{ruled, updates};
+use crate::daemon::shared::{Daemon, events};
+use crate::describe::exec_process;
+use crate::error::{Error, Result};
+use crate::files;
+use crate::limits;
+use crate::link::{LaterProcess, Proceed};
+use crate::plugin::Event;
+use crate::plugin::api;
+use crate::plugin::api::extension::{
+    ExecContainerRequest, ExecProcess, ExecResult, ExtensionEvent, PostExecRequest,
+};
+use crate::spec::patch::{PatchedSpec, patch_exec};
+use crate::state::{Change, ContainerKey, ExecChange};
+
+/// How long all plugins together may take: a wrapper waits a second, with the way there and back.
+const EXEC_WAIT: Duration = Duration::from_millis(850);
+
+/// The event of changes.
+const EXEC: &str = "exec";
+
+/// Asks the plugins that take part; returns what the wrapper has to do with their changes.
+///
+/// # Errors
+/// Fails when a plugin refuses the process, or its absence does, or a change cannot be passed on.
+pub(super) async fn ask(
+    daemon: &Rc<Daemon>,
+    call: &VerbRequest,
+    process: &mut LaterProcess,
+) -> Result<Proceed> {
+    let until = Instant::now() + EXEC_WAIT;
+    let key = &call.key;
+    let subscribers = daemon.registry.extended(ExtensionEvent::EXEC_CONTAINER, key);
+    let validators = daemon.registry.extended(ExtensionEvent::VALIDATE_EXEC, key);
+    if !process.waits || subscribers.is_empty() && validators.is_empty() {
+        return Ok(Proceed::default());
+    }
+    let rules = daemon.registry.rules();
+    let (event, ruled) = {
+        let store = daemon.records.read();
+        let event = events::of_container(&store, Event::UpdateContainer, key);
+        let ruled = store.container(key).map(|record| events::ruled_pod_of(&store, record));
+        let (Some(event), Some(ruled)) = (event, ruled) else { return Ok(Proceed::default()) };
+        (event, ruled)
+    };
+    let described = describe(daemon, call, process.document.take()).await;
+    let Some((document, shown)) = described else {
+        let protects = daemon.registry.exec_interest().protects;
+        let why = "its process could not be shown to the plugins that take part in execs";
+        return if protects { Err(Error::new(why)) } else { Ok(Proceed::default()) };
+    };
+    let request = ExecContainerRequest {
+        pod: Some(event.pod).into(),
+        container: event.container.into(),
+        process: Some(shown).into(),
+        ..ExecContainerRequest::default()
+    };
+    let pods = KnownPods { daemon, subject: Some(key) };
+    let scope = RuleScope { rules: &rules, subject: Some((&key.id, &ruled)), pods: &pods };
+    let members = ExecMembers { subscribers: &subscribers, validators: &validators, scope, until };
+    let skips = Skips::default();
+    let asked = chain::exec(&members, request, &skips).await;
+    updates::note_skipped(daemon, key, EXEC, skips.0.take());
+    let changes = asked.map_err(chain::PluginFailure::into_error)?;
+    ruled::note_hits(daemon, &changes.noted, EXEC, Some(key));
+    let patched = patch(document, &changes).await?;
+    let proceed = carry(call, &patched, &changes)?;
+    note(daemon, key, process, &patched, &changes);
+    Ok(proceed)
+}
+
+/// The document of the process, and the process in it; `None` if it cannot be read.
+async fn describe(
+    daemon: &Daemon,
+    call: &VerbRequest,
+    document: Option<Vec<u8>>,
+) -> Option<(Vec<u8>, ExecProcess)> {
+    let document = match (document, argv::process_file(&call.command_line)) {
+        (Some(document), _) => document,
+        (None, Some(_unreadable_or_too_long)) => return None,
+        (None, None) => by_flags(daemon, call).await?,
+    };
+    let read = move || Some((exec_process(&document)?, document));
+    let (process, document) = read_aside(read).await?;
+    Some((document, process))
+}
+
+/// Reads a document, which may be long, on another thread.
+async fn read_aside<T: Send + 'static>(
+    read: impl FnOnce() -> Option<T> + Send + 'static,
+) -> Option<T> {
+    tokio::task::spawn_blocking(read).await.ok().flatten()
+}
+
+/// The process that an `exec` without a document starts, as a document: that of its container's, with the flags.
+async fn by_flags(daemon: &Daemon, call: &VerbRequest) -> Option<Vec<u8>> {
+    let folder = daemon.container(&call.key)?.folder().to_owned();
+    let path = std::path::PathBuf::from(&folder);
+    let read = move || Ok(files::read_at(&files::open_dir(&path)?, "config.json")?.bytes);
+    let bytes = daemon.off_loop(&folder, read).await.ok()?;
+    let (line, argv) = (call.command_line.clone(), call.question().argv.clone());
+    read_aside(move || {
+        let mut spec: Value = serde_json::from_slice(&bytes).ok()?;
+        let process = spec.get_mut("process")?.as_object_mut()?;
+        let text = |word: &std::ffi::OsString| word.to_str().map(Value::from);
+        let args: Option<Vec<Value>> = argv.get(line.id_index? + 1..)?.iter().map(text).collect();
+        process.insert("args".to_owned(), args?.into());
+        process.insert("terminal".to_owned(), line.tty.into());
+        let env: Option<Vec<Value>> = line.env.iter().map(text).collect();
+        if let Some(all) = process.entry("env").or_insert(Value::Array(Vec::new())).as_array_mut() {
+            all.extend(env?);
+        }
+        if let Some(cwd) = line.cwd.as_ref().filter(|cwd| !cwd.is_empty()) {
+            process.insert("cwd".to_owned(), text(cwd)?);
+        }
+        if let Some(user) = line.user.as_ref().filter(|user| !user.is_empty()) {
+            process.insert("user".to_owned(), numeric_user(user.to_str()?));
+        }
+        serde_json::to_vec(process).ok()
+    })
+    .await
+}
+
+/// `UID[:GID]` as far as it is numeric: names belong to the container's files.
+fn numeric_user(text: &str) -> Value {
+    let (uid, gid) = text.split_once(':').unwrap_or((text, "0"));
+    let number = |text: &str| text.parse::<u32>().unwrap_or_default();
+    serde_json::json!({"uid": number(uid), "gid": number(gid)})
+}
+
+/// Applies the changes to the document, on this thread if that takes no time.
+async fn patch(document: Vec<u8>, changes: &ExecChanges) -> Result<PatchedSpec> {
+    let by = |field: Option<&str>| {
+        let by = field.and_then(|field| changes.owners.get(field));
+        by.map(|plugin| plugin.trim_start_matches('-').to_owned()).unwrap_or_default()
+    };
+    let (adjust, cwd) = (changes.adjust.clone(), changes.cwd.clone());
+    let patch = move || patch_exec(&document, &adjust, cwd.as_deref());
+    let is_small = process_size(changes) <= SMALL;
+    let patched = match is_small {
+        true => patch(),
+        false => tokio::task::spawn_blocking(patch)
+            .await
+            .map_err(|_panicked| Error::new("the changes of plugins could not be applied"))?,
+    };
+    patched.map_err(|error| {
+        let (plugin, field) = (by(error.field()), error.field().unwrap_or_default().to_owned());
+        Error::from(error).by(plugin).about(field)
+    })
+}
+
+fn process_size(changes: &ExecChanges) -> u64 {
+    protobuf::Message::compute_size(&changes.adjust)
+}
+
+/// Puts the changes into the verdict: a document, or flags where `exec` has none.
+fn carry(call: &VerbRequest, patched: &PatchedSpec, changes: &ExecChanges) -> Result<Proceed> {
+    let Some(bytes) = &patched.bytes else { return Ok(Proceed::default()) };
+    if argv::process_file(&call.command_line).is_some() {
+        return Ok(Proceed { stdin: Some(bytes.clone()), ..Proceed::default() });
+    }
+    let mut flags = Vec::new();
+    for change in &patched.changes {
+        let after = change.after.as_ref().and_then(Value::as_str);
+        let variable =
+            change.nri_field.strip_prefix("Env[").and_then(|name| name.strip_suffix(']'));
+        match (change.nri_field.as_str(), variable, after) {
+            (_, Some(name), Some(value)) => flags.push(format!("--env={name}={value}")),
+            ("Cwd", _, Some(cwd)) => flags.push(format!("--cwd={cwd}")),
+            ("Args", ..) => {}
+            (field, ..) => {
+                let plugin = changes.owners.get(field).cloned().unwrap_or_default();
+                let plugin = plugin.trim_start_matches('-').to_owned();
+                let why = format!(
+                    "{plugin} changes {field}, for which exec has no flag: only an exec with --process can have it"
+                );
+                return Err(Error::new(why).by(plugin).about(field));
+            }
+        }
+    }
+    let args = Some(changes.adjust.args.as_slice()).filter(|args| !args.is_empty());
+    let argv = argv::with_later_process(&call.question().argv, &call.command_line, &flags, args);
+    Ok(Proceed { argv: Some(argv), ..Proceed::default() })
+}
+
+/// Notes which plugin changed what of the process, for `explain` and the audit log.
+fn note(
+    daemon: &Daemon,
+    key: &ContainerKey,
+    process: &LaterProcess,
+    patched: &PatchedSpec,
+    changes: &ExecChanges,
+) {
+    if patched.changes.is_empty() {
+        return;
+    }
+    let at = clock::now();
+    let owner = |field: &str| {
+        let plugin = changes.owners.get(field).map(|plugin| plugin.trim_start_matches('-'));
+        plugin.unwrap_or_default().to_owned()
+    };
+    let audited: Vec<Change> = patched
+        .changes
+        .iter()
+        .map(|change| Change {
+            at,
+            event: EXEC.to_owned(),
+            plugin: owner(&change.nri_field),
+            field: change.field.clone(),
+            before: change.before.clone().unwrap_or_default(),
+            after: change.after.clone().unwrap_or_default(),
+        })
+        .collect();
+    daemon.audit_applied(key, &audited);
+    let owners = patched.changes.iter().take(limits::CHANGES);
+    let owners = owners.map(|change| (change.nri_field.clone(), owner(&change.nri_field)));
+    let program = process.args.iter().flatten().next().cloned().unwrap_or_default();
+    let change = ExecChange { at, program, owners: owners.collect() };
+    // Not written: an engine may repeat a probe for ever.
+    daemon.records.change_in_memory(key, |record| {
+        limits::keep_latest(&mut record.exec_changes, change, limits::EXEC_CHANGES);
+    });
+}
+
+/// Notifies the plugins that subscribed of what became of the process.
+pub(super) fn notify(
+    daemon: &Rc<Daemon>,
+    key: &ContainerKey,
+    process: &LaterProcess,
+    result: &str,
+    exit_code: Option<i32>,
+) {
+    let subscribers = daemon.registry.extended(ExtensionEvent::POST_EXEC, key);
+    if subscribers.is_empty() {
+        return;
+    }
+    let event = events::of_container(&daemon.records.read(), Event::UpdateContainer, key);
+    let Some(event) = event else { return };
+    let result = match result {
+        "refused" => ExecResult::EXEC_REFUSED,
+        "exited" => ExecResult::EXEC_EXITED,
+        "failed" => ExecResult::EXEC_FAILED,
+        _ => ExecResult::EXEC_STARTED,
+    };
+    let exit_code = exit_code.map(|value| api::OptionalInt32 { value, ..Default::default() });
+    let request = Rc::new(PostExecRequest {
+        pod: Some(event.pod).into(),
+        container: event.container.into(),
+        args: process.args.clone().unwrap_or_default(),
+        result: result.into(),
+        exit_code: exit_code.into(),
+        ..PostExecRequest::default()
+    });
+    // Side by side: none waits for another.
+    let subscribers = Rc::new(subscribers);
+    for index in 0..subscribers.len() {
+        let (subscribers, request) = (Rc::clone(&subscribers), Rc::clone(&request));
+        tokio::task::spawn_local(async move {
+            if let Some(member) = subscribers.get(index) {
+                member.notify_by_extension(&*request).await;
+            }
+        });
+    }
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A plugin of the extension, as a closure: what it answers to execs, and what it was sent.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nri_plugin::api::extension::{
+    ExecAdjustment, ExecContainerRequest, ExecContainerResponse, PostExecRequest, UpdateResult,
+    UpdateResultsRequest, ValidateExecRequest,
+};
+use nri_plugin::{Context, Event, ExtensionEvent, Handler, Plugin, PluginHandle, api, async_trait};
+
+/// What a plugin does with an exec.
+#[derive(Clone)]
+pub enum ExecAnswer {
+    Adjust(ExecAdjustment),
+    Refuse(&'static str),
+    /// Never answers.
+    Hang,
+    /// Closes its connection instead.
+    Leave,
+}
+
+/// A plugin that takes part in execs.
+#[derive(Clone)]
+pub struct ExecPlugin {
+    events: Vec<ExtensionEvent>,
+    answer: Option<ExecAnswer>,
+    rejects: Option<&'static str>,
+    policy: Option<api::FailurePolicy>,
+    /// Requests as they came, oldest first.
+    pub execs: Arc<Mutex<Vec<ExecContainerRequest>>>,
+    pub validated: Arc<Mutex<Vec<ValidateExecRequest>>>,
+    pub posts: Arc<Mutex<Vec<PostExecRequest>>>,
+    pub results: Arc<Mutex<Vec<UpdateResult>>>,
+}
+
+impl ExecPlugin {
+    pub fn subscribed(events: &[ExtensionEvent]) -> Self {
+        Self {
+            events: events.to_vec(),
+            answer: None,
+            rejects: None,
+            policy: None,
+            execs: Arc::default(),
+            validated: Arc::default(),
+            posts: Arc::default(),
+            results: Arc::default(),
+        }
+    }
+
+    /// One that answers ExecContainer so.
+    pub fn answering(answer: ExecAnswer) -> Self {
+        Self { answer: Some(answer), ..Self::subscribed(&[ExtensionEvent::EXEC_CONTAINER]) }
+    }
+
+    /// One that validates execs, and rejects all of them with a reason.
+    pub fn validating(rejects: Option<&'static str>) -> Self {
+        Self { rejects, ..Self::subscribed(&[ExtensionEvent::VALIDATE_EXEC]) }
+    }
+
+    /// It declares that its silence refuses.
+    #[must_use]
+    pub fn protecting(mut self) -> Self {
+        self.policy = Some(api::FailurePolicy {
+            fail_request: true,
+            keep_connected: true,
+            ..api::FailurePolicy::default()
+        });
+        self
+    }
+
+    /// Runs it until its connection ends, once it takes part.
+    pub fn connect(&self, socket: PathBuf, id: &str) -> PluginHandle {
+        let plugin = Plugin::new(id, self.clone()).unwrap().socket(socket).reconnect(false);
+        let handle = plugin.handle();
+        let (send, ready) = std::sync::mpsc::channel();
+        let waits = handle.clone();
+        std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                tokio::spawn(async move {
+                    waits.ready().await;
+                    let _nobody_waits = send.send(());
+                });
+                plugin.run().await.unwrap();
+            });
+        });
+        ready.recv_timeout(Duration::from_secs(60)).unwrap();
+        handle
+    }
+}
+
+#[async_trait]
+impl Handler for ExecPlugin {
+    fn events(&self) -> &[Event] {
+        &[Event::RunPodSandbox]
+    }
+
+    fn extension_events(&self) -> &[ExtensionEvent] {
+        &self.events
+    }
+
+    fn failure_policy(&self) -> Option<api::FailurePolicy> {
+        self.policy.clone()
+    }
+
+    async fn exec_container(
+        &self,
+        context: &Context,
+        request: ExecContainerRequest,
+    ) -> nri_plugin::Result<ExecContainerResponse> {
+        self.execs.lock().unwrap().push(request);
+        match self.answer.clone() {
+            None => Ok(ExecContainerResponse::default()),
+            Some(ExecAnswer::Adjust(adjust)) => {
+                Ok(ExecContainerResponse { adjust: Some(adjust).into(), ..Default::default() })
+            }
+            Some(ExecAnswer::Refuse(why)) => Err(why.into()),
+            Some(answer) => {
+                if matches!(answer, ExecAnswer::Leave) {
+                    context.runtime().close();
+                }
+                std::future::pending().await
+            }
+        }
+    }
+
+    async fn validate_exec(
+        &self,
+        _: &Context,
+        request: ValidateExecRequest,
+    ) -> nri_plugin::Result<()> {
+        self.validated.lock().unwrap().push(request);
+        self.rejects.map_or(Ok(()), |why| Err(why.into()))
+    }
+
+    async fn post_exec(&self, _: &Context, request: PostExecRequest) -> nri_plugin::Result<()> {
+        self.posts.lock().unwrap().push(request);
+        Ok(())
+    }
+
+    async fn update_results(
+        &self,
+        _: &Context,
+        request: UpdateResultsRequest,
+    ) -> nri_plugin::Result<()> {
+        self.results.lock().unwrap().extend(request.results);
+        Ok(())
+    }
+}

@@ -114,6 +114,9 @@ pub(crate) const LISTED_PLUGINS: usize = 1000;
 /// Notifications of the extension that may be on their way to one plugin at once, each a task with its message; the
 /// others are dropped and counted. Some seconds of a busy node's execs.
 pub(crate) const EXTENSION_NOTICES: usize = 256;
+/// Failures in a row of one plugin's updates of one container that slow nothing down: a container that ends, or an
+/// engine that is busy, makes one or two.
+pub(crate) const FREE_FAILURES: u32 = 3;
 /// Containers whose updates by a plugin fail again and again, each some 100 bytes: beyond that, further ones are not
 /// slowed down until others have recovered.
 pub(crate) const FAILING_UPDATES: usize = 4096;

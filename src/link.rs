@@ -40,11 +40,10 @@ pub(crate) const DROPPED_NOTES: &str = "dropped";
 /// Folder of the run directory in which a wrapper records its refusals without the daemon.
 pub(crate) const REFUSED_DIR: &str = "refused";
 
-/// Contents of `Config::execs_file`: only the audit log needs each `exec`, or exec rules exist.
-/// With any other content a wrapper asks the daemon.
+/// Contents of `Config::execs_file`; with any but the first, a wrapper asks the daemon. The audit log alone needs
+/// each `exec`, exec rules exist, plugins take part, or plugins refuse by their absence.
 pub(crate) const EXECS_FOR_AUDIT: &[u8] = b"audit\n";
 pub(crate) const EXECS_FOR_RULES: &[u8] = b"rules\n";
-/// Plugins take part in each `exec`; with the second, some refuse an `exec` by their absence.
 pub(crate) const EXECS_FOR_PLUGINS: &[u8] = b"plugins\n";
 pub(crate) const EXECS_PROTECTED: &[u8] = b"plugins protect\n";
 
@@ -112,8 +111,7 @@ pub struct LaterProcess {
     pub login_uid: Option<u32>,
     /// The wrapper waits for a verdict.
     pub waits: bool,
-    /// Its document as the runtime would read it, for plugins; none if `exec` describes it by flags. The argv of
-    /// the request is whole then.
+    /// Its document for plugins, as the runtime would read it. Without one, the argv is whole for them.
     #[serde(skip)]
     pub document: Option<Vec<u8>>,
 }
@@ -338,7 +336,7 @@ impl WrapperRequest {
             _ => return Err(Error::new("that is no question of nri-runc")),
         };
         let mut question = Self::default();
-        let (mut stage, mut init) = (None, 0);
+        let (mut stage, mut init, mut document) = (None, 0, None);
         for field in fields(body) {
             let (tag, value) = field?;
             match tag {
@@ -356,10 +354,7 @@ impl WrapperRequest {
                 TAG_STAGE => stage = Stage::ALL.into_iter().find(|s| value == [*s as u8]),
                 TAG_INIT => init = number(value),
                 TAG_LATER => question.later = serde_json::from_slice(value).ok(),
-                TAG_LATER_DOCUMENT => {
-                    let later = question.later.as_mut();
-                    later.into_iter().for_each(|later| later.document = Some(value.to_vec()));
-                }
+                TAG_LATER_DOCUMENT => document = Some(value.to_vec()),
                 _ => {} // A newer wrapper says more than we know.
             }
         }
@@ -367,8 +362,10 @@ impl WrapperRequest {
             let stage = stage.ok_or_else(|| Error::new("a hook of an unknown stage"))?;
             question.hook = Some(Hook { stage, init });
         }
-        if kind == KIND_LATER && question.later.is_none() {
-            return Err(Error::new("an exec without its process"));
+        match &mut question.later {
+            Some(later) => later.document = document,
+            None if kind == KIND_LATER => return Err(Error::new("an exec without its process")),
+            None => {}
         }
         Ok(question)
     }

@@ -210,9 +210,8 @@ fn traces(document: &Value, page: &mut String) {
         };
         let _infallible = writeln!(page, "gave way: {plugin} did not set {field}, as {whose}");
     }
-    for change in document["exec_changes"].as_array().into_iter().flatten() {
-        let _infallible = writeln!(page, "{}", exec_change(change));
-    }
+    let execs = document["exec_changes"].as_array().into_iter().flatten();
+    execs.for_each(|change| page.push_str(&exec_change(change)));
     for promise in document["promises"].as_array().into_iter().flatten() {
         let [name, plugin, why] = ["promise", "plugin", "why"].map(|key| text(&promise[key]));
         let result = match promise["result"].as_str() {
@@ -224,6 +223,11 @@ fn traces(document: &Value, page: &mut String) {
         let _infallible =
             writeln!(page, "promise \"{name}\" ({why}): the plugin {plugin} {result}");
     }
+    stays(document, page);
+}
+
+/// What stays although something else was asked for, and what is hidden.
+fn stays(document: &Value, page: &mut String) {
     for repeated in document["repeated"].as_array().into_iter().flatten() {
         let [plugin, field, engine, value] =
             ["plugin", "field", "engine", "value"].map(|key| text(&repeated[key]));
@@ -268,14 +272,14 @@ fn matches(document: &Value) -> String {
     table(&["id", "name", "state", "age"], &rows)
 }
 
-/// The line about a process of `exec` that plugins changed.
+/// The line about a process of `exec` that plugins changed, with its end.
 fn exec_change(change: &Value) -> String {
     let owners = change["owners"].as_object().into_iter().flatten();
     let owners: Vec<String> = owners
         .map(|(field, plugin)| format!("{} set {}", text(plugin), printable(field)))
         .collect();
     format!(
-        "exec of {} at {}: {}",
+        "exec of {} at {}: {}\n",
         text(&change["program"]),
         text(&change["time"]),
         owners.join(", ")

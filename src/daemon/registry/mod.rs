@@ -9,6 +9,7 @@
 //! It never accepts a connection and changes no record. It imports `watch`.
 
 pub(crate) mod connected;
+pub(crate) mod extension;
 pub(crate) mod peer;
 pub(crate) mod pre_installed;
 pub(crate) mod recording;
@@ -31,12 +32,11 @@ use tracing::{info, warn};
 use crate::chain::{
     self, ChainError, ChainObserver, ChainedPlugin, Notification, PluginFailure, RuleScope,
 };
-use crate::config::{Config, OnFailure};
+use crate::config::Config;
 use crate::inject::Injections;
-use crate::plugin::api::extension::ExtensionEvent;
 use crate::plugin::{Event, api};
 use crate::rules::{PodsOfContainers, RuledPod, Rules};
-use crate::state::{ContainerKey, HiddenFrom, Skipped};
+use crate::state::{HiddenFrom, Skipped};
 
 use connected::{ConnectedPlugin, Subject};
 use peer::PluginPeer;
@@ -61,17 +61,6 @@ impl ChainObserver for Skips {
         let (plugin, reason) = (plugin.to_owned(), why.to_owned());
         self.0.borrow_mut().push(Skipped { plugin, reason });
     }
-}
-
-/// What plugins want of each exec.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct PluginExecs {
-    /// To be asked.
-    pub(crate) asks: bool,
-    /// To refuse it by not answering.
-    pub(crate) protects: bool,
-    /// To be notified.
-    pub(crate) notes: bool,
 }
 
 /// All registered plugins, in the order in which they are asked.
@@ -396,33 +385,6 @@ impl Registry {
     /// Every synchronized plugin, for a request that may involve each of them.
     pub(crate) fn participants(&self) -> Subscribers {
         self.connected.borrow().iter().filter(|plugin| plugin.is_synchronized()).collect()
-    }
-
-    /// The synchronized plugins that know a container and subscribed to an event of the extension, in order.
-    pub(crate) fn extended(&self, event: ExtensionEvent, key: &ContainerKey) -> Subscribers {
-        let subject = Subject::Container(key.clone());
-        let connected = self.connected.borrow();
-        let takes = |plugin: &&Rc<ConnectedPlugin>| {
-            plugin.is_synchronized() && plugin.chained.plugin.takes(event) && plugin.knows(&subject)
-        };
-        connected.iter().filter(takes).collect()
-    }
-
-    /// What the plugins that take part want of each exec.
-    pub(crate) fn exec_interest(&self) -> PluginExecs {
-        let mut wanted = PluginExecs::default();
-        for member in self.synchronized() {
-            let plugin = &member.plugin;
-            let (asked, validates) = (
-                plugin.takes(ExtensionEvent::EXEC_CONTAINER),
-                plugin.takes(ExtensionEvent::VALIDATE_EXEC),
-            );
-            wanted.asks |= asked || validates;
-            wanted.protects |=
-                validates || asked && member.policy().on_failure == OnFailure::Refuse;
-            wanted.notes |= plugin.takes(ExtensionEvent::POST_EXEC);
-        }
-        wanted
     }
 
     /// Makes plugins forget a beginning that failed before they were asked: they must not receive

@@ -36,6 +36,7 @@ pub(crate) fn fill_in(daemon: &Daemon, record: &mut Container, description: &Des
 /// A new record from the call alone.
 pub(crate) fn blank_record(daemon: &Daemon, call: &VerbRequest) -> Container {
     let variables = call.question().variables.iter();
+    let (verb, pid) = (call.verb().to_owned(), call.question().pid);
     Container {
         schema: SCHEMA,
         boot_id: daemon.records.boot_id(),
@@ -83,15 +84,11 @@ pub(crate) fn blank_record(daemon: &Daemon, call: &VerbRequest) -> Container {
         repeated: Vec::new(),
         hidden_from: Vec::new(),
         deferred: Vec::new(),
-        in_flight: Some(InFlight {
-            verb: call.verb().to_owned(),
-            pid: call.question().pid,
-            executed: false,
-        }),
+        in_flight: Some(InFlight { verb, pid, executed: false }),
         updating: None,
         deleting: None,
         is_deleted: false,
-        made_by: call.question().pid,
+        made_by: pid,
         is_found: false,
         by_plain_runtime: false,
         unknown: Default::default(),

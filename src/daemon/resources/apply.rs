@@ -6,7 +6,7 @@
 //! The record has the written values before the next writer starts; each `update` of the engine
 //! gets them too, so that the runtime's own state becomes correct again. No plugin is asked.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -368,11 +368,7 @@ fn note_applied(
 ) {
     let classes =
         Classes { blockio: requested.blockio_class.clone(), rdt: requested.rdt_class.clone() };
-    let owned = daemon.container(key).map(|record| {
-        let new = requested.owners.keys();
-        new.filter_map(|field| record.owners.get_key_value(field)).map(own_pair).collect()
-    });
-    let owned: BTreeMap<String, String> = owned.unwrap_or_default();
+    let owned = results::owned_by_others(daemon, key, &requested.owners);
     daemon.change(key, |record| {
         // The message is read only if a class changes.
         let known = classes.rdt.as_ref();
@@ -391,10 +387,6 @@ fn note_applied(
     });
     results::note_changed(daemon, key, &owned, &requested.owners);
     daemon.note_update(key, &changes);
-}
-
-fn own_pair((field, owner): (&String, &String)) -> (String, String) {
-    (field.clone(), owner.clone())
 }
 
 /// After the runtime's own update: writes again the plugins' values that the runtime does not apply

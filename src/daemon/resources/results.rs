@@ -95,6 +95,17 @@ pub(super) fn send_one(
     results.send(daemon);
 }
 
+/// The present owners of fields that are about to have these owners.
+pub(super) fn owned_by_others(
+    daemon: &Daemon,
+    key: &ContainerKey,
+    next: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let Some(record) = daemon.container(key) else { return BTreeMap::new() };
+    let known = next.keys().filter_map(|field| record.owners.get_key_value(field));
+    known.map(|(field, owner)| (field.clone(), owner.clone())).collect()
+}
+
 /// Tells plugins that fields which they own have another value from now on. `after`: the owners then; a field without
 /// one is the engine's.
 pub(crate) fn note_changed(

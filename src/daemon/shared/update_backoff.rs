@@ -10,9 +10,6 @@ use tokio::time::Instant;
 
 use crate::limits;
 
-/// Failures in a row that cost nothing.
-const FREE: u32 = 3;
-
 /// The first pause, doubled by each further failure up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -60,7 +57,7 @@ impl UpdateBackoff {
 
 /// The pause after so many failures in a row.
 fn pause_after(failures: u32) -> Duration {
-    match failures.checked_sub(FREE) {
+    match failures.checked_sub(limits::FREE_FAILURES) {
         None | Some(0) => Duration::ZERO,
         Some(more) => FIRST_PAUSE
             .saturating_mul(1_u32.checked_shl(more - 1).unwrap_or(u32::MAX))

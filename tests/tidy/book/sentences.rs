@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 
 use nri_runc::plugin::ALL_EVENTS;
+use nri_runc::plugin::api::extension::ALL_EXTENSION_EVENTS;
 use nri_runc::testing::{admin, config, messages};
 use regex::Regex;
 
@@ -118,7 +119,9 @@ impl Tables {
 
     /// Events, states, actions, kinds, columns and codes.
     fn wrong_words(&self, prose: &str) -> Vec<String> {
-        let events: BTreeSet<&str> = ALL_EVENTS.iter().map(|event| event.name()).collect();
+        let extension = ALL_EXTENSION_EVENTS.iter().map(|event| event.method());
+        let events: BTreeSet<&str> =
+            ALL_EVENTS.iter().map(|event| event.name()).chain(extension).collect();
         let is_event = |word: &str| events.contains(word) || word == "EvictContainer";
         let is_heading =
             |word: &str| self.headings.contains(&format!("\"{}\"", word.to_lowercase()));

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which plugins subscribed to events of the extension, and what they want of each `exec`. It asks no plugin.
+
+use std::rc::Rc;
+
+use crate::config::OnFailure;
+use crate::plugin::api::extension::ExtensionEvent;
+use crate::state::ContainerKey;
+
+use super::Registry;
+use super::connected::{ConnectedPlugin, Subject};
+use super::subscribers::Subscribers;
+
+/// What plugins want of each exec.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct PluginExecs {
+    /// To be asked.
+    pub(crate) asks: bool,
+    /// To refuse it by not answering.
+    pub(crate) protects: bool,
+    /// To be notified.
+    pub(crate) notes: bool,
+}
+
+impl Registry {
+    /// The synchronized plugins that know a container and subscribed to an event of the extension, in order.
+    pub(crate) fn extended(&self, event: ExtensionEvent, key: &ContainerKey) -> Subscribers {
+        let subject = Subject::Container(key.clone());
+        let connected = self.connected.borrow();
+        let takes = |plugin: &&Rc<ConnectedPlugin>| {
+            plugin.is_synchronized() && plugin.chained.plugin.takes(event) && plugin.knows(&subject)
+        };
+        connected.iter().filter(takes).collect()
+    }
+
+    /// What the plugins that take part want of each exec.
+    pub(crate) fn exec_interest(&self) -> PluginExecs {
+        let mut wanted = PluginExecs::default();
+        for member in self.synchronized() {
+            let plugin = &member.plugin;
+            let (asked, validates) = (
+                plugin.takes(ExtensionEvent::EXEC_CONTAINER),
+                plugin.takes(ExtensionEvent::VALIDATE_EXEC),
+            );
+            wanted.asks |= asked || validates;
+            wanted.protects |=
+                validates || asked && member.policy().on_failure == OnFailure::Refuse;
+            wanted.notes |= plugin.takes(ExtensionEvent::POST_EXEC);
+        }
+        wanted
+    }
+}

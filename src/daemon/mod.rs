@@ -193,12 +193,14 @@ async fn serve(loaded: Loaded, beginning: Beginning, start: &Start) -> Result<()
     let started_with = daemon.process.started_with.get_or_init(|| StartedWith::new(&loaded));
     tokio::task::spawn_local(write_records(Rc::clone(&daemon)));
     let drain = Rc::new(Drain::default());
+    daemon.expect_former_execs(saved.is_some());
     let run_dir = RunDir::new(&daemon, &drain, lock, &loaded);
     tokio::task::spawn_local(exit::watch_all(Rc::clone(&daemon)));
     tokio::task::spawn_local(crio::watch(Rc::clone(&daemon)));
     let waiting = match saved {
         Some(saved) => {
             let resumed = resume::resume(&daemon, saved).await;
+            daemon.note_execs_resumed();
             daemon.host.point(Point::DaemonReexecTaken)?;
             Some(resumed)
         }

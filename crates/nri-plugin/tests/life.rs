@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use nri_plugin::harness::{Runtime, bundle, container, pod};
 use nri_plugin::{
-    Adjustment, Blocking, BlockingHandler, Cache, Context, Event, Handler, Plugin, Resources,
-    Result, Update, Updates, api, async_trait,
+    Adjustment, Blocking, BlockingHandler, Cache, Context, Event, ExtensionEvent, Handler, Plugin,
+    Resources, Result, Update, Updates, api, async_trait,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -396,4 +396,41 @@ async fn a_recording_of_a_node_is_a_test_case() {
         let why = runtime.replay(&path).await.unwrap_err().to_string();
         assert!(why.contains(wanted), "{why}");
     }
+}
+
+/// Asks for an event of the extension, and keeps whether the runtime delivers it.
+#[derive(Default)]
+struct Extended {
+    delivered: OnceLock<bool>,
+}
+
+#[async_trait]
+impl Handler for Extended {
+    fn events(&self) -> &[Event] {
+        &[Event::CreateContainer]
+    }
+
+    fn extension_events(&self) -> &[ExtensionEvent] {
+        &[ExtensionEvent::EXEC_CONTAINER]
+    }
+
+    async fn create_container(
+        &self,
+        context: &Context,
+        _: api::CreateContainerRequest,
+    ) -> Result<api::CreateContainerResponse> {
+        let delivers = context.runtime().delivers(ExtensionEvent::EXEC_CONTAINER);
+        let _first = self.delivered.set(delivers);
+        Ok(Adjustment::new().env("SET", "1").into())
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_goes_on_with_a_runtime_that_does_not_have_the_extension() {
+    let mut runtime = Runtime::new().unwrap();
+    let plugin = Arc::new(Extended::default());
+    runtime.add("10-extended", Arc::clone(&plugin)).await.unwrap();
+    runtime.run_pod(pod("p")).await.unwrap();
+    let created = runtime.create(container("c", "p")).await.unwrap();
+    assert_eq!((created.adjust.env.len(), plugin.delivered.get()), (1, Some(&false)));
 }

@@ -454,5 +454,6 @@ pub(crate) fn record_protecting_plugins(daemon: &Daemon) {
 /// the present plugins that protect containers.
 pub(crate) async fn record_protecting_plugins_later(daemon: Rc<Daemon>) {
     tokio::time::sleep(daemon.config().registration_timeout).await;
+    daemon.keep_execs_file_while_it_runs();
     record_protecting_plugins(&daemon);
 }

@@ -47,7 +47,6 @@ pub(crate) async fn resume(
     chained.resume_counts(counts);
     let connected = daemon.registry.resume(chained, peer, known);
     registration.set(&connected);
-    daemon.keep_execs_file();
     match (launched, log) {
         (Some((file, starts)), Some(log)) => {
             let before = LaunchedBefore { file, starts, log, connected };

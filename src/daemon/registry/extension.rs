@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which plugins subscribed to events of the extension, and what they want of each `exec`. It asks no plugin.
 
+use std::cell::Cell;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use crate::config::OnFailure;
 use crate::plugin::api::extension::ExtensionEvent;
@@ -22,6 +24,27 @@ pub(crate) struct PluginExecs {
     pub(crate) notes: bool,
 }
 
+/// Plugins of execs that were there before this program.
+#[derive(Debug, Default)]
+pub(crate) struct FormerExecs {
+    /// Those of the previous program of this process are not registered again yet.
+    pub(crate) are_resumed: Cell<bool>,
+    /// Until when plugins that protected execs may return after a restart.
+    expected: Cell<Option<Instant>>,
+}
+
+impl FormerExecs {
+    /// Plugins protected execs before this daemon, and may return within this time.
+    pub(crate) fn expect(&self, within: Duration) {
+        self.expected.set(Instant::now().checked_add(within));
+    }
+
+    /// Whether plugins that protected execs may still return.
+    pub(crate) fn are_expected(&self) -> bool {
+        self.expected.get().is_some_and(|until| Instant::now() < until)
+    }
+}
+
 impl Registry {
     /// The synchronized plugins that know a container and subscribed to an event of the extension, in order.
     pub(crate) fn extended(&self, event: ExtensionEvent, key: &ContainerKey) -> Subscribers {
@@ -35,7 +58,8 @@ impl Registry {
 
     /// What the plugins that take part want of each exec.
     pub(crate) fn exec_interest(&self) -> PluginExecs {
-        let mut wanted = PluginExecs::default();
+        let is_expected = self.returning.execs.are_expected();
+        let mut wanted = PluginExecs { asks: is_expected, protects: is_expected, notes: false };
         for member in self.synchronized() {
             let plugin = &member.plugin;
             let (asked, validates) = (

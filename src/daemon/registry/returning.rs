@@ -12,6 +12,7 @@ use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use crate::daemon::registry::extension::FormerExecs;
 use crate::daemon::watch::pidfd;
 
 /// Interval of checks whether the processes of expected plugins have exited.
@@ -41,6 +42,8 @@ impl ExpectedPlugin {
 /// The plugins that creates wait for, and until when.
 #[derive(Debug, Default)]
 pub(crate) struct ReturningPlugins {
+    /// Plugins of execs that were there before this program.
+    pub(crate) execs: FormerExecs,
     expected: RefCell<BTreeMap<String, ExpectedPlugin>>,
     until: Cell<Option<Instant>>,
     /// The deadline of the wait that was logged last.

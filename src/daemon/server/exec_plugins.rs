@@ -9,8 +9,9 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::argv;
-use crate::chain::{self, ExecChanges, ExecMembers, RuleScope, SMALL};
+use crate::chain::{self, ChainedPlugin, ExecChanges, ExecMembers, RuleScope, SMALL};
 use crate::clock;
+use crate::config::OnFailure;
 use crate::daemon::registry::Skips;
 use crate::daemon::request::VerbRequest;
 use crate::daemon::resources::target::KnownPods;
@@ -48,6 +49,9 @@ pub(super) async fn ask(
     let key = &call.key;
     let subscribers = daemon.registry.extended(ExtensionEvent::EXEC_CONTAINER, key);
     let validators = daemon.registry.extended(ExtensionEvent::VALIDATE_EXEC, key);
+    if process.waits && daemon.registry.returning.execs.are_expected() {
+        refuse_unprotected(daemon, key, &subscribers, &validators)?;
+    }
     if !process.waits || subscribers.is_empty() && validators.is_empty() {
         return Ok(Proceed::default());
     }
@@ -83,6 +87,25 @@ pub(super) async fn ask(
     let proceed = carry(call, &patched, &changes)?;
     note(daemon, key, process, &patched, &changes);
     Ok(proceed)
+}
+
+/// Refuses a process that plugins protected before this daemon started, while none of them is back.
+fn refuse_unprotected(
+    daemon: &Daemon,
+    key: &ContainerKey,
+    subscribers: &[Rc<ChainedPlugin>],
+    validators: &[Rc<ChainedPlugin>],
+) -> Result<()> {
+    let protects = |member: &Rc<ChainedPlugin>| member.policy().on_failure == OnFailure::Refuse;
+    let store = daemon.records.read();
+    let pod = store.container(key).and_then(|record| store.pod(&record.pod));
+    if !validators.is_empty() || subscribers.iter().any(protects) || pod.is_none_or(|p| p.is_exempt)
+    {
+        return Ok(());
+    }
+    let error =
+        Error::new("the plugins that protect execs have not returned since the daemon started");
+    Err(error.hint("it is permitted without them after nri.plugin_registration_timeout"))
 }
 
 /// The document of the process, and the process in it; `None` if it cannot be read.

@@ -129,6 +129,9 @@ impl Daemon {
     /// Writes to the run directory whether the daemon has to know of each `exec`; a container's
     /// mark has the facts that wrappers need for it.
     pub(crate) fn keep_execs_file(&self) {
+        if self.registry.returning.execs.are_resumed.get() {
+            return;
+        }
         let config = self.config();
         let path = config.execs_file();
         let plugins = self.registry.exec_interest();
@@ -148,6 +151,26 @@ impl Daemon {
             log_failure("keeping the file that says who wants to know of each exec", kept);
         }
         self.mark_execs(text.is_some());
+    }
+
+    /// Before the file is written anew: plugins of the previous program are about to be resumed; after a restart, those
+    /// that protected execs may return, and protect them until then (D14).
+    pub(crate) fn expect_former_execs(&self, are_resumed: bool) {
+        self.registry.returning.execs.are_resumed.set(are_resumed);
+        if are_resumed {
+            return;
+        }
+        let config = self.config();
+        let before = files::read_own(&config.execs_file(), limits::OWN_FILE).or_absent();
+        if before.is_some_and(|before| before == EXECS_PROTECTED) {
+            self.registry.returning.execs.expect(config.registration_timeout);
+        }
+    }
+
+    /// The plugins of the previous program take part again.
+    pub(crate) fn note_execs_resumed(&self) {
+        self.registry.returning.execs.are_resumed.set(false);
+        self.keep_execs_file();
     }
 
     /// The same after a plugin is gone. A daemon that ends keeps the file: its plugins disconnect because it ends, and

@@ -371,6 +371,34 @@ fn without_a_daemon_the_policy_of_the_plugins_decides() {
 }
 
 #[test]
+fn a_subscription_survives_another_program_of_the_daemon_without_a_gap() {
+    let plugin = ExecPlugin::answering(ExecAnswer::Refuse("no")).protecting();
+    let host = with(&plugin);
+    succeeds(&host.call(&["nri", "reexec"]));
+    assert_eq!(host.read("run/execs"), "plugins protect\n");
+    refused(&host, &exec(&host, &json!({})), &["10-a refused: no"]);
+}
+
+#[test]
+fn after_a_restart_what_plugins_protected_is_refused_until_one_is_back() {
+    let plugin = ExecPlugin::answering(ExecAnswer::Adjust(variable("A", "1"))).protecting();
+    let mut host = with(&plugin);
+    host.kill_daemon();
+    host.configure(&host.path("fake/runc"), "---plugin_registration_timeout = \"60s\"\n");
+    host.start_daemon();
+    let words = ["the plugins that protect execs have not returned"];
+    refused(&host, &exec(&host, &json!({})), &words);
+    succeeds(&host.verb(&["exec", "nobody", "sh"]));
+    host.write("fake/argv", "");
+    // One that protects nothing is not one of them.
+    connect(&host, &adjusting(variable("B", "1")), "20-b");
+    refused(&host, &exec(&host, &json!({})), &words);
+    connect(&host, &plugin, "10-a");
+    succeeds(&exec(&host, &json!({})));
+    assert_eq!(got(&host)["env"], json!(["A=1", "B=1"]));
+}
+
+#[test]
 fn a_plugin_is_notified_of_starts_and_ends_and_nothing_waits_for_it() {
     let plugin = ExecPlugin::subscribed(&[ExtensionEvent::POST_EXEC]);
     let host = with(&plugin);

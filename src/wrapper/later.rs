@@ -115,6 +115,7 @@ fn refused_alone<'c>(
     let pod = subject.map(|subject| RuledPod {
         namespace: subject.namespace.clone(),
         labels: subject.labels.clone(),
+        lacks_labels: subject.lacks_labels,
         engine: subject.engine.clone(),
         handler: subject.handler.clone(),
         is_doubtful: subject.is_doubtful,

@@ -198,6 +198,9 @@ pub(crate) const DRIFT_WRITES_OF_CONTAINER: usize = 10;
 pub(crate) const FLIGHT: usize = 1 << 20;
 pub(crate) const FLIGHT_MESSAGE: usize = 16 << 10;
 
+/// A line of a script or recording, in bytes: a node of 10,000 containers has some 50 MB in its first.
+pub(crate) const SCRIPT_LINE: usize = 256 << 20;
+
 /// A large part of a `sysdump`, in bytes, of which there are four, and the lines or rows of others: with the
 /// small parts an archive has 20 MB at most, before it is compressed.
 pub(crate) const SYSDUMP_PART: usize = 2 << 20;

@@ -9,6 +9,7 @@ mod image;
 mod isulad;
 mod next_step;
 mod node;
+mod node_cluster;
 mod own_nri;
 mod runtimes;
 

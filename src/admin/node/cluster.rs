@@ -130,10 +130,13 @@ impl Failures {
     }
 }
 
-/// The next step for a refusal: the missing permission, if that may be the cause.
-pub(super) fn permission(error: &ApiError, rule: &str) -> Option<String> {
-    (error.problem == ApiProblem::Forbidden)
-        .then(|| format!("the pod's account needs: {rule}; or the admission policy refuses it"))
+/// Adds the missing permission to the line about a refusal, if that may be the cause.
+pub(super) fn needing(line: Error, error: &ApiError, rule: &str) -> Error {
+    match error.problem {
+        ApiProblem::Forbidden => line
+            .hint(format!("the pod's account needs: {rule}; or the admission policy refuses it")),
+        _ => line,
+    }
 }
 
 /// The thread that reports.

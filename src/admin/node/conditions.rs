@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 
-use super::cluster::{Failures, NodeApi, permission};
+use super::cluster::{Failures, NodeApi, needing};
 use super::helper::{ApiError, ApiProblem};
 use super::log;
 use crate::error::Error;
@@ -150,43 +150,50 @@ fn key(name: &str) -> String {
 }
 
 /// Makes the node have exactly these conditions and taints of ours; others stay. The taints are a list
-/// that is replaced as a whole, so that somebody's change in between makes it begin again.
+/// that is replaced as a whole: if somebody changes the node meanwhile, it is read again.
 fn reconcile(api: &NodeApi, wanted: &Keys, effect: Option<&str>) -> Result<(), Error> {
-    let path = format!("/api/v1/nodes/{}", api.node);
-    let status = format!("{path}/status");
-    let mut tries = 0..limits::CONFLICTS;
+    let mut tries = 1;
     loop {
-        // The answer to an empty patch is the node.
-        let node = api.send("STRATEGIC", &status, &json!({})).and_then(|node| {
-            let changes = condition_changes(&node, wanted);
-            if changes.is_empty() {
-                return Ok(node);
+        match reconcile_once(api, wanted, effect) {
+            Err((error, _))
+                if error.problem == ApiProblem::Conflict && tries < limits::CONFLICTS =>
+            {
+                tries += 1;
             }
-            api.send("STRATEGIC", &status, &json!({"status": {"conditions": changes}}))
-        });
-        let error = match node {
-            Ok(node) => match taint_change(&node, wanted, effect) {
-                None => return Ok(()),
-                Some(patch) => match api.send("PATCH", &path, &patch) {
-                    Ok(_) => return Ok(()),
-                    Err(error) => (error, "taints", "patch of nodes"),
-                },
-            },
-            Err(error) => (error, "conditions", "patch of nodes/status"),
-        };
-        let (error, what, rule) = error;
-        if error.problem != ApiProblem::Conflict || tries.next().is_none() {
-            return Err(not_changed(&api.node, &error, what, rule));
+            done => return done.map_err(|(_, line)| line),
         }
     }
 }
 
-fn not_changed(node: &str, error: &ApiError, what: &str, rule: &str) -> Error {
-    let line = Error::new(format!("the {what} of the node {node} were not changed: {}", error.why));
-    match permission(error, rule) {
-        Some(hint) => line.hint(hint),
-        None => line,
-    }
+/// One attempt; the failed request, and the line about it.
+fn reconcile_once(
+    api: &NodeApi,
+    wanted: &Keys,
+    effect: Option<&str>,
+) -> Result<(), (ApiError, Error)> {
+    let (node, path) = (&api.node, format!("/api/v1/nodes/{}", api.node));
+    let status = format!("{path}/status");
+    // The answer to an empty patch is the node.
+    let patched = api.send("STRATEGIC", &status, &json!({})).and_then(|node| {
+        let changes = condition_changes(&node, wanted);
+        if changes.is_empty() {
+            return Ok(node);
+        }
+        api.send("STRATEGIC", &status, &json!({"status": {"conditions": changes}}))
+    });
+    let patched = patched.map_err(|error| {
+        let why = &error.why;
+        let line = Error::new(format!("the conditions of the node {node} were not changed: {why}"));
+        let line = needing(line, &error, "patch of nodes/status");
+        (error, line)
+    })?;
+    let Some(patch) = taint_change(&patched, wanted, effect) else { return Ok(()) };
+    api.send("PATCH", &path, &patch).map(|_node| ()).map_err(|error| {
+        let why = &error.why;
+        let line = Error::new(format!("the taints of the node {node} were not changed: {why}"));
+        let line = needing(line, &error, "patch of nodes");
+        (error, line)
+    })
 }
 
 /// The changes of conditions, for a patch that merges them by their type.
@@ -293,7 +300,7 @@ mod tests {
         assert_eq!(types, [key("b"), key("c"), key("gone")]);
         assert_eq!(changes[0]["status"], "True");
         assert_eq!(changes[2], json!({"$patch": "delete", "type": key("gone")}));
-        assert!(condition_changes(&node, &keys(&["a", "gone"])).is_empty() == false);
+        assert_eq!(condition_changes(&node, &keys(&["a", "c", "gone"])).len(), 1);
         assert!(condition_changes(&json!({}), &Keys::new()).is_empty());
     }
 

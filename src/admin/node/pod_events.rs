@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::cluster::{Failures, NodeApi, permission};
+use super::cluster::{Failures, NodeApi, needing};
 use super::helper::ApiProblem;
 use super::log;
 use crate::clock::now;
@@ -128,10 +128,7 @@ impl PodEvents {
                 continue;
             };
             let line = Error::new(format!("events about pods were not created: {}", error.why));
-            let line = match permission(&error, "create of events") {
-                Some(hint) => line.hint(hint),
-                None => line,
-            };
+            let line = needing(line, &error, "create of events");
             match error.problem {
                 ApiProblem::Failed => self.failures.add(&line.to_string()),
                 // Of an earlier pod or attempt; or the namespace is gone, or about to be.

@@ -83,8 +83,10 @@ impl NodeApi {
             None => REQUEST_WAIT,
         };
         if left.is_zero() {
-            let why = "there is no time left".to_owned();
-            return Err(ApiError { problem: ApiProblem::Failed, why });
+            return Err(ApiError {
+                problem: ApiProblem::Failed,
+                why: "there is no time left".to_owned(),
+            });
         }
         self.helper.api(method, path, body, left.min(REQUEST_WAIT))
     }

@@ -110,9 +110,7 @@ impl NodeConditions {
         self.failures.clear();
         let was = self.shown.take().map(|(shown, _)| shown).unwrap_or_default();
         for (key, plugin) in now.iter().filter(|(key, _)| !was.contains_key(*key)) {
-            log(&format!(
-                "the required plugin {plugin} is missing: the node has the condition {key}"
-            ));
+            log(&format!("set the condition {key}: the required plugin {plugin} is not connected"));
         }
         for key in was.keys().filter(|key| !now.contains_key(*key)) {
             log(&format!("removed the condition {key}"));

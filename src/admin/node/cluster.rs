@@ -45,8 +45,8 @@ pub(super) struct ReportOptions {
     /// Set a node condition for each required plugin that is missing.
     #[arg(long, requires = "node_name")]
     conditions: bool,
-    /// ... and a taint: NoSchedule or PreferNoSchedule.
-    #[arg(long, value_name = "EFFECT", requires = "conditions", value_parser = ["NoSchedule", "PreferNoSchedule"], hide_possible_values = true)]
+    /// ... and a taint with this effect.
+    #[arg(long, value_name = "EFFECT", requires = "conditions", value_parser = ["NoSchedule", "PreferNoSchedule"])]
     taint: Option<String>,
     /// How long a required plugin may be missing before that.
     #[arg(long, value_name = "DURATION", default_value = "10s")]

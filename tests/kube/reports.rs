@@ -128,21 +128,90 @@ fn waits(wanted: bool) {
     wait_for(&what, || (reported() == (wanted, wanted)).then_some(()));
 }
 
+/// The account with its permissions, and the policies.
+fn apply_rights() {
+    for file in ["serviceaccount", "rbac", "admission"] {
+        does(&["apply", "-f", &contrib(&format!("kustomize/base/{file}.yaml"))]);
+    }
+    // The kustomization sets no taint: the chart renders this for report.taint=NoSchedule.
+    let policy = std::fs::read_to_string(contrib("kustomize/base/admission.yaml")).unwrap();
+    let taints = r#"taint in variables.taintsBefore || (taint.key.startsWith("nri-runc.dev/missing-") && taint.effect == "NoSchedule"))"#;
+    let policy = policy.replacen("taint in variables.taintsBefore)", taints, 1);
+    assert!(policy.contains(taints));
+    write("/etc/kubernetes/admission.yaml", &policy, 0o600);
+    does(&["apply", "-f", "/etc/kubernetes/admission.yaml"]);
+}
+
+/// Starts `nri node` as the pod would, with the account's token.
+fn start_program(cluster: &Cluster) -> Process {
+    let account =
+        format!("export NRI_RUNC_SERVICE_ACCOUNT={ACCOUNT} KUBERNETES_SERVICE_HOST={NODE_ADDRESS}");
+    let program = node_helper("nri-runc-node-helper").display().to_string();
+    let script = format!(
+        "#!/bin/sh\n{account} KUBERNETES_SERVICE_PORT={SERVER_PORT}\nexec {program} \"$@\"\n"
+    );
+    write(HELPER, &script, 0o755);
+    write("/etc/kubernetes/node.toml", "[plugin.guard]\nrequired = true\n", 0o644);
+    std::fs::create_dir_all("/host").unwrap();
+    cluster.machine.run("mount", &["--rbind", "/", "/host"]);
+    let link = Path::new(PROGRAMS).join("node-program");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_nri-runc"), link).unwrap();
+    let options = "nri node containerd --root /host --take-over-nri --unit containerd --node-config /etc/kubernetes/node.toml \
+         --conditions --taint NoSchedule --missing-after 1s --pod-events --uninstall-on-exit";
+    let words: Vec<&str> =
+        options.split_whitespace().chain(["--node-name", NAME, "--helper", HELPER]).collect();
+    cluster.machine.start("node-program", &words)
+}
+
+/// The pod that was refused has its Event, and the scheduler keeps another one off the node.
+fn shows_the_refusal(space: &Namespace) {
+    let event = wait_for("the refused pod has its Event", || {
+        let words =
+            ["get", "events", "--field-selector=reason=RequiredPluginMissing", "-o", "json"];
+        let list: Value = serde_json::from_str(&space.run(&words).ok()?).ok()?;
+        list["items"].as_array()?.first().cloned()
+    });
+    assert!(space.does(&["describe", "pod", "first"]).contains("RequiredPluginMissing"), "{event}");
+    web(space, "second");
+    wait_for("the scheduler keeps a pod off", || {
+        let pod = space.pod("second");
+        let said = pod["status"]["conditions"].to_string();
+        (said.contains("untolerated taint") && pod["spec"]["nodeName"].is_null()).then_some(())
+    });
+}
+
 pub(super) fn a_missing_plugin_keeps_pods_off_until_its_own_daemonset_is_there(
     cluster: &Cluster,
 ) -> String {
-    let (system, mut systemd, mut program) = begin(cluster);
+    apply_rights();
+    let system = take_token();
+    let mut systemd = start_systemd(cluster);
+    let mut program = start_program(cluster);
+    apply(
+        &json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nri-runc"}, "handler": "nri-runc"}),
+    );
+    wait_for("kubelet sees the handler", || {
+        Node::handlers().contains(&"nri-runc".to_owned()).then_some(())
+    });
     let space = Namespace::new("reports");
-    refused_until_the_plugin_is_there(&space);
-    does(&[
-        "--namespace",
-        "reports",
-        "delete",
-        "daemonset",
-        "guard",
-        "--cascade=foreground",
-        "--timeout=120s",
-    ]);
+    web(&space, "first");
+    waits(true);
+    let path = "jsonpath={.status.conditions[?(@.reason==\"RequiredPluginMissing\")]}";
+    let condition = does(&["get", "node", NAME, "-o", path]);
+    assert!(condition.contains(&format!("\"type\":\"{KEY}\"")), "{condition}");
+    shows_the_refusal(&space);
+    for (method, path, body, why) in REFUSED {
+        // A policy is in force a moment after it was made.
+        let said = wait_for("the policy refuses it", || api(method, path, body).err());
+        assert!(said.contains(why), "{path} {body}: {said}");
+    }
+    space.apply(plugin());
+    waits(false);
+    for pod in ["first", "second"] {
+        space.waits(pod, "condition=Ready", 120);
+    }
+    let deletion = "delete daemonset guard --cascade=foreground --timeout=120s";
+    space.does(&deletion.split(' ').collect::<Vec<_>>());
     waits(true);
     space.empties();
     program.stop_within(REMOVAL);
@@ -162,73 +231,4 @@ pub(super) fn a_missing_plugin_keeps_pods_off_until_its_own_daemonset_is_there(
          left at the end",
         REFUSED.len()
     )
-}
-
-/// The account with its rights and policies, systemd, and the program of the DaemonSet on this node.
-fn begin(cluster: &Cluster) -> (Namespace, Process, Process) {
-    for file in ["serviceaccount", "rbac", "admission"] {
-        does(&["apply", "-f", &contrib(&format!("kustomize/base/{file}.yaml"))]);
-    }
-    // The kustomization sets no taint: the chart renders this for report.taint=NoSchedule.
-    let policy = std::fs::read_to_string(contrib("kustomize/base/admission.yaml")).unwrap();
-    let taints = r#"taint in variables.taintsBefore || (taint.key.startsWith("nri-runc.dev/missing-") && taint.effect == "NoSchedule"))"#;
-    let policy = policy.replacen("taint in variables.taintsBefore)", taints, 1);
-    assert!(policy.contains(taints));
-    write("/etc/kubernetes/admission.yaml", &policy, 0o600);
-    does(&["apply", "-f", "/etc/kubernetes/admission.yaml"]);
-    let system = take_token();
-    let systemd = start_systemd(cluster);
-    let account =
-        format!("export NRI_RUNC_SERVICE_ACCOUNT={ACCOUNT} KUBERNETES_SERVICE_HOST={NODE_ADDRESS}");
-    let program = node_helper("nri-runc-node-helper").display().to_string();
-    let script = format!(
-        "#!/bin/sh\n{account} KUBERNETES_SERVICE_PORT={SERVER_PORT}\nexec {program} \"$@\"\n"
-    );
-    write(HELPER, &script, 0o755);
-    write("/etc/kubernetes/node.toml", "[plugin.guard]\nrequired = true\n", 0o644);
-    std::fs::create_dir_all("/host").unwrap();
-    cluster.machine.run("mount", &["--rbind", "/", "/host"]);
-    let link = Path::new(PROGRAMS).join("node-program");
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_nri-runc"), link).unwrap();
-    let options = "nri node containerd --root /host --take-over-nri --unit containerd --node-config /etc/kubernetes/node.toml \
-         --conditions --taint NoSchedule --missing-after 1s --pod-events --uninstall-on-exit";
-    let words: Vec<&str> =
-        options.split_whitespace().chain(["--node-name", NAME, "--helper", HELPER]).collect();
-    let program = cluster.machine.start("node-program", &words);
-    apply(
-        &json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nri-runc"}, "handler": "nri-runc"}),
-    );
-    wait_for("kubelet sees the handler", || {
-        Node::handlers().contains(&"nri-runc".to_owned()).then_some(())
-    });
-    (system, systemd, program)
-}
-
-/// A refused pod has its Event and the next is kept off, until the plugin's own DaemonSet has run.
-fn refused_until_the_plugin_is_there(space: &Namespace) {
-    web(space, "first");
-    waits(true);
-    let event = wait_for("the refused pod has its Event", || {
-        let words =
-            ["get", "events", "--field-selector=reason=RequiredPluginMissing", "-o", "json"];
-        let list: Value = serde_json::from_str(&space.run(&words).ok()?).ok()?;
-        list["items"].as_array()?.first().cloned()
-    });
-    assert!(space.does(&["describe", "pod", "first"]).contains("RequiredPluginMissing"), "{event}");
-    web(space, "second");
-    wait_for("the scheduler keeps a pod off", || {
-        let pod = space.pod("second");
-        let said = pod["status"]["conditions"].to_string();
-        (said.contains("untolerated taint") && pod["spec"]["nodeName"].is_null()).then_some(())
-    });
-    for (method, path, body, why) in REFUSED {
-        // A policy is in force a moment after it was made.
-        let said = wait_for("the policy refuses it", || api(method, path, body).err());
-        assert!(said.contains(why), "{path} {body}: {said}");
-    }
-    space.apply(plugin());
-    waits(false);
-    for pod in ["first", "second"] {
-        space.waits(pod, "condition=Ready", 120);
-    }
 }

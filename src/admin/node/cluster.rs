@@ -45,8 +45,8 @@ pub(super) struct ReportOptions {
     /// Set a node condition for each required plugin that is missing.
     #[arg(long, requires = "node_name")]
     conditions: bool,
-    /// ... and a taint with this effect.
-    #[arg(long, value_name = "EFFECT", requires = "conditions", value_parser = ["NoSchedule", "PreferNoSchedule"])]
+    /// ... and a taint: NoSchedule or PreferNoSchedule.
+    #[arg(long, value_name = "EFFECT", requires = "conditions", value_parser = effect)]
     taint: Option<String>,
     /// How long a required plugin may be missing before that.
     #[arg(long, value_name = "DURATION", default_value = "10s")]
@@ -134,13 +134,18 @@ impl Failures {
 
 /// Adds the missing permission to the line about a refusal, if that may be the cause.
 pub(super) fn needing(line: Error, error: &ApiError, rule: &str) -> Error {
-    match error.problem {
-        ApiProblem::Forbidden => line
-            .hint(format!("the pod's account needs: {rule}; or the admission policy refuses it")),
-        ApiProblem::NotFound | ApiProblem::Conflict | ApiProblem::Invalid | ApiProblem::Failed => {
-            line
-        }
+    if error.problem != ApiProblem::Forbidden {
+        return line;
     }
+    line.hint(format!("the pod's account needs: {rule}; or the admission policy refuses it"))
+}
+
+/// Parses the effect of a taint. `NoExecute` is none: containers that run stay as they were.
+fn effect(text: &str) -> std::result::Result<String, String> {
+    let is_known = ["NoSchedule", "PreferNoSchedule"].contains(&text);
+    is_known
+        .then(|| text.to_owned())
+        .ok_or_else(|| "must be NoSchedule or PreferNoSchedule".to_owned())
 }
 
 /// The thread that reports.

@@ -194,7 +194,8 @@ fn conditions_are_merged_by_their_key_and_an_event_is_created() {
 #[test]
 fn a_slow_server_costs_no_more_than_the_caller_has() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (server, port) = (Server::new(|_| (200, String::new())), listener.local_addr().unwrap().port());
+    let (server, port) =
+        (Server::new(|_| (200, String::new())), listener.local_addr().unwrap().port());
     let mut slow = server.helper(&["api", "GET", NODE, "1"]);
     slow.env("KUBERNETES_SERVICE_PORT", port.to_string());
     let line = failed(&output(&mut slow, ""), 1);
@@ -215,7 +216,9 @@ fn a_server_with_an_ipv6_address_is_reached() {
 
 #[test]
 fn each_refusal_has_its_exit_code_and_the_servers_words() {
-    for (answer, code) in [(403, 3), (404, 4), (409, 5), (400, 6), (422, 6), (401, 1), (429, 1), (500, 1)] {
+    for (answer, code) in
+        [(403, 3), (404, 4), (409, 5), (400, 6), (422, 6), (401, 1), (429, 1), (500, 1)]
+    {
         let server = Server::new(move |_| status(answer, "it says why"));
         let line = failed(&server.asks(&["api", "GET", NODE], ""), code);
         assert!(line.contains(&format!("GET {NODE}: {answer}: it says why")), "{line}");

@@ -9,7 +9,7 @@ PROFILE ?= release
 $(if $(filter release quick,$(PROFILE)),,$(error PROFILE is release or quick))
 PROGRAM = target/$(if $(TARGET),$(TARGET)/)$(PROFILE)/nri-runc
 
-.PHONY: all build setup demo docs docs-test test check lint bench bench-compare release-check interop install uninstall vm kube soak manual package package-test upgrade-test audit image engines k3s node-helper-test fresh
+.PHONY: all build setup demo docs docs-test test check lint bench bench-compare release-check interop install uninstall vm vm-engines kube soak manual package package-test upgrade-test audit image engines k3s node-helper-test fresh
 
 all: build
 
@@ -119,6 +119,11 @@ interop_tests:
 # ENGINES: some of them (scripts/engines.sh names them), separated by blanks.
 engines: setup
 	@sh scripts/engines.sh $(ENGINES)
+
+# Engines with the systemd driver on cgroup v2, in a guest whose first process is systemd: ENGINES are some of them.
+# VM_KERNEL=bookworm-backports or trixie-backports takes a later kernel than Debian 12's, also for `make vm`.
+vm-engines: setup
+	@GUEST=systemd sh scripts/engines.sh $(ENGINES)
 
 # A real k3s, built from source with Go (a quarter of an hour the first time).
 k3s: setup

@@ -54,10 +54,14 @@ helm() {
         >"$tools/helm.log" 2>&1 || fail "helm cannot be built: $(grep . "$tools/helm.log" | tail -n 1) (all of it: target/tools/helm.log)"
 }
 
-# What the chart installs: an image of this version, and one of the next, whose program differs in a byte that
-# nothing reads. And the helper for this machine, with the systemd of its tests.
-chart() {
+# The helper for this machine, with the systemd of its tests.
+helper() {
     cargo build --locked --bins --examples --manifest-path contrib/kubernetes/node-helper/Cargo.toml --target-dir target/node-helper
+}
+
+# What the chart installs: an image of this version, and one of the next, whose program differs in a byte that
+# nothing reads.
+chart() {
     sh scripts/node-image.sh --quick --arch x86_64 --name localhost/nri-runc:kube --out target/image/kube.tar
     below=x86_64-unknown-linux-musl/quick
     { cat "target/static/$below/nri-runc"; echo; } >target/image/next
@@ -98,6 +102,7 @@ sh scripts/newer.sh containerd-2.4.2 runc-1.5.2
 export NRI_RUNC_TOOLS="$tools"
 cargo build --locked --examples --bins
 if wants manifests chart; then helm; fi
+if wants chart reports; then helper; fi
 if wants chart; then chart; fi
 case ",${KUBE:-}," in
 *,examples,*) sh scripts/node-image.sh --plugin ulimit-adjuster --arch x86_64 --out target/image/kube-plugin.tar ;;

@@ -145,6 +145,12 @@ esac
 for name in $wanted; do
     version=v${name#*-}
     case $name in
+    # Those that exclude modules are built in a copy.
+    containerd-1.* | containerd-2.[0-3].*)
+        path=github.com/containerd/containerd
+        case $name in containerd-2.*) path=$path/v2 ;; esac
+        install "$name" in_copy "$path@$version" "-X $path/version.Version=$version" -tags=no_btrfs,no_zfs,no_devmapper \
+            ./cmd/containerd ./cmd/containerd-shim-runc-v2 ./cmd/ctr ;;
     containerd-*)
         path=github.com/containerd/containerd/v2/cmd
         install "$name" go_install "$path/containerd@$version" \

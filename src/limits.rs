@@ -54,7 +54,7 @@ pub(crate) const RECORDING_BACKLOG: usize = 1024;
 pub(crate) const RECORDING_BACKLOG_BYTES: usize = 16 << 20;
 /// Events that are kept for readers of `nri events`, and the bytes of their lines: some 600 bytes each, in
 /// the daemon's memory.
-pub(crate) const EVENTS: usize = 4096;
+pub(crate) const EVENTS: usize = 4000;
 pub(crate) const EVENTS_BYTES: usize = 1 << 20;
 /// Readers that follow events at once: each is a connection of the daemon.
 pub(crate) const EVENT_READERS: usize = 16;
@@ -63,6 +63,22 @@ pub(crate) const EVENT_BATCH: usize = 64 << 10;
 /// The labels of a pod that an event has, in bytes: an author may choose a megabyte, which would turn over
 /// all that are kept.
 pub(crate) const EVENT_LABELS: usize = 4 << 10;
+/// Conditions and taints of a node for missing plugins, and letters of a plugin's name in their keys, which
+/// Kubernetes limits to 63 with what stands before it.
+pub(crate) const NODE_CONDITIONS: usize = 32;
+pub(crate) const CONDITION_NAME: usize = 50;
+/// Attempts to change a node that others change at the same time.
+pub(crate) const CONFLICTS: usize = 5;
+/// Events on pods at once, of one pod and of the node's: the API server keeps each for an hour.
+pub(crate) const POD_EVENTS: u32 = 5;
+pub(crate) const NODE_EVENTS: u32 = 50;
+/// Pods whose Events are counted: some 100 bytes each.
+pub(crate) const EVENT_PODS: usize = 1024;
+/// A name in Kubernetes; how much of a pod's is in the name of its Event; the message of an Event, which
+/// Kubernetes limits to 1024 bytes. The rest is for the number of those that were left out.
+pub(crate) const KUBERNETES_NAME: usize = 253;
+pub(crate) const EVENT_POD_NAME: usize = 200;
+pub(crate) const EVENT_MESSAGE: usize = 900;
 /// Lines of one record about refusals: an engine starts a container again and again.
 pub(crate) const REFUSALS: usize = 20;
 /// First and last entries of one list of a record: an engine repeats its requests for ever.
@@ -211,6 +227,9 @@ pub(crate) const DRIFT_WRITES_OF_CONTAINER: usize = 10;
 /// message of them; a creation has some 8 KiB.
 pub(crate) const FLIGHT: usize = 1 << 20;
 pub(crate) const FLIGHT_MESSAGE: usize = 16 << 10;
+
+/// A line of a script or recording, in bytes: a node of 10,000 containers has some 50 MB in its first.
+pub(crate) const SCRIPT_LINE: usize = 256 << 20;
 
 /// A large part of a `sysdump`, in bytes, of which there are four, and the lines or rows of others: with the
 /// small parts an archive has 20 MB at most, before it is compressed.

@@ -50,6 +50,8 @@ pub struct ExecSubject {
     pub namespace: String,
     /// The pod's labels.
     pub labels: BTreeMap<String, String>,
+    /// Whether the pod may have other labels: it has no record.
+    pub lacks_labels: bool,
     /// The engine's name.
     pub engine: String,
     /// The runtime handler.

@@ -104,6 +104,8 @@ pub(crate) struct NodeEvent {
     /// Of `exited` and `removed`, where it is known.
     pub(crate) exit_code: Option<i32>,
     pub(crate) subject: AuditSubject,
+    /// The pod's UID, if its engine has one.
+    pub(crate) pod_uid: String,
     /// The pod's labels, if the pod is on record.
     pub(crate) labels: Option<BTreeMap<String, String>>,
 }
@@ -121,6 +123,7 @@ impl NodeEvent {
             reason: String::new(),
             exit_code: None,
             subject: AuditSubject::default(),
+            pod_uid: String::new(),
             labels: None,
         }
     }
@@ -134,8 +137,10 @@ impl NodeEvent {
     /// Formats the line, with its line feed. Tenants and plugins choose its texts: long ones are cut, and
     /// labels that are too long are null.
     fn line(mut self, cursor: &str, lost: Option<Option<u64>>) -> String {
-        let Self { event, plugin, rule, field, reason, subject, .. } = &mut self;
-        for text in [event, plugin, rule, field, reason].into_iter().chain(subject.texts_mut()) {
+        let Self { event, plugin, rule, field, reason, subject, pod_uid, .. } = &mut self;
+        for text in
+            [event, plugin, rule, field, reason, pod_uid].into_iter().chain(subject.texts_mut())
+        {
             if let Cow::Owned(shorter) = limits::cut(text, limits::AUDIT_TEXT) {
                 *text = shorter;
             }
@@ -151,6 +156,7 @@ impl NodeEvent {
             namespace: &self.subject.namespace,
             pod: &self.subject.pod,
             pod_id: &self.subject.pod_id,
+            pod_uid: &self.pod_uid,
             container: &self.subject.container,
             container_id: &self.subject.container_id,
             plugin: &self.plugin,
@@ -177,6 +183,7 @@ struct EventLine<'a> {
     namespace: &'a str,
     pod: &'a str,
     pod_id: &'a str,
+    pod_uid: &'a str,
     container: &'a str,
     container_id: &'a str,
     plugin: &'a str,

@@ -19,10 +19,11 @@ options=
 if [ -n "${VM_DISK:-}" ]; then
     set -- "$@" -m 4096 -drive "file=$VM_DISK,format=raw,if=none,id=disk,snapshot=on"
     options="root=/dev/nvme0n1 rw init=/init"
+    [ "$first" != engines-systemd ] || options="root=/dev/nvme0n1 rw init=/lib/systemd/systemd"
 else
     set -- "$@" -m 1024 -initrd "$vm/initrd" -blockdev driver=null-co,node-name=disk,size=67108864
 fi
-kernel=$(find "$vm/root/boot" -name 'vmlinuz-*' | head -n 1)
+kernel=$(find "$vm/kernel/" -name 'vmlinuz*' | head -n 1)
 qemu=$(command -v qemu-system-x86_64) || {
     qemu=$vm/root/usr/bin/qemu-system-x86_64
     LD_LIBRARY_PATH=$vm/root/usr/lib/x86_64-linux-gnu:$vm/root/lib/x86_64-linux-gnu

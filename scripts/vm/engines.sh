@@ -3,8 +3,9 @@
 # The tests of engines on cgroup v2, in a guest under qemu without KVM: Debian's kernel, this
 # machine's shell and libraries, the engines of target/tools/newer with their folders of tools
 # (scripts/engines.sh makes them), and what is built here. `engines.sh NAME-VERSION...`, of Podman: a
-# quarter of an hour. dockerd gives its containerd fewer seconds than a guest needs. All it said is in
-# target/vm/serial-engines.log. VM_MINUTES bounds it (60).
+# quarter of an hour. With VM_FIRST=systemd that is the first process, and engines have the systemd
+# driver. VM_TESTS are the tests, without the engine's name before them (all). All that the guest said
+# is in target/vm/serial-engines.log. VM_MINUTES bounds it (60).
 set -eu
 cd "$(dirname "$0")/../.."
 vm=$PWD/target/vm
@@ -22,7 +23,7 @@ put() {
     libraries_of "$1"
 }
 libraries_of() {
-    LD_LIBRARY_PATH=$tools/lib ldd "$1" 2>/dev/null |
+    LD_LIBRARY_PATH=${libraries:-$tools/lib} ldd "$1" 2>/dev/null |
         sed -n 's/.*=> \(\/[^ ]*\).*/\1/p; s/^[[:space:]]*\(\/[^ ]*\) (.*/\1/p' |
         while read -r library; do
             case $library in
@@ -43,7 +44,7 @@ chmod 1777 "$root/tmp" "$root/var/tmp"
 cp -R /etc/passwd /etc/group /etc/hosts /etc/ld.so.conf /etc/ld.so.conf.d "$root/etc/"
 touch "$root/etc/resolv.conf"
 for program in sh cat cp ln ls mkdir mv rm touch chmod tar mount umount unshare nsenter sed grep \
-    find head sleep env sync uname dirname ip ldconfig; do
+    find head sleep env sync uname dirname ip ldconfig sha256sum cut stat; do
     found=$(PATH=/usr/sbin:/usr/bin command -v "$program" | grep '^/') || found=
     [ -n "$found" ] || { echo "vm: no $program here" >&2; exit 2; }
     put "$found"
@@ -57,7 +58,10 @@ for name in "$@"; do
     mkdir -p "$root$tools/newer/$name.tools"
     cp -R "$tools/newer/$name" "$root$tools/newer/"
     cp -R "$tools/newer/$name.tools/bin" "$root$tools/newer/$name.tools/"
-    ln -s "$tools/lib" "$root$tools/newer/$name.tools/lib"
+    ln -s "$tools/lib" "$tools/newer" "$root$tools/newer/$name.tools/"
+done
+for runc in "$tools"/newer/runc-*; do
+    [ ! -e "$runc/.done" ] || cp -R "$runc" "$root$tools/newer/"
 done
 cargo test --locked --no-run --test engines 2>"$vm/build.log" || { cat "$vm/build.log" >&2; exit 1; }
 put "$(sed -n 's/.*Executable .*(\(.*\))$/\1/p' "$vm/build.log")" /engines
@@ -72,12 +76,29 @@ printf 'tools=%s\nexport NRI_RUNC_BINARY=%s\n' "$tools" "$built/nri-runc" >"$roo
 cp scripts/vm/engines-init "$root/init"
 chmod 755 "$root/init"
 
+# systemd with its bus, at the paths of the units that the other guest has, and libraries of its version.
+first=engines
+if [ "${VM_FIRST:-}" = systemd ]; then
+    first=engines-systemd
+    mkdir -p "$root/lib/systemd" "$root/etc/systemd/system" "$root/guest/bin"
+    of_systemd=$vm/root/usr/lib/$(uname -m)-linux-gnu
+    libraries=$of_systemd/systemd:$of_systemd:$vm/root/lib/$(uname -m)-linux-gnu
+    put "$vm/root/lib/systemd/systemd" /lib/systemd/systemd
+    put "$vm/root/bin/systemctl" /usr/bin/systemctl
+    put "$vm/root/usr/bin/dbus-daemon" /guest/bin/dbus-daemon
+    cp scripts/vm/systemd/*.service scripts/vm/systemd/*.socket scripts/vm/systemd/*.target "$root/etc/systemd/system/"
+    cp scripts/vm/systemd/bus.conf "$root/guest/bus.conf"
+    echo "NRI_RUNC_TESTS='${VM_TESTS:-}'" >>"$root/variables"
+fi
+
 rm -f "$vm/disk.img"
 truncate -s 6G "$vm/disk.img"
 /usr/sbin/mke2fs -q -t ext4 -d "$root" "$vm/disk.img"
 rm -rf "$root"
-VM_MINUTES=${VM_MINUTES:-60} VM_DISK=$vm/disk.img sh scripts/vm/boot.sh engines "$@"
-kernel=$(find "$vm" -name 'vmlinuz-*' | sed -n '1s/.*vmlinuz-\([0-9]*\.[0-9]*\).*/\1/p')
+VM_MINUTES=${VM_MINUTES:-60} VM_DISK=$vm/disk.img sh scripts/vm/boot.sh $first "$@"
+kernel=$(sed -n 's/^vm: \([0-9]*\.[0-9]*\).* is up.*/\1/p' "$vm/serial-$first.log")
+driver=cgroupfs target='make engines'
+[ $first != engines-systemd ] || driver=systemd target='make vm-engines'
 for name in "$@"; do
-    sh scripts/matrix.sh ran 'make engines' "${name%%-*}" "${name#*-}" runc cgroupfs v2 "$kernel"
+    sh scripts/matrix.sh ran "$target" "${name%%-*}" "${name#*-}" runc $driver v2 "$kernel"
 done

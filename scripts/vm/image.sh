@@ -49,7 +49,12 @@ mkdir -p "$dir/modules"
 number=10
 for module in libcrc32c nfnetlink nf_tables tun veth xfrm_algo xfrm_user \
     inet_diag tcp_diag udp_diag unix_diag af_packet_diag netlink_diag; do
-    find "$vm/root/lib/modules" -name "$module.ko" -exec cp {} "$dir/modules/$number-$module.ko" \;
+    find "$vm/kernel/lib/modules/" -name "$module.ko*" | while read -r file; do
+        case $file in
+        *.xz) xz -dc "$file" >"$dir/modules/$number-$module.ko" ;;
+        *) cp "$file" "$dir/modules/$number-$module.ko" ;;
+        esac
+    done
     number=$((number + 1))
 done
 put "$binary" "$dir/guest/bin/nri-runc"

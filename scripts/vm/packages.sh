@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # What the guest needs and this machine may lack, below target/vm: a kernel, qemu, crun, CRIU, systemd.
-# Debian packages are downloaded and unpacked, never installed. Run again, it is quick.
+# Debian packages are downloaded and unpacked, never installed. Run again, it is quick. VM_KERNEL names another
+# suite whose kernel it is, such as bookworm-backports.
 set -eu
 cd "$(dirname "$0")/../.."
 vm=$PWD/target/vm
@@ -25,6 +26,35 @@ get() {
     rm -rf "$vm/deb"
     touch "$vm/$name.done"
     printf 'vm: unpacked %s\n' "$name"
+}
+
+# The kernel of another suite of Debian's archive, by a folder of apt's own.
+kernel_of() {
+    dir=$vm/kernel-$1
+    [ ! -e "$dir/.done" ] || return 0
+    archive=$(apt-get indextargets --format '$(ORIGIN) $(REPO_URI)' | awk '$1 == "Debian" {print $2; exit}')
+    [ -n "$archive" ] || missing "Debian's archive among the sources of apt"
+    rm -rf "$dir"
+    mkdir -p "$dir/apt/lists/partial" "$dir/apt/archives/partial" "$dir/deb"
+    echo "deb $archive $1 main" >"$dir/apt/sources.list"
+    apt() {
+        program=$1
+        shift
+        "$program" -o "Dir::Etc::SourceList=$dir/apt/sources.list" -o Dir::Etc::SourceParts=/dev/null \
+            -o "Dir::State::Lists=$dir/apt/lists" -o "Dir::Cache=$dir/apt" "$@" 2>>"$vm/apt.log"
+    }
+    apt apt-get update >>"$vm/apt.log" || missing "the suite $1; see $vm/apt.log"
+    package=$(apt apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[^ ]*\).*/\1/p' | head -n 1)
+    [ -n "$package" ] || missing "linux-image-cloud-amd64 of $1; see $vm/apt.log"
+    # From 7 on modules and the kernel itself are packages below it.
+    parts=$(apt apt-cache depends "$package" | sed -n 's/.*Depends: \(linux-[^ ]*\)$/\1/p' | grep -v -e -base)
+    # shellcheck disable=SC2086
+    (cd "$dir/deb" && apt apt-get download "$package" $parts >>"$vm/apt.log") || missing "$package; see $vm/apt.log"
+    for deb in "$dir"/deb/*.deb; do dpkg -x "$deb" "$dir"; done
+    [ -e "$dir/lib" ] || ln -s usr/lib "$dir/lib"
+    rm -rf "$dir/deb" "$dir/apt"
+    touch "$dir/.done"
+    printf 'vm: unpacked %s of %s\n' "$package" "$1"
 }
 
 [ "$(uname -m)" = x86_64 ] || missing "a guest for $(uname -m)"
@@ -56,3 +86,9 @@ if [ -n "$wanted" ] ||
         get qemu ${needs:-qemu-system-x86}
     fi
 fi
+kernel=root
+if [ -n "${VM_KERNEL:-}" ]; then
+    kernel_of "$VM_KERNEL"
+    kernel=kernel-$VM_KERNEL
+fi
+ln -sfn "$kernel" "$vm/kernel"

@@ -131,6 +131,9 @@ pub struct CommandLine {
     pub id: Option<OsString>,
     /// Its index in argv; the words after it are an `exec`'s command.
     pub id_index: Option<usize>,
+    /// Whether an unlisted flag is right before it, whose value it may be. Of an `exec`, which ends at
+    /// its first word, the container, its flags and the command may then be others.
+    pub id_may_be_value: bool,
     /// `--root`.
     pub root: Option<OsString>,
     /// `--log`; crun's may begin with `file:`, `journald:` or `syslog:`.
@@ -329,8 +332,6 @@ struct CommandLineReader {
     asks_for_help: bool,
     by_pattern: bool,
     is_starved: bool,
-    /// The ID so far may be the value of an unlisted flag.
-    id_may_be_value: bool,
 }
 
 impl CommandLineReader {
@@ -338,10 +339,10 @@ impl CommandLineReader {
         match part {
             CommandPart::Flag { flag, value, words } => self.take_flag(flag, value, words),
             CommandPart::Word { word, at, may_be_value } => {
-                if self.call.id.is_none() || self.id_may_be_value {
+                if self.call.id.is_none() || self.call.id_may_be_value {
                     self.call.id = Some(word.to_owned());
                     self.call.id_index = Some(at);
-                    self.id_may_be_value = may_be_value;
+                    self.call.id_may_be_value = may_be_value;
                 }
             }
             CommandPart::Signal { word } => self.call.signal = Some(word.to_owned()),

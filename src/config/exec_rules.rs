@@ -11,7 +11,11 @@ use toml_edit::Value;
 use super::rules::{RuleMode, read_mode};
 use super::selectors::{Mistake, PodSelectors, check_patterns, excluded, read_name, read_patterns};
 use super::settings::Config;
+use super::spelling::distance_to_key;
 use super::tables::{ListKey, ListedSection, list_keys};
+
+/// So many letters may be wrong in a word that was meant as the name of the list.
+const MISSPELLED_LETTERS: usize = 3;
 
 /// One `[[exec_rule]]` as it is written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,6 +55,17 @@ impl ListedSection for ExecRuleSection {
     /// A rule without conditions, which refuses everything.
     fn closed(name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::default() }
+    }
+}
+
+/// Refuses every process that is left, where an unknown section or key at `place` may have been meant as an
+/// exec rule: creates are refused then, but nothing else would refuse an `exec`.
+pub(super) fn close_if_meant(config: &mut Config, word: &str, place: &str) {
+    let lower = word.to_lowercase().replace('-', "_");
+    let is_meant = lower.starts_with("exec")
+        || distance_to_key(&lower, ExecRuleSection::LIST) <= MISSPELLED_LETTERS;
+    if is_meant && config.section_names.add(ExecRuleSection::LIST, place) {
+        config.exec_rules.push(ExecRuleSection::closed(place));
     }
 }
 

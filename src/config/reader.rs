@@ -10,7 +10,7 @@ use toml_edit::{ArrayOfTables, Document, Item, TableLike, Value};
 use super::keys::{KEYS, hint_of_key};
 use super::places::Places;
 use super::settings::{Config, Consequence, Problem};
-use super::{Files, injections, lists, mistakes, plain};
+use super::{Files, exec_rules, injections, lists, mistakes, plain};
 use crate::error::quoted;
 
 /// Takes over what the TOML `text` of `file` sets; what is wrong with it goes to `problems`.
@@ -106,6 +106,7 @@ impl Reader<'_> {
                 false => None,
             };
             let unknown = || mistakes::of_unknown_table(&dotted);
+            self.close_if_meant(path, at);
             return self.problem(at, &what, consequence.unwrap_or_else(unknown));
         };
         let line = |at| format!("{}:{}", self.file, self.places.at(at).0);
@@ -124,6 +125,7 @@ impl Reader<'_> {
         if inner.is_empty() && !is_section(above) {
             let dotted = above.join(".");
             let what = format!("unknown section [{dotted}]");
+            self.close_if_meant(above, at);
             let consequence = match injections::is_meant(&above[0]) {
                 true => Consequence::KeepsLast,
                 false => mistakes::of_unknown_table(&dotted),
@@ -146,6 +148,7 @@ impl Reader<'_> {
     }
 
     fn unknown_key(&mut self, path: &[String], value: &Value, at: usize) {
+        self.close_if_meant(path, at);
         let dotted = path.join(".");
         let list = path.first().map(String::as_str).and_then(list_meant);
         let hint = list.map(|list| format!(" (did you mean [[{}]]?)", list.name));
@@ -159,6 +162,13 @@ impl Reader<'_> {
             false => mistakes::of_unknown_table(&dotted),
         };
         self.problem(at, &format!("unknown key {dotted}{hint}"), consequence);
+    }
+
+    /// Closes the exec rules where what is unknown may have been meant as one.
+    fn close_if_meant(&mut self, path: &[String], at: usize) {
+        let place = format!("{}:{}", self.file, self.places.at(at).0);
+        let word = path.first().map(String::as_str).unwrap_or_default();
+        exec_rules::close_if_meant(self.config, word, &place);
     }
 
     fn problem(&mut self, at: usize, what: &str, consequence: Consequence) {

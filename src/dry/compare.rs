@@ -6,7 +6,6 @@
 //! D62). Validators, and the host that carries out what was decided, are not looked at.
 
 use std::collections::BTreeMap;
-use std::io::BufRead;
 use std::path::Path;
 
 use nri_adaptation::{Creation, MergeError, Merged, Rights};
@@ -430,11 +429,12 @@ pub(crate) fn recording(file: &Path, (before, after): (&Config, &Config)) -> Res
     let judges = (Judge::new(before, &[]), Judge::new(after, &[]));
     let mut calls: BTreeMap<u64, Value> = BTreeMap::new();
     let mut comparison = Comparison::default();
-    for (number, line) in super::script::open(Some(file))?.lines().enumerate() {
-        let place = || format!("{}, line {}", file.display(), number + 1);
-        let line = line.doing(place)?;
+    let mut script = super::script::open(Some(file))?;
+    for number in 1.. {
+        let place = || format!("{}, line {number}", file.display());
+        let Some(line) = super::script::next_line(&mut script).doing(place)? else { break };
         let line: Value =
-            serde_json::from_str(&line).map_err(|error| Error::json(&error)).doing(place)?;
+            serde_json::from_slice(&line).map_err(|error| Error::json(&error)).doing(place)?;
         if line["call"] == "CreateContainer" {
             let known = line["engine"].is_string() && line["proven"].is_boolean();
             let id = line["id"].as_u64().filter(|_| known);

@@ -2,12 +2,13 @@
 //! A script's lines as they are read, and the count of valid ones.
 
 use std::cell::{Cell, RefCell};
-use std::io::BufRead;
+use std::io::{BufRead, Read};
 use std::path::Path;
 
 use tokio::sync::mpsc;
 
 use crate::error::{Context, Error, Result};
+use crate::limits;
 
 /// Lines that are read ahead.
 const READ_AHEAD: usize = 64;
@@ -38,16 +39,9 @@ pub(super) fn read(mut script: Box<dyn BufRead + Send>) -> Result<mpsc::Receiver
     let (sender, lines) = mpsc::channel(READ_AHEAD);
     let reader = move || {
         loop {
-            let mut line = Vec::new();
-            let is_over = match script.read_until(b'\n', &mut line) {
-                Ok(0) => return,
-                Ok(_) => sender.blocking_send(Ok(line)).is_err(),
-                Err(error) => {
-                    let _ended = sender.blocking_send(Err(Error::from(error)));
-                    true
-                }
-            };
-            if is_over {
+            let Some(line) = next_line(&mut script).transpose() else { return };
+            let is_last = line.is_err();
+            if sender.blocking_send(line).is_err() || is_last {
                 return;
             }
         }
@@ -57,6 +51,24 @@ pub(super) fn read(mut script: Box<dyn BufRead + Send>) -> Result<mpsc::Receiver
         .spawn(reader)
         .map(|_detached| lines)
         .doing(|| "reading the script")
+}
+
+/// Reads a line with its end; `None` after the last.
+///
+/// # Errors
+/// Fails if the line is longer than a recording has, or cannot be read.
+pub(super) fn next_line(script: &mut (impl BufRead + ?Sized)) -> Result<Option<Vec<u8>>> {
+    line_up_to(script, limits::SCRIPT_LINE)
+}
+
+fn line_up_to(script: &mut (impl BufRead + ?Sized), limit: usize) -> Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    // One more, so that a line of the limit is told from a longer one.
+    let read = script.take(limit as u64 + 1).read_until(b'\n', &mut line)?;
+    if read > limit {
+        return Err(Error::new(format!("a line has more than {limit} bytes")));
+    }
+    Ok(Some(line).filter(|line| !line.is_empty()))
 }
 
 /// Counts the valid and malformed lines of a script.
@@ -100,6 +112,20 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_without_an_end_is_read_up_to_its_limit() {
+        let mut script = "four\n12345\n123456\nrest".as_bytes();
+        let mut next = || line_up_to(&mut script, 6);
+        assert_eq!(next().unwrap().unwrap(), b"four\n");
+        assert_eq!(next().unwrap().unwrap(), b"12345\n");
+        let error = next().unwrap_err().to_string();
+        assert_eq!(error, "a line has more than 6 bytes");
+        let mut endless = std::io::BufReader::new(std::io::repeat(b'x'));
+        assert!(line_up_to(&mut endless, 1 << 20).is_err());
+        assert_eq!(line_up_to(&mut "".as_bytes(), 6).unwrap(), None);
+        assert_eq!(line_up_to(&mut "last".as_bytes(), 6).unwrap().unwrap(), b"last");
+    }
 
     #[test]
     fn only_a_script_of_which_nothing_was_understood_is_an_error() {

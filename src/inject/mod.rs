@@ -262,6 +262,22 @@ fn adjustment_of(document: &Value) -> Result<api::ContainerAdjustment> {
     Ok(adjust)
 }
 
+/// A member of Docker's form that permits less than what is left of the profile without it.
+fn unresolved(profile: &Map<String, Value>) -> Option<&'static str> {
+    let is_set = |value: Option<&Value>| match value {
+        None | Some(Value::Null) => false,
+        Some(Value::Object(members)) => !members.is_empty(),
+        Some(Value::Array(list)) => !list.is_empty(),
+        Some(Value::Bool(_) | Value::Number(_) | Value::String(_)) => true,
+    };
+    let calls = profile.get("syscalls").and_then(Value::as_array);
+    let has = |member: &str| calls.into_iter().flatten().any(|call| is_set(call.get(member)));
+    match is_set(profile.get("archMap")) {
+        true => Some("archMap"),
+        false => ["includes", "excludes"].into_iter().find(|member| has(member)),
+    }
+}
+
 /// The profile in a file, in the form of the OCI specification.
 fn seccomp(file: &Path) -> Result<api::LinuxSeccomp> {
     let shown = file.display();
@@ -270,8 +286,12 @@ fn seccomp(file: &Path) -> Result<api::LinuxSeccomp> {
     let profile: Map<String, Value> = serde_json::from_str(&text)
         .map_err(|error| Error::new(format!("{}: {}", doing(), quoted(&error.to_string()))))?;
     if !profile.contains_key("defaultAction") {
-        let hint = "a profile of Docker or CRI needs its archMap and includes resolved first";
-        return Err(Error::new(format!("{}: it has no defaultAction", doing())).hint(hint));
+        return Err(Error::new(format!("{}: it has no defaultAction", doing())));
+    }
+    if let Some(member) = unresolved(&profile) {
+        let hint = "a profile of Docker has to be resolved for one architecture and one set of capabilities";
+        let why = format!("{}: it has {member}, which only Docker resolves", doing());
+        return Err(Error::new(why).hint(hint));
     }
     let document = json!({"linux": {"seccomp": profile}});
     let adjust = adjustment_of(&document)

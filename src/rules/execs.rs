@@ -316,6 +316,22 @@ mod tests {
             },
             ..ExecRuleSection::default()
         };
-        assert!(judge(&[labelled], None, &process("sh")).refused.is_some(), "labels are not known");
+        let rules = [labelled];
+        assert!(judge(&rules, None, &process("sh")).refused.is_some(), "labels are not known");
+        let unrecorded = RuledPod { lacks_labels: true, ..doubtful.clone() };
+        assert!(judge(&rules, Some(&unrecorded), &process("sh")).refused.is_some());
+        assert!(judge(&rules, Some(&doubtful), &process("sh")).refused.is_none());
+        // Nor does the absence of a label permit anything.
+        let without = ExecRuleSection {
+            pods: PodSelectors {
+                without_labels: vec![("a".to_owned(), "b".to_owned())],
+                ..PodSelectors::default()
+            },
+            allow: true,
+            ..ExecRuleSection::default()
+        };
+        let rules = [without, section(&[])];
+        assert!(judge(&rules, Some(&unrecorded), &process("sh")).refused.is_some());
+        assert!(judge(&rules, Some(&pod("a")), &process("sh")).refused.is_none());
     }
 }

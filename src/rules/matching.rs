@@ -100,14 +100,16 @@ pub(crate) fn fit_pod(pods: &PodSelectors, pod: &RuledPod) -> (Fit, Reason) {
         Some(value) => format!("{key}={value}"),
         None => key.clone(),
     };
-    if let Some((key, _)) = pods.labels.iter().find(|label| !has(label)) {
+    let selects_labels = !pods.labels.is_empty() || !pods.without_labels.is_empty();
+    let is_unlabelled = selects_labels && pod.lacks_labels;
+    if let Some((key, _)) = pods.labels.iter().find(|label| !has(label) && !is_unlabelled) {
         return (Fit::No, Reason::Differs("labels", label(key)));
     }
     if let Some((key, _)) = pods.without_labels.iter().find(|label| has(label)) {
         return (Fit::No, Reason::Differs("labels", label(key)));
     }
     by.extend(pods.labels.iter().map(|(key, pattern)| ("labels", format!("{key}={pattern}"))));
-    let mut fit = Fit::Yes;
+    let mut fit = if is_unlabelled { Fit::Maybe } else { Fit::Yes };
     for (name, list, value) in [
         ("namespaces", &pods.namespaces, &pod.namespace),
         ("engines", &pods.engines, &pod.engine),

@@ -31,6 +31,8 @@ pub struct RuledPod {
     pub namespace: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
+    /// Whether it may have other labels: the pod has no record.
+    pub lacks_labels: bool,
     /// The engine's name.
     pub engine: String,
     /// The runtime handler, empty for the default.
@@ -46,6 +48,7 @@ impl RuledPod {
         Self {
             namespace: pod.namespace.clone(),
             labels: labels.collect(),
+            lacks_labels: false,
             engine: engine.to_owned(),
             handler: pod.runtime_handler.clone(),
             is_doubtful,

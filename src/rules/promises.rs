@@ -93,9 +93,11 @@ impl<'s> PromiseFacts<'s> {
         let Some(container) = self.container else { return Vec::new() };
         let devices = container.linux.as_ref().map(|linux| linux.devices.as_slice());
         let devices = devices.unwrap_or_default().iter().map(|device| &device.path);
-        let mounts = container.mounts.iter().flat_map(|mount| [&mount.destination, &mount.source]);
-        let paths = devices.chain(mounts).filter(|path| path.starts_with('/'));
-        paths.map(|path| cleaned(path)).collect()
+        let sources = container.mounts.iter().map(|mount| &mount.source);
+        let paths = devices.chain(sources).filter(|path| path.starts_with('/'));
+        // Runtimes take a relative destination from the container's root.
+        let destinations = container.mounts.iter().map(|mount| format!("/{}", mount.destination));
+        paths.cloned().chain(destinations).map(|path| cleaned(&path)).collect()
     }
 }
 
@@ -248,6 +250,7 @@ mod tests {
             source: "/dev/x/../dri/card1".to_owned(),
             ..Default::default()
         };
+        let relative = api::Mount { destination: "dev/null".to_owned(), ..Default::default() };
         let cdi = api::CDIDevice { name: "nvidia.com/gpu=0".to_owned(), ..Default::default() };
         let image = api::Image { name: "docker.io/library/a:1".to_owned(), ..Default::default() };
         Subject {
@@ -255,7 +258,7 @@ mod tests {
             container: api::Container {
                 name: "app".to_owned(),
                 annotations: annotated("cdi.k8s.io/net", "b.com/nic=1, b.com/nic=2"),
-                mounts: vec![mount],
+                mounts: vec![mount, relative],
                 linux: Some(linux).into(),
                 CDI_devices: vec![cdi],
                 image: Some(image).into(),
@@ -283,6 +286,7 @@ mod tests {
             ("devices", "/dev/dri/card0", Some("/dev/dri/card0")),
             ("devices", "/dev/dri/card1", Some("/dev/dri/card1")),
             ("devices", "/dev/kvm", Some("/dev/kvm")),
+            ("devices", "/dev/null", Some("/dev/null")),
             ("devices", "/dev/x", None),
             ("resources", "nvidia.com/gpu", Some("nvidia.com/gpu")),
             ("resources", "amd.com/gpu", None),

@@ -163,6 +163,7 @@ fn refused_alone<'c>(
     let pod = subject.map(|subject| RuledPod {
         namespace: subject.namespace.clone(),
         labels: subject.labels.clone(),
+        lacks_labels: subject.lacks_labels,
         engine: subject.engine.clone(),
         handler: subject.handler.clone(),
         is_doubtful: subject.is_doubtful,
@@ -178,6 +179,10 @@ fn described(
     document: Option<&[u8]>,
     subject: Option<&ExecSubject>,
 ) -> LaterProcess {
+    // Of flags that are not known here, nothing is known of the process.
+    if call.id_may_be_value {
+        return LaterProcess::default();
+    }
     if argv::process_file(call).is_some() {
         return document.map(process_in).unwrap_or_default();
     }
@@ -312,6 +317,9 @@ mod tests {
         for (user, uid) in [("00", Some("0")), ("+0:1", Some("0")), ("root", None), (":1", None)] {
             assert_eq!(by_flags(&format!("runc exec --user {user} c1 sh")).uid.as_deref(), uid);
         }
+        // What follows the flag of a later runtime may be its value, and the shell has a terminal.
+        let line = "runc exec --of-tomorrow value -t c1 /bin/sh";
+        assert_eq!(by_flags(line), LaterProcess::default());
         let plain = by_flags("runc exec --tty=false c1 sh");
         assert_eq!((plain.terminal, plain.uid), (Some(false), None), "its bundle is not known");
     }

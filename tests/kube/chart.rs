@@ -64,9 +64,13 @@ pub(super) fn import_image(cluster: &Cluster, image: &str) {
     cluster.machine.run("ctr", &["--namespace", "k8s.io", "images", "import", "--local", &tar]);
 }
 
-fn start_systemd(cluster: &Cluster) -> Process {
+/// A systemd whose one unit is the node's containerd.
+pub(super) fn start_systemd(cluster: &Cluster) -> Process {
     let program = helm::node_helper("examples/fake_systemd");
     let link = Path::new(PROGRAMS).join("fake-systemd");
+    for left in [link.as_path(), Path::new("/run/systemd/private")] {
+        let _of_another_row = std::fs::remove_file(left);
+    }
     std::os::unix::fs::symlink(program, link).unwrap();
     std::fs::create_dir_all("/run/systemd").unwrap();
     let units = format!("{PROGRAMS}/units");

@@ -17,13 +17,15 @@ use super::machine::{command, wait_for, write};
 use super::node::NAME;
 
 /// Where a token of the pod's account is kept, as kubelet gives it to the pod.
-const ACCOUNT: &str = "/var/lib/kubernetes/account";
+pub(super) const ACCOUNT: &str = "/var/lib/kubernetes/account";
 
 /// What its account must not do.
-const FORBIDDEN: [&[&str]; 9] = [
+const FORBIDDEN: [&[&str]; 11] = [
     &["get", "nodes"],
     &["update", "nodes"],
-    &["patch", "nodes", "--subresource=status"],
+    &["update", "nodes", "--subresource=status"],
+    &["patch", "events", "--namespace", NAMESPACE],
+    &["list", "events", "--namespace", NAMESPACE],
     &["get", "pods", "--all-namespaces"],
     &["get", "secrets", "--namespace", NAMESPACE],
     &["delete", "daemonsets/nri-runc", "--namespace", NAMESPACE],
@@ -37,10 +39,7 @@ const REFUSED: [(&str, &str); 5] = [
     (r#"{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}"#, "no label but"),
     (r#"{"metadata":{"labels":{"kubernetes.io/hostname":null}}}"#, "no label but"),
     (r#"{"metadata":{"annotations":{"a":"b"}}}"#, "nothing of a node but its label"),
-    (
-        r#"{"spec":{"taints":[{"key":"a","effect":"NoExecute"}]}}"#,
-        "nothing of a node but its label",
-    ),
+    (r#"{"spec":{"taints":[{"key":"a","effect":"NoExecute"}]}}"#, "no taint but"),
     (r#"{"spec":{"unschedulable":true}}"#, "nothing of a node but its label"),
 ];
 
@@ -70,7 +69,11 @@ fn take_token() {
     let pods = space.pods();
     let is_its = |pod: &&Value| pod["metadata"]["ownerReferences"][0]["name"] == RELEASE;
     let pod = pods.iter().find(is_its).expect("the DaemonSet has no pod");
-    let name = pod["metadata"]["name"].as_str().unwrap();
+    take_token_of(&space, pod["metadata"]["name"].as_str().unwrap());
+}
+
+/// The same for a pod by its name.
+pub(super) fn take_token_of(space: &Namespace, name: &str) {
     let bound = ["--bound-object-kind=Pod", "--bound-object-name", name];
     let token = space.does(&[&["create", "token", RELEASE], &bound[..]].concat());
     write(&format!("{ACCOUNT}/token"), &token, 0o600);
@@ -80,13 +83,18 @@ fn take_token() {
 
 /// A patch of a node with that token; the failure's line.
 fn patch(node: &str, patch: &str) -> Result<(), String> {
+    api("PATCH", &format!("nodes/{node}"), patch)
+}
+
+/// A request with that token; the failure's line.
+pub(super) fn api(method: &str, path: &str, body: &str) -> Result<(), String> {
     let mut helper = command(&node_helper("nri-runc-node-helper").display().to_string());
-    helper.args(["api", "PATCH", &format!("/api/v1/nodes/{node}")]);
+    helper.args(["api", method, &format!("/api/v1/{path}")]);
     helper.env("NRI_RUNC_SERVICE_ACCOUNT", ACCOUNT);
     helper.env("KUBERNETES_SERVICE_HOST", NODE_ADDRESS).env("KUBERNETES_SERVICE_PORT", SERVER_PORT);
     helper.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = helper.spawn().unwrap();
-    child.stdin.take().unwrap().write_all(patch.as_bytes()).unwrap();
+    child.stdin.take().unwrap().write_all(body.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     if output.status.success() {
         return Ok(());
@@ -100,7 +108,13 @@ pub(super) fn its_pod_may_do_what_it_needs_alone(_: &Cluster) -> String {
         assert_eq!(status_field(field), wanted, "{field}");
     }
     let account = format!("--as=system:serviceaccount:{NAMESPACE}:{RELEASE}");
-    assert!(may(&account, &["patch", "nodes"]));
+    for words in [
+        &["patch", "nodes"][..],
+        &["patch", "nodes", "--subresource=status"],
+        &["create", "events"],
+    ] {
+        assert!(may(&account, words), "its account may not {words:?}");
+    }
     assert!(may(&account, &["get", "daemonsets/nri-runc", "--namespace", NAMESPACE]));
     for words in FORBIDDEN {
         assert!(!may(&account, words), "its account may {words:?}");
@@ -119,6 +133,6 @@ pub(super) fn its_pod_may_do_what_it_needs_alone(_: &Cluster) -> String {
     does(&["delete", "node", "other"]);
     std::fs::remove_dir_all(ACCOUNT).unwrap();
     "no capability, no new privileges, seccomp; its token reads one DaemonSet and sets one label, of its own \
-     node alone"
+     node alone, beside its reports"
         .to_owned()
 }

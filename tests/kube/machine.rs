@@ -142,9 +142,14 @@ pub(super) struct Process {
 impl Process {
     /// Ends it in order; by force where it does not end.
     pub(super) fn stop(&mut self) {
+        self.stop_within(END_WAIT);
+    }
+
+    /// The same for one that has more to do.
+    pub(super) fn stop_within(&mut self, wait: Duration) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
         let _gone = kill(pid, Signal::SIGTERM);
-        let deadline = Instant::now() + END_WAIT;
+        let deadline = Instant::now() + wait;
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -23,6 +23,7 @@ mod pinning;
 mod plugins;
 mod probes;
 mod rendered;
+mod reports;
 mod resize;
 mod table;
 mod upheaval;
@@ -48,6 +49,11 @@ const ROWS: &[(&str, &str, Scenario)] = &[
         examples::a_sample_plugin_is_replaced_while_containers_are_created,
     ),
     ("chart", "helm uninstall", chart::an_uninstalled_node_is_as_it_was),
+    (
+        "reports",
+        "a required plugin is missing",
+        reports::a_missing_plugin_keeps_pods_off_until_its_own_daemonset_is_there,
+    ),
     ("book", "the quick start for one node", book::the_quick_start_holds),
     ("book", "from containerd's own NRI, and back", book::the_page_on_migration_holds),
     ("install", "install on containerd 2.4.2", deployment::the_node_has_our_handler),
@@ -78,7 +84,7 @@ const ROWS: &[(&str, &str, Scenario)] = &[
 ];
 
 /// Rows for a node on which nothing was installed by hand.
-const CLEAN: &[&str] = &["manifests", "chart", "book", "examples"];
+const CLEAN: &[&str] = &["manifests", "chart", "reports", "book", "examples"];
 
 /// Rows that run only where they are named: building what they need takes minutes more.
 const NAMED: &[&str] = &["examples"];

@@ -26,7 +26,7 @@ const DISTRIBUTIONS: [(&str, &str); 11] = [
 ];
 
 /// Values that are refused, and a word of the reason.
-const REFUSED: [(&str, &str); 13] = [
+const REFUSED: [(&str, &str); 15] = [
     ("distribution=talos", "distribution"),
     ("imgae.tag=1", "imgae"),
     ("image.digest=sha256:12", "digest"),
@@ -37,14 +37,18 @@ const REFUSED: [(&str, &str); 13] = [
     ("dataDir=/srv/k3s", "dataDir is for the distributions k3s and rke2"),
     ("label.key=a b", "key"),
     ("removal.waitSeconds=0", "waitSeconds"),
+    ("report.taint=NoExecute", "taint"),
+    ("report.conditions=false,report.taint=NoSchedule", "report.taint needs report.conditions"),
     ("probes.port=70000", "port"),
     ("maxUnavailable=0%", "maxUnavailable"),
     ("installDir=relative", "installDir"),
 ];
 
 /// Other values, each of which takes another way through the templates.
-const VARIANTS: [&str; 6] = [
+const VARIANTS: [&str; 8] = [
     "label.enabled=false,removal.enabled=false",
+    "label.enabled=false,removal.enabled=false,report.conditions=false,report.events=false",
+    "report.taint=NoSchedule,report.missingAfterSeconds=0",
     "restart.systemd=false,hostNetwork=true,apiServer.host=10.0.0.1",
     "nri.mode=beside,nri.socket=/run/nri-runc.sock,config=[log]",
     "distribution=k3s,dataDir=/srv/k3s,seLinuxType=spc_t",

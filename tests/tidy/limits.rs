@@ -159,6 +159,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "src/admin/show.rs TERMINAL_WIDTH",
             "src/admin/top/mod.rs WINDOW",
             "src/audit/file.rs SHARE",
+            "src/config/exec_rules.rs MISSPELLED_LETTERS",
             "src/config/injections/mod.rs TYPO_LETTERS",
             "src/config/keys.rs LEAST_AUDIT_FILE",
             "src/config/mistakes.rs RUNTIME_TYPO_LETTERS",

@@ -54,7 +54,12 @@ fn recorded(engine: Engine, root: &Root, config: &Config) -> Vec<Value> {
     let records = records.iter().map(|path| root.json(path));
     let ours = records.filter(|record| {
         let is_there = record["state"] != "removed" && record["is_deleted"] != true;
-        is_there && kinds.iter().any(|kind| record["engine"] == *kind) && !is_lost(root, record)
+        // With `nri.scope = "node"` also those that the plain runtime made: nri-runc is not called for them.
+        let is_called_for = record["by_plain_runtime"] != true;
+        is_there
+            && is_called_for
+            && kinds.iter().any(|kind| record["engine"] == *kind)
+            && !is_lost(root, record)
     });
     ours.collect()
 }

@@ -6,6 +6,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -16,6 +17,32 @@ use crate::error::{Context, Error, Result};
 const FORBIDDEN: i32 = 3;
 /// The helper's exit code if the object does not exist.
 const NOT_FOUND: i32 = 4;
+/// The helper's exit code if the object changed meanwhile, or exists already.
+const CONFLICT: i32 = 5;
+/// The helper's exit code if the request is not valid.
+const INVALID: i32 = 6;
+
+/// What a failed request means for the next one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ApiProblem {
+    /// The account lacks a permission, or a policy of the cluster refuses.
+    Forbidden,
+    /// The object does not exist.
+    NotFound,
+    /// The object changed meanwhile, or exists already.
+    Conflict,
+    /// The request is not valid: a repetition fails too.
+    Invalid,
+    /// No answer, or a failure of the server: a later request may succeed.
+    Failed,
+}
+
+/// A request that the API server did not carry out.
+#[derive(Debug)]
+pub(super) struct ApiError {
+    pub(super) problem: ApiProblem,
+    pub(super) why: String,
+}
 
 /// A DaemonSet's state by the API server.
 #[derive(Debug)]
@@ -31,7 +58,7 @@ pub(super) enum DaemonSetState {
 }
 
 /// The helper, and the path of systemd's socket.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Helper {
     program: PathBuf,
     systemd: PathBuf,
@@ -87,6 +114,35 @@ impl Helper {
             Some(FORBIDDEN) => DaemonSetState::Forbidden,
             Some(_) | None => DaemonSetState::Unknown(failure(&output).to_string()),
         }
+    }
+
+    /// Sends the API server a request, which takes about `within` at most; returns its answer.
+    ///
+    /// # Errors
+    /// Fails when the API server cannot be reached, or refuses.
+    pub(super) fn api(
+        &self,
+        method: &str,
+        path: &str,
+        body: &Value,
+        within: Duration,
+    ) -> std::result::Result<Value, ApiError> {
+        let failed = |problem, why: Error| ApiError { problem, why: why.to_string() };
+        let seconds = within.as_secs().max(1).to_string();
+        let output = self.run(&["api", method, path, &seconds], &body.to_string());
+        let output = output.map_err(|error| failed(ApiProblem::Failed, error))?;
+        let problem = match output.status.code() {
+            Some(0) => {
+                let answer = serde_json::from_slice(&output.stdout);
+                return answer.map_err(|error| failed(ApiProblem::Failed, Error::json(&error)));
+            }
+            Some(FORBIDDEN) => ApiProblem::Forbidden,
+            Some(NOT_FOUND) => ApiProblem::NotFound,
+            Some(CONFLICT) => ApiProblem::Conflict,
+            Some(INVALID) => ApiProblem::Invalid,
+            Some(_) | None => ApiProblem::Failed,
+        };
+        Err(failed(problem, failure(&output)))
     }
 
     fn answer(&self, words: &[&str], input: &str) -> Result<Vec<u8>> {

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `nri-runc nri node`: the process of a DaemonSet's pod. It puts nri-runc on the node whose root
 //! is mounted below `--root`, registers it, restarts the engine if anything changed, verifies and
-//! labels the node, and serves probes. On SIGTERM everything stays as it is, unless
+//! labels the node, reports missing plugins and refusals to the cluster, and serves probes. On SIGTERM everything stays as it is, unless
 //! `--uninstall-on-exit` undoes it: never while containers need it.
 //!
 //! It never restarts an engine that has read its configuration, and never removes a file that was
 //! edited since.
 
+mod cluster;
+mod conditions;
 mod health;
 mod helper;
+mod pod_events;
 mod program;
 mod record;
 mod removal;
@@ -21,6 +24,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use self::cluster::{ClusterReporter, ReportOptions};
 use self::health::Health;
 use self::helper::{DaemonSetState, Helper};
 use self::removal::take_back;
@@ -59,6 +63,8 @@ pub(super) struct NodeOptions {
     /// Label of a node that is ready.
     #[arg(long, value_name = "KEY=VALUE", default_value = "nri-runc.dev/ready=true")]
     label: String,
+    #[command(flatten)]
+    report: ReportOptions,
     /// Serve /healthz and /readyz at this address.
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = health::address)]
     listen: Option<SocketAddr>,
@@ -113,8 +119,14 @@ pub(super) fn node(options: &NodeOptions) -> Result<u8> {
     if options.once {
         return setup.put_in_place(&signals).map(|()| DONE);
     }
+    let node = options.node_name.as_deref();
+    let folder = setup.on.folder();
+    let reporter = ClusterReporter::start(&options.report, node, setup.helper(), &folder)?;
     keep_in_place(&setup, &health, &signals);
     health.not_ready("stopping");
+    if let Some(reporter) = reporter {
+        reporter.end();
+    }
     if !options.uninstall_on_exit || !is_being_removed(setup.helper(), daemonset, may_ask) {
         log("stopped; nri-runc stays on this node");
         return Ok(DONE);

@@ -73,10 +73,9 @@ fn put(
     Ok(true)
 }
 
-/// Loads the node's configuration, with its run directory as seen from here.
-pub(super) fn node_configuration(on: &NodeEngine) -> Result<Loaded> {
-    let folder = on.folder();
-    let mut loaded = config::load_below(&folder);
+/// Loads the configuration of the node whose root is mounted at `folder`, with its run directory as seen from here.
+pub(super) fn node_configuration(folder: &Path) -> Result<Loaded> {
+    let mut loaded = config::load_below(folder);
     if let Some(why) = &loaded.config.protection_error {
         return Err(Error::new(format!("the node's configuration has an error: {why}"))
             .hint("correct it: with it, nri-runc refuses containers"));

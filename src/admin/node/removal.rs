@@ -34,7 +34,7 @@ const DAEMON_POLL: Duration = Duration::from_millis(100);
 /// meanwhile: then everything stays. Fails also when the engine cannot be restarted: then the
 /// program stays.
 pub(super) fn take_back(setup: &NodeSetup, signals: &EndSignals, within: Duration) -> Result<()> {
-    let config = node_configuration(&setup.on)?.config;
+    let config = node_configuration(&setup.on.folder())?.config;
     setup.set_label(false);
     signals.forget();
     let registration = setup.on.registration()?;

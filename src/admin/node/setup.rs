@@ -54,7 +54,7 @@ impl NodeSetup {
         let mut record = NodeRecord::load(&self.on)?;
         let configuration = put_configuration(&self.on, &mut record, self.node_config.as_deref())?;
         let program = put_program(&self.on, &mut record)?;
-        let loaded = node_configuration(&self.on)?;
+        let loaded = node_configuration(&self.on.folder())?;
         refresh_daemon(&loaded.config, program, configuration);
         let was_pending = record.is_restart_pending;
         record.is_restart_pending = true;

@@ -59,11 +59,13 @@ impl Daemon {
     }
 
     fn emit_about(&self, subject: AuditSubject, event: NodeEvent) {
-        let labels = {
+        let (labels, pod_uid) = {
             let store = self.records.read();
             let gone = || store.gone_pods().rev().find(|pod| pod.id == subject.pod_id);
-            store.pod(&subject.pod_id).or_else(gone).map(messages::pod_labels)
+            let pod = store.pod(&subject.pod_id).or_else(gone);
+            let uid = pod.map(|pod| pod.uid.clone()).unwrap_or_default();
+            (pod.map(messages::pod_labels), uid)
         };
-        self.stream.push(NodeEvent { subject, labels, ..event });
+        self.stream.push(NodeEvent { subject, labels, pod_uid, ..event });
     }
 }

@@ -67,6 +67,7 @@ pub(crate) fn ruled_pod_of(store: &Store, container: &Container) -> RuledPod {
         || RuledPod {
             namespace: container.pod_namespace.clone(),
             engine: container.engine.clone(),
+            lacks_labels: true,
             is_doubtful: true,
             ..RuledPod::default()
         },
@@ -76,11 +77,11 @@ pub(crate) fn ruled_pod_of(store: &Store, container: &Container) -> RuledPod {
 
 /// The facts about a container that a wrapper needs for `exec`.
 pub(crate) fn exec_subject(store: &Store, container: &Container) -> ExecSubject {
-    let RuledPod { namespace, labels, engine, handler, is_doubtful } =
-        ruled_pod_of(store, container);
+    let pod = ruled_pod_of(store, container);
+    let RuledPod { namespace, labels, lacks_labels, engine, handler, is_doubtful } = pod;
     let is_exempt = store.pod(&container.pod).is_some_and(|pod| pod.is_exempt);
     let bundle = container.folder().to_owned();
-    ExecSubject { bundle, namespace, labels, engine, handler, is_doubtful, is_exempt }
+    ExecSubject { bundle, namespace, labels, lacks_labels, engine, handler, is_doubtful, is_exempt }
 }
 
 /// Whether the new rules show a plugin a pod that was hidden from it before.

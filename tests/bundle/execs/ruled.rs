@@ -252,6 +252,30 @@ fn a_rule_with_a_mistake_refuses_where_no_valid_one_is_in_force() {
 }
 
 #[test]
+fn what_may_have_been_meant_as_an_exec_rule_refuses_where_no_valid_one_is_in_force() {
+    let mut host = started("");
+    succeeds(&host.create("c1"));
+    host.kill_daemon();
+    for (text, is_refused) in [
+        ("[[exec_rules]]\nterminal = true\n", true),
+        ("[[Exec-Rule]]\nterminal = true\n", true),
+        ("[exec_rule]\nterminal = true\n", true),
+        ("[execrule]\n", true),
+        ("[[rules]]\nhide = true\n", false),
+        ("[audit]\nexec = 3\n", false),
+    ] {
+        host.configure(&host.path("fake/runc"), &format!("---{text}"));
+        let _absent = std::fs::remove_dir_all(host.path("run"));
+        host.write("fake/argv", "");
+        let output = exec(&host, &json!({}));
+        match is_refused {
+            true => refused(&host, &output, &["config.toml:", "does not permit"]),
+            false => succeeds(&output),
+        }
+    }
+}
+
+#[test]
 fn a_bare_denial_is_warned_of_by_check_and_reload() {
     let host = host("", "");
     reconfigure(&host, "", NOTHING);

@@ -78,6 +78,13 @@ fn a_destination_is_the_same_however_it_is_spelt() {
     }
 }
 
+/// Profiles in Docker's form: without its conditions the first one permits `mount` to every container.
+const DOCKERS: &str = r#"{"defaultAction": "SCMP_ACT_ERRNO", "architectures": ["SCMP_ARCH_X86_64"], "syscalls": [
+    {"names": ["read"], "action": "SCMP_ACT_ALLOW", "includes": {}, "excludes": {}},
+    {"names": ["mount"], "action": "SCMP_ACT_ALLOW", "includes": {"caps": ["CAP_SYS_ADMIN"]}}]}"#;
+const DOCKERS_MAP: &str = r#"{"defaultAction": "SCMP_ACT_ERRNO", "archMap": [
+    {"architecture": "SCMP_ARCH_X86_64", "subArchitectures": ["SCMP_ARCH_X86"]}]}"#;
+
 #[test]
 fn a_profile_that_cannot_be_read_skips_or_refuses() {
     for (text, reason) in [
@@ -85,6 +92,8 @@ fn a_profile_that_cannot_be_read_skips_or_refuses() {
         (Some("{"), "the seccomp profile"),
         (Some("{\"names\": []}"), "it has no defaultAction"),
         (Some("{\"defaultAction\": 5}"), "the seccomp profile"),
+        (Some(DOCKERS), "it has includes, which only Docker resolves"),
+        (Some(DOCKERS_MAP), "it has archMap, which only Docker resolves"),
     ] {
         for refuses in [false, true] {
             let mut host = TestHost::new("");

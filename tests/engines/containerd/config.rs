@@ -90,8 +90,9 @@ fn runtime(dir: &Path, name: &str, passes: Passes, binary: &Path) -> String {
         Passes::None => "",
     };
     format!(
-        "    [{entry}]\n      runtime_type = \"io.containerd.runc.v2\"\n{annotations}      [{entry}.options]\n        BinaryName = \"{}\"\n        Root = \"{}/runc\"\n",
+        "    [{entry}]\n      runtime_type = \"io.containerd.runc.v2\"\n{annotations}      [{entry}.options]\n        BinaryName = \"{}\"\n        Root = \"{}/runc\"\n        SystemdCgroup = {}\n",
         binary.display(),
-        dir.display()
+        dir.display(),
+        test_support::cgroup::has_systemd()
     )
 }

@@ -70,10 +70,13 @@ impl Engine {
             nri_runc::testing::files::replace(&temp.path().join(name), text.as_bytes()).unwrap();
         };
         write("data/hello", "mounted by a plugin\n");
+        // A guest without KVM is slow: nobody is late there.
+        let is_guest = test_support::cgroup::has_systemd();
+        let patience = if is_guest { "plugin_request_timeout = \"20s\"\n" } else { "" };
         write(
             "nri-runc.toml",
             &format!(
-                "runtime = [\"{}\"]\nrun_dir = \"{dir}/run\"\n[nri]\nsocket_path = \"{dir}/nri.sock\"\nplugin_path = \"{dir}/plugins\"\nplugin_config_path = \"{dir}\"\n[log]\ntarget = \"file\"\nlevel = \"debug\"\n",
+                "runtime = [\"{}\"]\nrun_dir = \"{dir}/run\"\n[nri]\nsocket_path = \"{dir}/nri.sock\"\nplugin_path = \"{dir}/plugins\"\nplugin_config_path = \"{dir}\"\n{patience}[log]\ntarget = \"file\"\nlevel = \"debug\"\n",
                 parts.runc.display()
             ),
         );
@@ -112,7 +115,7 @@ impl Engine {
 
     #[track_caller]
     pub(super) fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + test_support::PATIENCE;
         while !is_so() {
             assert!(Instant::now() < deadline, "waited too long until {what}\n{}", self.log_tail());
             std::thread::sleep(Duration::from_millis(20));
@@ -161,7 +164,7 @@ fn stamp(run_dir: &Path) {
 
 fn cgroup_of(temp: &tempfile::TempDir) -> String {
     let name = temp.path().file_name().unwrap_or_default();
-    format!("nri-runc-test-{}", name.to_string_lossy())
+    test_support::cgroup::of_engine(&name.to_string_lossy())
 }
 
 #[expect(clippy::disallowed_methods, reason = "the program under test")]

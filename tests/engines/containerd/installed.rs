@@ -256,6 +256,10 @@ async fn is_told_and_forgets(parts: &Parts<'_>, told: Told) {
     let pid = pid_of(&mut cri, &app).await;
     look_inside(engine, &app, pid);
     assert_eq!(engine.admin(&["pods"])[0]["engine"], "containerd-cri");
+    // The driver of the entry that was copied.
+    let has_scope =
+        std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap().contains(".scope");
+    assert_eq!(has_scope, registered.before.contains("SystemdCgroup = true"));
     updates_of_both_hold(engine, &mut cri, &app).await;
     registered.keeps_those_who_need_us(&[&app, &pod]);
     a_killed_shim_is_told_once(engine, &mut cri, (&pod, &app), &told).await;
@@ -306,7 +310,8 @@ async fn containerd_told_by_install_runs_with_us_as_a_handler_and_forgets_us_byt
         let root = dir.join("runc").display().to_string();
         let runtimes = format!(
             "      [{entry}]   # the only one\n        runtime_type = 'io.containerd.runc.v2'\n\
-             \n        [{entry}.options]\n\t\tRoot=\"{root}\"\n"
+             \n        [{entry}.options]\n\t\tRoot=\"{root}\"\n\t\tSystemdCgroup = {}\n",
+            test_support::cgroup::has_systemd()
         );
         by_hand(dir, &runtimes)
     };

@@ -70,8 +70,7 @@ fn adjusting(engine: &Engine) -> Script {
 }
 
 fn cgroup_file(engine: &Engine, controller: &str, id: &str, file: &str) -> String {
-    let v1 = format!("/sys/fs/cgroup/{controller}/{}/{id}/{file}", engine.cgroup());
-    std::fs::read_to_string(v1).unwrap_or_default().trim().to_owned()
+    test_support::cgroup::read(engine.cgroup(), ("cri-containerd", id), (controller, file))
 }
 
 fn look_inside(engine: &Engine, id: &str, pid: u64) {

@@ -22,7 +22,13 @@ const HOLD: &str = r#"
 set -e
 mount --bind "$1/etc" /etc
 mount --bind "$1/var-lib" /var/lib
+for dir in dbus systemd; do
+    [ ! -d "/run/$dir" ] || { mkdir -p "$1/run/$dir" && mount --bind "/run/$dir" "$1/run/$dir"; }
+done
 mount -t tmpfs tmpfs /run
+for dir in dbus systemd; do
+    [ ! -d "$1/run/$dir" ] || { mkdir "/run/$dir" && mount --bind "$1/run/$dir" "/run/$dir"; }
+done
 touch "$1/nri-runc"
 mount --bind "$2" "$1/nri-runc"
 touch "$1/held"
@@ -36,7 +42,7 @@ const CRIO: &str = r#"# Ours. Ask ops before you change it.
 storage_driver = "vfs"
 
 [crio.runtime]
-cgroup_manager = "cgroupfs"
+cgroup_manager = "DRIVER"
 conmon_cgroup = "pod"
 default_runtime = "runc"
 pinns_path = "TOOLS/pinns"
@@ -87,10 +93,6 @@ impl CrioHost {
     /// The host before anything runs; `None` after saying why the test is skipped.
     pub(super) fn new() -> Option<Self> {
         let tools = tools::find_built(&["busybox", "conmon", "crio", "pinns", "podman", "runc"])?;
-        if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
-            skip::machine_lacks("cgroup v1, whose files these tests read");
-            return None;
-        }
         let temp = tempfile::Builder::new().prefix("nri").tempdir().unwrap();
         lay_out(temp.path(), &tools);
         let holder = command(Path::new("unshare"))
@@ -153,7 +155,8 @@ impl CrioHost {
 
     /// The cgroup of its pods.
     pub(super) fn cgroup(&self) -> String {
-        format!("nri-runc-test-{}", self.temp.path().file_name().unwrap().to_string_lossy())
+        let name = self.temp.path().file_name().unwrap().to_string_lossy();
+        test_support::cgroup::of_engine(&name)
     }
 
     /// A file or socket of that host, seen from here.
@@ -200,7 +203,7 @@ impl CrioHost {
         crio.stdout(log.try_clone().unwrap()).stderr(log);
         self.crio = Some(crio.spawn().unwrap());
         let socket = self.seen(SOCKET);
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + test_support::PATIENCE;
         // It leaves its socket behind, so being there says nothing.
         while tokio::net::UnixStream::connect(&socket).await.is_err() {
             assert!(Instant::now() < deadline, "CRI-O does not answer\n{}", self.log_tail());
@@ -275,7 +278,7 @@ impl CrioHost {
 
     #[track_caller]
     pub(super) fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + test_support::PATIENCE;
         while !is_so() {
             assert!(Instant::now() < deadline, "waited too long until {what}\n{}", self.log_tail());
             std::thread::sleep(Duration::from_millis(20));
@@ -290,11 +293,9 @@ impl CrioHost {
         format!("{theirs}\n{:#}\n{:#}", of("pods"), of("status"))
     }
 
-    /// A file of a container's cgroup; version 1.
+    /// A file of a container's cgroup, as on version 1.
     pub(super) fn cgroup_file(&self, controller: &str, id: &str, file: &str) -> String {
-        let parent = format!("/sys/fs/cgroup/{controller}/{}", self.cgroup());
-        let path = format!("{parent}/crio-{id}/{file}");
-        std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+        test_support::cgroup::read(&self.cgroup(), ("crio", id), (controller, file))
     }
 }
 
@@ -327,7 +328,8 @@ fn lay_out(dir: &Path, tools: &Path) {
         nri_runc::testing::files::replace(&dir.join(name), text.as_bytes()).unwrap();
     };
     write("data/hello", "mounted by a plugin\n");
-    write(OF_PACKAGE, CRIO);
+    let driver = if test_support::cgroup::has_systemd() { "systemd" } else { "cgroupfs" };
+    write(OF_PACKAGE, &CRIO.replace("DRIVER", driver));
     write(
         "etc/containers/policy.json",
         "{\"default\": [{\"type\": \"insecureAcceptAnything\"}]}\n",

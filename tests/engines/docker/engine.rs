@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::{Value, json};
 
 use test_support::{TestHost, wait_until};
-use test_support::{leftovers, skip, tools};
+use test_support::{cgroup, leftovers, skip, tools};
 
 /// The image that every container is made from.
 pub(super) const IMAGE: &str = "localhost/busybox:1";
@@ -19,7 +19,7 @@ const SETTINGS: &str = "{\n   \"data-root\" : \"DIR/data\",   \"exec-root\":\"DI
     \t\"pidfile\": \"DIR/docker.pid\", \"hosts\": [ \"unix://DIR/docker.sock\" ],\n\n\
     \"storage-driver\": \"vfs\", \"iptables\": false, \"bridge\" : \"none\", \"userland-proxy\":false,\n\
     \x20 \"cgroup-parent\": \"CGROUP\", \"shutdown-timeout\":2,SCORE\n\
-    \"exec-opts\":[\"native.cgroupdriver=cgroupfs\"], \"deprecated-key-path\":\"DIR/key\",\n\
+    \"exec-opts\":[\"native.cgroupdriver=DRIVER\"], \"deprecated-key-path\":\"DIR/key\",\n\
     \"labels\": [\"place=caf\\u00e9\"],\n\
     \"runtimes\": {\n \"other\" :{ \"path\":\"RUNC\" } },\n\
     \"live-restore\": true , \"log-opts\":{\"max-size\":\"1m\"}}  \n\n";
@@ -124,6 +124,8 @@ impl Docker {
         }
         let settings = SETTINGS.replace("DIR", &dir).replace("CGROUP", &self.cgroup());
         let runc = self.tools.join("runc").display().to_string();
+        let driver = if cgroup::has_systemd() { "systemd" } else { "cgroupfs" };
+        let settings = settings.replace("DRIVER", driver);
         let score = if self.major_version < 25 { SCORE } else { "" };
         let settings = settings.replace("SCORE", score);
         self.host.write("etc/daemon.json", &settings.replace("RUNC", &runc));
@@ -149,7 +151,8 @@ impl Docker {
     /// The cgroup above its containers.
     pub(super) fn cgroup(&self) -> String {
         let name = self.host.path("").components().next_back().unwrap().as_os_str().to_owned();
-        format!("/nri-runc-test-{}", name.to_string_lossy())
+        let name = cgroup::of_engine(&name.to_string_lossy());
+        if name.ends_with(".slice") { name } else { format!("/{name}") }
     }
 
     /// Our own `install` or `uninstall`.
@@ -293,21 +296,15 @@ impl Docker {
     /// What the cgroups of a container say, by the names of v1.
     pub(super) fn limits(&self, id: &str) -> Limits {
         let cgroup = self.cgroup();
-        let read = |path: String| {
-            let text = std::fs::read_to_string(path).ok()?;
-            text.split_whitespace().next()?.parse().ok()
+        let read = |controller: &str, file: &str| {
+            let parent = cgroup.trim_start_matches('/');
+            cgroup::read(parent, ("docker", id), (controller, file)).parse().ok()
         };
-        let old = |controller: &str, file: &str| {
-            read(format!("/sys/fs/cgroup/{controller}{cgroup}/{id}/{file}"))
-        };
-        let new = |file: &str| read(format!("/sys/fs/cgroup{cgroup}/{id}/{file}"));
-        // runc's way from shares to a weight cannot be undone without loss, but nearly.
-        let from_weight = |weight: i64| (weight - 1) * 262_142 / 9999 + 2;
         Limits {
-            shares: old("cpu", "cpu.shares").or_else(|| new("cpu.weight").map(from_weight)),
-            quota: old("cpu", "cpu.cfs_quota_us").or_else(|| new("cpu.max")),
-            memory: old("memory", "memory.limit_in_bytes").or_else(|| new("memory.max")),
-            pids: old("pids", "pids.max").or_else(|| new("pids.max")),
+            shares: read("cpu", "cpu.shares"),
+            quota: read("cpu", "cpu.cfs_quota_us"),
+            memory: read("memory", "memory.limit_in_bytes"),
+            pids: read("pids", "pids.max"),
         }
     }
 

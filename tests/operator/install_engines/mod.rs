@@ -9,6 +9,7 @@ mod image;
 mod isulad;
 mod next_step;
 mod node;
+mod node_cluster;
 mod own_nri;
 mod runtimes;
 
@@ -357,6 +358,7 @@ fn containers_that_name_our_path_keep_the_registration_unless_forced() {
     place.write("/srv/state/io.containerd.runtime.v2.task/k8s.io/there/runtime", PROGRAM);
     assert!(place.refused("uninstall", "containerd").contains(": there ("));
     // Other engines' containers, and those of other runtimes, are nobody's concern here.
+    let plain = record.replace("\"state\"", "\"by_plain_runtime\":true,\"state\"");
     for (engine, path, text) in [
         ("crio", "/proc/7/cmdline", podman),
         ("podman", "/proc/7/cmdline", crio),
@@ -366,6 +368,7 @@ fn containers_that_name_our_path_keep_the_registration_unless_forced() {
             r#"{"Runtime":"runc"}"#.to_owned(),
         ),
         ("docker", "/run/nri-runc/state/containers/a.json", record.to_owned()),
+        ("containerd", "/run/nri-runc/state/containers/a.json", plain),
         ("containerd", &format!("{task}/k8s.io/a/runtime"), "/usr/bin/runc".to_owned()),
     ] {
         let place = Place::new();

@@ -62,12 +62,12 @@ fn program() -> &'static Path {
 }
 
 /// A node with Docker, and the helper beside it.
-struct DockerNode {
+pub(super) struct DockerNode {
     place: Place,
 }
 
 impl DockerNode {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let place = Place::new();
         let node = Self { place };
         let root = node.root();
@@ -82,15 +82,15 @@ impl DockerNode {
         node
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.place.root().join(name)
     }
 
-    fn root(&self) -> PathBuf {
+    pub(super) fn root(&self) -> PathBuf {
         self.path("root")
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub(super) fn write(&self, name: &str, text: &str) {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         nri_runc::testing::files::replace(&path, text.as_bytes()).unwrap();
@@ -120,7 +120,7 @@ impl DockerNode {
     }
 
     #[expect(clippy::disallowed_methods, reason = "the program under test")]
-    fn command(&self, words: &str) -> std::process::Command {
+    pub(super) fn command(&self, words: &str) -> std::process::Command {
         let mut command = std::process::Command::new(program());
         command.args(["nri", "node", "docker", "--take-over-nri", "--root"]).arg(self.root());
         command.arg("--helper").arg(self.path("helper")).args(["--node-name", "one"]);
@@ -132,7 +132,7 @@ impl DockerNode {
         self.command(words).arg("--once").output().unwrap()
     }
 
-    fn start(&self, words: &str) -> Running {
+    pub(super) fn start(&self, words: &str) -> Running {
         let mut child =
             self.command(words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
@@ -147,15 +147,15 @@ impl DockerNode {
 }
 
 /// `node` as a pod runs it.
-struct Running {
-    child: Child,
+pub(super) struct Running {
+    pub(super) child: Child,
     lines: Receiver<String>,
-    seen: Vec<String>,
+    pub(super) seen: Vec<String>,
 }
 
 impl Running {
     #[track_caller]
-    fn says(&mut self, what: &str) -> String {
+    pub(super) fn says(&mut self, what: &str) -> String {
         loop {
             let line = self.lines.recv_timeout(LINE_WAIT);
             assert!(line.is_ok(), "it never said {what:?}, but {:#?}", self.seen);
@@ -173,7 +173,7 @@ impl Running {
 
     /// Its exit code, after a signal.
     #[track_caller]
-    fn ends(&mut self) -> Option<i32> {
+    pub(super) fn ends(&mut self) -> Option<i32> {
         self.signal();
         while let Ok(line) = self.lines.recv_timeout(LINE_WAIT) {
             self.seen.push(line);

@@ -47,7 +47,7 @@ pub(super) struct CasePod {
 impl From<&CasePod> for RuledPod {
     fn from(pod: &CasePod) -> Self {
         let CasePod { namespace, labels, engine, handler, doubtful } = pod.clone();
-        Self { namespace, labels, engine, handler, is_doubtful: doubtful }
+        Self { namespace, labels, lacks_labels: false, engine, handler, is_doubtful: doubtful }
     }
 }
 

@@ -136,7 +136,7 @@ fn pods(label: Option<&str>) -> Vec<RuledPod> {
                     label.iter().map(|value| ("app".to_owned(), (*value).to_owned())).collect();
                 let (namespace, engine) = (namespace.to_owned(), engine.to_owned());
                 let handler = handler.to_owned();
-                pods.push(RuledPod { namespace, labels, engine, handler, is_doubtful: false });
+                pods.push(RuledPod { namespace, labels, engine, handler, ..RuledPod::default() });
             }
         }
     }

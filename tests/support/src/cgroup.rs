@@ -1,7 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where this machine's cgroups are, for tests that lay files beside them or write them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Whether cgroup v2 alone is mounted.
+pub fn is_v2() -> bool {
+    Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
+}
+
+/// Whether systemd is the first process, as `make vm-engines` has it: engines ask it for scopes.
+pub fn has_systemd() -> bool {
+    is_v2() && Path::new("/run/systemd/private").exists()
+}
+
+/// The cgroup of an engine's pods, for a name without meaning: a slice where systemd is.
+pub fn of_engine(name: &str) -> String {
+    if !has_systemd() {
+        return format!("nri-runc-test-{name}");
+    }
+    // Each hyphen would be a slice above it.
+    let word: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
+    format!("nritest{word}.slice")
+}
+
+/// A cgroup below that of an engine.
+pub fn below(cgroup: &str, name: &str) -> String {
+    match cgroup.strip_suffix(".slice") {
+        Some(parent) => {
+            let word: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
+            format!("{parent}.slice/{parent}-{word}.slice")
+        }
+        None => format!("{cgroup}/{name}"),
+    }
+}
+
+/// A file of a container's cgroup by its name on v1, in the words of v1: `prefix` and `id` are the
+/// scope's name below `parent`; without systemd only CRI-O's cgroup has a prefix.
+pub fn read(parent: &str, (prefix, id): (&str, &str), (controller, file): (&str, &str)) -> String {
+    let scope = format!("{parent}/{prefix}-{id}.scope");
+    let below = match prefix {
+        // An engine may have the cgroupfs driver there too.
+        _ if Path::new("/sys/fs/cgroup").join(&scope).exists() => scope,
+        "crio" => format!("{parent}/crio-{id}"),
+        _ => format!("{parent}/{id}"),
+    };
+    let of = |path: String| {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.split_whitespace().next().unwrap_or_default().to_owned()
+    };
+    if !is_v2() {
+        return of(format!("/sys/fs/cgroup/{controller}/{below}/{file}"));
+    }
+    let file = match file {
+        "cpu.shares" => "cpu.weight",
+        "cpu.cfs_quota_us" => "cpu.max",
+        "memory.limit_in_bytes" => "memory.max",
+        other => other,
+    };
+    let text = of(format!("/sys/fs/cgroup/{below}/{file}"));
+    if file == "cpu.weight" { shares_of(&text) } else { text }
+}
+
+/// The shares of the tests of which Debian's runtimes make this weight.
+fn shares_of(weight: &str) -> String {
+    let made = |shares: &u64| (1 + (shares - 2) * 9999 / 262_142).to_string() == weight;
+    let shares = [200, 256, 300, 512, 700, 1000, 1024].into_iter().find(made);
+    shares.map_or_else(|| format!("weight {weight}"), |shares| shares.to_string())
+}
 
 /// The configuration with which the test that runs counts as kubelet: what it writes is a resize.
 pub fn test_is_kubelet() -> String {

@@ -79,7 +79,7 @@ impl Containerd {
             .spawn()
             .unwrap();
         self.child = Some(child);
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + crate::PATIENCE;
         while !self.ctr(&["version"]) {
             assert!(Instant::now() < deadline, "containerd does not answer\n{}", self.log_tail());
             std::thread::sleep(Duration::from_millis(20));
@@ -172,7 +172,7 @@ fn configuration(setup: &Setup<'_>) -> String {
     let Setup { runtime, snapshotter, has_nri, .. } = setup;
     let (dir, runtime, has_no_nri) = (setup.dir.display(), runtime.display(), !has_nri);
     let plain = setup.busybox.with_file_name("runc");
-    let plain = plain.display();
+    let (plain, systemd) = (plain.display(), crate::cgroup::has_systemd());
     format!(
         r#"version = 2
 root = "{dir}/root"
@@ -205,11 +205,13 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
       container_annotations = ["*", "*/*"]
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.tested.options]
         BinaryName = "{runtime}"
+        SystemdCgroup = {systemd}
         Root = "{dir}/runc"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.plain]
       runtime_type = "io.containerd.runc.v2"
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.plain.options]
         BinaryName = "{plain}"
+        SystemdCgroup = {systemd}
         Root = "{dir}/runc"
 "#
     )

@@ -5,6 +5,11 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(missing_debug_implementations, reason = "nobody prints a test's arrangements")]
 
+use std::time::Duration;
+
+/// How long a test waits for something before it fails: guests without KVM are slow.
+pub const PATIENCE: Duration = Duration::from_secs(240);
+
 pub mod adjustments;
 pub mod cgroup;
 pub mod compare;

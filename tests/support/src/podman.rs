@@ -254,10 +254,10 @@ impl PodmanHost {
         told
     }
 
-    /// Waits for something, at most a minute; then it shows what the daemon knows and said.
+    /// Waits for something; then it shows what the daemon knows and said.
     #[track_caller]
     pub fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + crate::PATIENCE;
         while !is_so() {
             let known = || format!("{:#}\n{:#}", self.admin(&["pods"]), self.admin(&["status"]));
             let said = || format!("{}\n{}", known(), self.read("daemon.err"));

@@ -62,7 +62,7 @@ impl Recorder {
 
     #[track_caller]
     pub fn wait_for(&self, event: &str) {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + crate::PATIENCE;
         while !self.heard.lock().unwrap().iter().any(|(heard, _)| heard == event) {
             assert!(Instant::now() < deadline, "waited too long for {event}");
             std::thread::sleep(Duration::from_millis(20));

@@ -15,7 +15,7 @@ use protobuf::MessageDyn;
 use serde_json::{Value, json};
 
 /// Longer than anything here takes on a machine that is busy.
-const STEP_WAIT: Duration = Duration::from_secs(60);
+const STEP_WAIT: Duration = crate::PATIENCE;
 
 /// A running `replay`.
 pub struct Replay {

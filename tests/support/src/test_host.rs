@@ -370,10 +370,10 @@ pub fn started(more: &str) -> TestHost {
     host
 }
 
-/// Waits for something, at most two minutes: the machine may be busy.
+/// Waits for something.
 #[track_caller]
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(120);
+    let deadline = Instant::now() + crate::PATIENCE;
     let mut pause = Duration::from_millis(10);
     while !is_so() {
         assert!(Instant::now() < deadline, "waited too long until {what}");

@@ -16,10 +16,13 @@ use crate::{Failure, Result};
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// How long connecting may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// How long a whole request may take.
-const REQUEST_WAIT: Duration = Duration::from_secs(30);
+/// How long a whole request may take, unless its caller has less time.
+pub(crate) const REQUEST_WAIT: Duration = Duration::from_secs(30);
 /// The largest answer: a page of a list.
 const ANSWER_LIMIT: u64 = 64 << 20;
+
+/// A patch that merges lists of objects by their key, as conditions by their type.
+const STRATEGIC: &str = "STRATEGIC";
 
 /// The server, and the account that asks.
 #[derive(Debug)]
@@ -30,11 +33,11 @@ pub(crate) struct ApiServer {
 }
 
 impl ApiServer {
-    /// The one that this pod's environment names.
+    /// The one that this pod's environment names; each request may take `within`.
     ///
     /// # Errors
     /// Fails outside of a pod, or where the authority cannot be read.
-    pub(crate) fn of_pod() -> Result<Self> {
+    pub(crate) fn of_pod(within: Duration) -> Result<Self> {
         let host = std::env::var("KUBERNETES_SERVICE_HOST").unwrap_or_default();
         if host.is_empty() {
             return Err(Failure::new(
@@ -46,10 +49,10 @@ impl ApiServer {
         let folder = std::env::var_os("NRI_RUNC_SERVICE_ACCOUNT");
         let folder = folder.map_or_else(|| PathBuf::from(SERVICE_ACCOUNT), PathBuf::from);
         let url = format!("https://{}:{port}", in_url(&host));
-        Ok(Self { agent: agent(&folder.join("ca.crt"))?, url, token: folder.join("token") })
+        Ok(Self { agent: agent(&folder.join("ca.crt"), within)?, url, token: folder.join("token") })
     }
 
-    /// One request; the answer's body. A patch is a merge patch.
+    /// One request; the answer's body. `PATCH` is a merge patch, `STRATEGIC` one that knows the keys of lists.
     ///
     /// # Errors
     /// Fails with the code of what the server said.
@@ -62,21 +65,20 @@ impl ApiServer {
         let token = std::fs::read_to_string(&self.token)
             .map_err(|error| failed(format!("{}: {error}", self.token.display())))?;
         let request = Request::builder()
-            .method(method)
+            .method(if method == STRATEGIC { "PATCH" } else { method })
             .uri(format!("{}{path}", self.url))
             .header("Accept", "application/json")
             .header("Authorization", format!("Bearer {}", token.trim()));
-        let sent = match method {
-            "GET" => request.body(()).map(|request| self.agent.run(request)),
-            "PATCH" => request
-                .header("Content-Type", "application/merge-patch+json")
+        let sent = match body_type(method) {
+            Some(kind) => request
+                .header("Content-Type", kind)
                 .body(body)
                 .map(|request| self.agent.run(request)),
-            "DELETE" => request
-                .header("Content-Type", "application/json")
-                .body(body)
-                .map(|request| self.agent.run(request)),
-            _ => return Err(failed("no such method: GET, PATCH and DELETE are known".to_owned())),
+            None if method == "GET" => request.body(()).map(|request| self.agent.run(request)),
+            None => {
+                let known = "GET, PATCH, STRATEGIC, POST and DELETE are known";
+                return Err(failed(format!("no such method: {known}")));
+            }
         };
         let mut response = sent
             .map_err(|error| failed(error.to_string()))?
@@ -84,12 +86,15 @@ impl ApiServer {
         let status = response.status().as_u16();
         let text = response.body_mut().with_config().limit(ANSWER_LIMIT).read_to_string();
         let text = text.map_err(|error| failed(error.to_string()))?;
-        match status {
-            200..300 => Ok(text),
-            403 => Err(Failure { code: Failure::FORBIDDEN, ..failed(reason(status, &text)) }),
-            404 => Err(Failure { code: Failure::NOT_FOUND, ..failed(reason(status, &text)) }),
-            _ => Err(failed(reason(status, &text))),
-        }
+        let code = match status {
+            200..300 => return Ok(text),
+            403 => Failure::FORBIDDEN,
+            404 => Failure::NOT_FOUND,
+            409 => Failure::CONFLICT,
+            400 | 413 | 422 => Failure::INVALID,
+            _ => return Err(failed(reason(status, &text))),
+        };
+        Err(Failure { code, ..failed(reason(status, &text)) })
     }
 
     /// An object, or a list of them.
@@ -103,13 +108,23 @@ impl ApiServer {
     }
 }
 
+/// The type of the body that a method has; none of `GET`.
+pub(crate) fn body_type(method: &str) -> Option<&'static str> {
+    match method {
+        "PATCH" => Some("application/merge-patch+json"),
+        STRATEGIC => Some("application/strategic-merge-patch+json"),
+        "POST" | "DELETE" => Some("application/json"),
+        _ => None,
+    }
+}
+
 /// An IPv6 address stands in brackets.
 fn in_url(host: &str) -> String {
     let is_bare_v6 = host.contains(':') && !host.starts_with('[');
     if is_bare_v6 { format!("[{host}]") } else { host.to_owned() }
 }
 
-fn agent(authority: &Path) -> Result<ureq::Agent> {
+fn agent(authority: &Path, within: Duration) -> Result<ureq::Agent> {
     let at = authority.display();
     let pem = std::fs::read(authority).map_err(|error| Failure::new(format!("{at}: {error}")))?;
     let roots: Vec<Certificate<'static>> = parse_pem(&pem)
@@ -133,8 +148,8 @@ fn agent(authority: &Path) -> Result<ureq::Agent> {
         .max_redirects(0)
         .proxy(None)
         .user_agent(concat!("nri-runc-node-helper/", env!("CARGO_PKG_VERSION")))
-        .timeout_connect(Some(CONNECT_WAIT))
-        .timeout_global(Some(REQUEST_WAIT))
+        .timeout_connect(Some(CONNECT_WAIT.min(within)))
+        .timeout_global(Some(within))
         .build();
     Ok(config.new_agent())
 }

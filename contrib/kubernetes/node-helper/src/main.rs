@@ -5,11 +5,12 @@
 //!
 //! ```text
 //! nri-runc-node-helper systemd SOCKET restart|reload|daemon-reload UNIT...
-//! nri-runc-node-helper api GET|PATCH|DELETE PATH          (the body on stdin)
+//! nri-runc-node-helper api GET|PATCH|STRATEGIC|POST|DELETE PATH [SECONDS]    (the body on stdin)
 //! nri-runc-node-helper remove NAMESPACE/DAEMONSET RUNTIMECLASS LABEL SECONDS
 //! ```
 //!
-//! Exit codes: 0 done, 1 failed, 2 usage, 3 the API server forbids it, 4 there is no such object.
+//! Exit codes: 0 done, 1 failed, 2 usage, 3 the API server forbids it, 4 there is no such object, 5 the object
+//! changed meanwhile or is there already, 6 the request is not valid.
 
 mod api;
 mod removal;
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const USAGE: &str = "usage: nri-runc-node-helper systemd SOCKET restart|reload|daemon-reload UNIT...\n\
-                     \x20      nri-runc-node-helper api GET|PATCH|DELETE PATH\n\
+                     \x20      nri-runc-node-helper api GET|PATCH|STRATEGIC|POST|DELETE PATH [SECONDS]\n\
                      \x20      nri-runc-node-helper remove NAMESPACE/DAEMONSET RUNTIMECLASS LABEL SECONDS\n";
 
 /// Why a call failed.
@@ -36,6 +37,10 @@ impl Failure {
     pub(crate) const FORBIDDEN: u8 = 3;
     /// ... where there is no such object.
     pub(crate) const NOT_FOUND: u8 = 4;
+    /// ... where the object changed meanwhile, or is there already.
+    pub(crate) const CONFLICT: u8 = 5;
+    /// ... where the request itself is not valid.
+    pub(crate) const INVALID: u8 = 6;
     const FAILED: u8 = 1;
     const USAGE: u8 = 2;
 
@@ -80,19 +85,23 @@ fn run(words: &[&str]) -> Result<String> {
         ["systemd", socket, verb, units @ ..] => {
             systemd::run(Path::new(socket), verb, units).map(|()| String::new())
         }
-        ["api", method, path] => {
+        ["api", method, path, within @ ..] if within.len() <= 1 => {
+            let within = match within.first().map(|seconds| seconds.parse()) {
+                None => api::REQUEST_WAIT,
+                Some(seconds) => Duration::from_secs(seconds.map_err(|_error| usage())?),
+            };
             let mut body = String::new();
-            if *method == "PATCH" || *method == "DELETE" {
+            if api::body_type(method).is_some() {
                 let read = std::io::stdin().read_to_string(&mut body);
                 read.map_err(|error| Failure::new(format!("reading stdin: {error}")))?;
             }
-            api::ApiServer::of_pod()?.request(method, path, &body)
+            api::ApiServer::of_pod(within)?.request(method, path, &body)
         }
         ["remove", daemonset, class, label, seconds] => {
             let within = seconds.parse().map_err(|_error| usage())?;
             let (namespace, name) = daemonset.split_once('/').ok_or_else(usage)?;
             let installed = removal::Installed { namespace, name, class, label };
-            let server = api::ApiServer::of_pod()?;
+            let server = api::ApiServer::of_pod(api::REQUEST_WAIT)?;
             removal::remove(&server, &installed, Duration::from_secs(within))
                 .map(|()| String::new())
         }

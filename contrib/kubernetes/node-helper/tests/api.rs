@@ -177,6 +177,33 @@ fn a_patch_is_a_merge_patch_and_its_body_comes_from_stdin() {
 }
 
 #[test]
+fn conditions_are_merged_by_their_key_and_an_event_is_created() {
+    let server = Server::new(|_| (200, "{}".to_owned()));
+    let status = format!("{NODE}/status");
+    succeeded(&server.asks(&["api", "STRATEGIC", &status, "5"], "{\"status\":{}}"));
+    let events = "/api/v1/namespaces/shop/events";
+    succeeded(&server.asks(&["api", "POST", events], "{\"kind\":\"Event\"}"));
+    let asked = server.asked();
+    assert_eq!(asked[0].line, format!("PATCH {status}"));
+    assert_eq!(asked[0].headers["content-type"], "application/strategic-merge-patch+json");
+    assert_eq!((asked[0].body.as_str(), asked.len()), ("{\"status\":{}}", 2));
+    assert_eq!(asked[1].line, format!("POST {events}"));
+    assert_eq!(asked[1].headers["content-type"], "application/json");
+}
+
+#[test]
+fn a_slow_server_costs_no_more_than_the_caller_has() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (server, port) =
+        (Server::new(|_| (200, String::new())), listener.local_addr().unwrap().port());
+    let mut slow = server.helper(&["api", "GET", NODE, "1"]);
+    slow.env("KUBERNETES_SERVICE_PORT", port.to_string());
+    let line = failed(&output(&mut slow, ""), 1);
+    assert!(line.contains("timeout"), "{line}");
+    assert_eq!(server.asks(&["api", "GET", NODE, "soon"], "").status.code(), Some(2));
+}
+
+#[test]
 fn a_server_with_an_ipv6_address_is_reached() {
     let answer: Answer = Arc::new(|_| (200, "{}".to_owned()));
     let Some(server) = Server::at("::1", answer) else {
@@ -189,7 +216,9 @@ fn a_server_with_an_ipv6_address_is_reached() {
 
 #[test]
 fn each_refusal_has_its_exit_code_and_the_servers_words() {
-    for (answer, code) in [(403, 3), (404, 4), (401, 1), (409, 1), (500, 1)] {
+    for (answer, code) in
+        [(403, 3), (404, 4), (409, 5), (400, 6), (422, 6), (401, 1), (429, 1), (500, 1)]
+    {
         let server = Server::new(move |_| status(answer, "it says why"));
         let line = failed(&server.asks(&["api", "GET", NODE], ""), code);
         assert!(line.contains(&format!("GET {NODE}: {answer}: it says why")), "{line}");
@@ -232,7 +261,7 @@ fn what_is_missing_in_a_pod_is_named() {
     let line = failed(&output(outside.env_remove("KUBERNETES_SERVICE_HOST"), ""), 1);
     assert!(line.contains("this is no pod of a cluster"), "{line}");
     assert!(failed(&server.asks(&["api", "GET", "nodes"], ""), 1).contains("begins with /"));
-    assert!(failed(&server.asks(&["api", "POST", NODE], ""), 1).contains("no such method"));
+    assert!(failed(&server.asks(&["api", "PUT", NODE], ""), 1).contains("no such method"));
     std::fs::remove_file(server.temp.path().join("token")).unwrap();
     assert!(failed(&server.asks(&["api", "GET", NODE], ""), 1).contains("/token: "));
     std::fs::write(server.temp.path().join("ca.crt"), "nothing").unwrap();

@@ -83,7 +83,7 @@ pub fn rich(cgroup: &str, dir: &Path) -> Pod {
     config.labels = map([("app", "web"), ("example.org/tier", "front")]);
     config.annotations = map([("example.org/team", "blue"), ("plain", "words, \"quoted\"")]);
     config.linux = Some(LinuxPodSandboxConfig {
-        cgroup_parent: format!("/{cgroup}/pod-web"),
+        cgroup_parent: format!("/{}", crate::cgroup::below(cgroup, "pod-web")),
         security_context: Some(LinuxSandboxSecurityContext {
             namespace_options: namespaces(NamespaceMode::Pod, NamespaceMode::Pod),
             seccomp: seccomp(ProfileType::RuntimeDefault),
@@ -218,7 +218,7 @@ pub async fn update(
 
 /// Waits until a container has ended; its exit code.
 pub async fn ends(cri: &mut Cri, id: &str) -> i32 {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + crate::PATIENCE;
     loop {
         if let Some(code) = exit_code(cri, id).await {
             return code;

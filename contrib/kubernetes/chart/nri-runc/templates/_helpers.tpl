@@ -35,7 +35,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* Whether the pods ask the API server anything. */}}
 {{- define "nri-runc.asks" -}}
-{{- if or .Values.label.enabled .Values.removal.enabled }}true{{ end -}}
+{{- if or (include "nri-runc.clusterRole" .) .Values.removal.enabled }}true{{ end -}}
+{{- end }}
+
+{{/* Whether the pods need permissions for nodes or Events. */}}
+{{- define "nri-runc.clusterRole" -}}
+{{- if or .Values.label.enabled .Values.report.conditions .Values.report.events }}true{{ end -}}
 {{- end }}
 
 {{/* What the program calls the engine. */}}

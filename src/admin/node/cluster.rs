@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tells the cluster what the node's daemon reports: a condition and a taint for each required plugin that
+//! is missing, Events on pods for what kubelet does not report. A thread follows the daemon's events with
+//! a cursor; what it does not read waits in the daemon, which waits for no reader. Each request to the API
+//! server has a time limit, and failures are repeated with growing pauses.
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde_json::{Value, json};
+
+use super::conditions::NodeConditions;
+use super::helper::{ApiError, ApiProblem, Helper};
+use super::log;
+use super::pod_events::PodEvents;
+use super::program::node_configuration;
+use crate::config;
+use crate::error::{Error, Result};
+use crate::limits;
+use crate::wrapper;
+
+/// Interval at which the daemon is asked for its required plugins; also between attempts to reach it.
+const POLL: Duration = Duration::from_secs(5);
+/// How long the daemon may take to answer that.
+const STATUS_WAIT: Duration = Duration::from_secs(5);
+/// Time limit of one request to the API server.
+const REQUEST_WAIT: Duration = Duration::from_secs(10);
+/// Time limit of everything that is taken back at the end: kubelet waits 30 s before it kills the pod.
+const END_WAIT: Duration = Duration::from_secs(12);
+/// Pause after a failed request; each further failure doubles it up to the second value.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// What is reported to the cluster.
+#[derive(Debug, Args)]
+pub(super) struct ReportOptions {
+    /// Set a node condition for each required plugin that is missing.
+    #[arg(long, requires = "node_name")]
+    conditions: bool,
+    /// ... and a taint: NoSchedule or PreferNoSchedule.
+    #[arg(long, value_name = "EFFECT", requires = "conditions", value_parser = effect)]
+    taint: Option<String>,
+    /// How long a required plugin may be missing before that.
+    #[arg(long, value_name = "DURATION", default_value = "10s")]
+    missing_after: String,
+    /// Create Events on pods for evictions, refusals and missing plugins.
+    #[arg(long, requires = "node_name")]
+    pod_events: bool,
+}
+
+/// The API server, as this node's reports reach it.
+#[derive(Debug)]
+pub(super) struct NodeApi {
+    helper: Helper,
+    pub(super) node: String,
+    has_ended: Arc<AtomicBool>,
+    /// When the last request must have ended.
+    until: Option<Instant>,
+}
+
+impl NodeApi {
+    /// Sends a request.
+    ///
+    /// # Errors
+    /// As [`Helper::api`]; fails without a request once the pod has to end.
+    pub(super) fn send(
+        &self,
+        method: &str,
+        path: &str,
+        body: &Value,
+    ) -> std::result::Result<Value, ApiError> {
+        let left = match self.until {
+            Some(until) => until.saturating_duration_since(Instant::now()),
+            None if self.has_ended.load(Ordering::Acquire) => Duration::ZERO,
+            None => REQUEST_WAIT,
+        };
+        if left.is_zero() {
+            return Err(ApiError {
+                problem: ApiProblem::Failed,
+                why: "there is no time left".to_owned(),
+            });
+        }
+        self.helper.api(method, path, body, left.min(REQUEST_WAIT))
+    }
+}
+
+/// The pause after failures of one kind of report, and the line that was logged for them.
+#[derive(Debug, Default)]
+pub(super) struct Failures {
+    pause: Duration,
+    until: Option<Instant>,
+    line: String,
+}
+
+impl Failures {
+    /// Whether another attempt may be made.
+    pub(super) fn may_try(&self) -> bool {
+        self.left().is_zero()
+    }
+
+    /// The rest of the pause.
+    fn left(&self) -> Duration {
+        self.until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Logs a failure unless the last one was the same, and begins a pause.
+    pub(super) fn add(&mut self, line: &str) {
+        self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        self.until = Some(Instant::now() + self.pause);
+        self.note(line);
+    }
+
+    /// Logs a failure unless the last one was the same.
+    pub(super) fn note(&mut self, line: &str) {
+        if self.line != line {
+            log(line);
+            line.clone_into(&mut self.line);
+        }
+    }
+
+    /// Forgets the failures after a success.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// Adds the missing permission to the line about a refusal, if that may be the cause.
+pub(super) fn needing(line: Error, error: &ApiError, rule: &str) -> Error {
+    if error.problem != ApiProblem::Forbidden {
+        return line;
+    }
+    line.hint(format!("the pod's account needs: {rule}; or the admission policy refuses it"))
+}
+
+/// Parses the effect of a taint. `NoExecute` is none: containers that run stay as they were.
+fn effect(text: &str) -> std::result::Result<String, String> {
+    let is_known = ["NoSchedule", "PreferNoSchedule"].contains(&text);
+    is_known
+        .then(|| text.to_owned())
+        .ok_or_else(|| "must be NoSchedule or PreferNoSchedule".to_owned())
+}
+
+/// The thread that reports.
+#[derive(Debug)]
+pub(super) struct ClusterReporter {
+    has_ended: Arc<AtomicBool>,
+    /// Its end wakes the thread.
+    wake: UnixStream,
+    thread: JoinHandle<()>,
+}
+
+impl ClusterReporter {
+    /// Starts to report about the node whose root is mounted at `folder`; `None` if nothing is to be
+    /// reported.
+    ///
+    /// # Errors
+    /// Fails when the duration is not valid, or no thread can be started.
+    pub(super) fn start(
+        options: &ReportOptions,
+        node: Option<&str>,
+        helper: &Helper,
+        folder: &Path,
+    ) -> Result<Option<Self>> {
+        let after = config::parse_duration(&options.missing_after)
+            .ok_or_else(|| Error::new("--missing-after requires a duration, such as 10s or 1m"))?;
+        let Some(node) = node.filter(|node| !node.is_empty()) else { return Ok(None) };
+        let conditions =
+            options.conditions.then(|| NodeConditions::new(options.taint.clone(), after));
+        let events = options.pod_events.then(PodEvents::default);
+        if conditions.is_none() && events.is_none() {
+            return Ok(None);
+        }
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let (wake, woken) = UnixStream::pair()?;
+        let api = NodeApi {
+            helper: helper.clone(),
+            node: node.to_owned(),
+            has_ended: Arc::clone(&has_ended),
+            until: None,
+        };
+        let feed = DaemonFeed::new(folder.to_owned());
+        let mut report = ClusterReport { api, feed, conditions, events, asked: None };
+        let thread = std::thread::Builder::new().name("cluster".to_owned()).spawn(move || {
+            while !report.turn(&woken) {}
+            report.end();
+        })?;
+        Ok(Some(Self { has_ended, wake, thread }))
+    }
+
+    /// Takes back conditions and taints, and ends.
+    pub(super) fn end(self) {
+        self.has_ended.store(true, Ordering::Release);
+        drop(self.wake);
+        let _it_panicked = self.thread.join();
+    }
+}
+
+/// The state of the thread.
+struct ClusterReport {
+    api: NodeApi,
+    feed: DaemonFeed,
+    conditions: Option<NodeConditions>,
+    events: Option<PodEvents>,
+    /// When the daemon was last asked for its status.
+    asked: Option<Instant>,
+}
+
+impl ClusterReport {
+    /// Waits for something to report, and reports it; whether the pod has to end.
+    fn turn(&mut self, wake: &UnixStream) -> bool {
+        if self.api.has_ended.load(Ordering::Acquire) {
+            return true;
+        }
+        self.feed.connect();
+        let is_full = self.events.as_ref().is_some_and(PodEvents::is_waiting);
+        let mut plugins_changed = false;
+        for line in self.feed.wait(wake, self.pause(), !is_full) {
+            plugins_changed |=
+                ["connected", "disconnected"].map(Value::from).contains(&line["kind"]);
+            if let Some(events) = &mut self.events {
+                events.take(&line, &self.api.node);
+            }
+        }
+        if let Some(conditions) = &mut self.conditions {
+            if plugins_changed || self.asked.is_none_or(|asked| asked.elapsed() >= POLL) {
+                conditions.observe(self.feed.status().as_ref());
+                self.asked = Some(Instant::now());
+            }
+            conditions.report(&self.api);
+        }
+        if let Some(events) = &mut self.events {
+            events.send(&self.api);
+        }
+        false
+    }
+
+    /// Until when nothing is to be done without an event.
+    fn pause(&self) -> Duration {
+        let conditions = self.conditions.as_ref().and_then(NodeConditions::next_change);
+        let events = self.events.as_ref().filter(|events| events.is_waiting());
+        let events = events.map(|events| events.failures.left());
+        [conditions, events].into_iter().flatten().fold(POLL, Duration::min)
+    }
+
+    fn end(&mut self) {
+        self.api.until = Some(Instant::now() + END_WAIT);
+        if let Some(conditions) = &mut self.conditions {
+            conditions.end(&self.api);
+        }
+        if let Some(events) = &mut self.events {
+            events.log_left_out(true);
+        }
+    }
+}
+
+/// The daemon's events and its status.
+struct DaemonFeed {
+    folder: PathBuf,
+    stream: Option<UnixStream>,
+    /// The cursor of the last event.
+    since: String,
+    unfinished: Vec<u8>,
+    tried: Option<Instant>,
+}
+
+impl DaemonFeed {
+    fn new(folder: PathBuf) -> Self {
+        // The events that an earlier pod reported have the same names, so none is there twice.
+        Self { folder, stream: None, since: "0".to_owned(), unfinished: Vec::new(), tried: None }
+    }
+
+    /// Follows the daemon's events, if it runs.
+    fn connect(&mut self) {
+        if self.stream.is_some() || self.tried.is_some_and(|tried| tried.elapsed() < POLL) {
+            return;
+        }
+        self.tried = Some(Instant::now());
+        self.unfinished.clear();
+        let Ok(loaded) = node_configuration(&self.folder) else { return };
+        let question = json!({"verb": "events", "since": self.since, "follow": true});
+        let Ok((answer, stream)) = wrapper::admin_stream(&loaded.config, &question.to_string())
+        else {
+            return;
+        };
+        let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
+        if let (Some(cursor), "0") = (answer["cursor"].as_str(), self.since.as_str()) {
+            cursor.clone_into(&mut self.since);
+        }
+        self.stream = Some(stream);
+    }
+
+    /// Waits for events, at most `within`; returns those that came. If `reads` is false, they wait in the
+    /// daemon.
+    fn wait(&mut self, wake: &UnixStream, within: Duration, reads: bool) -> Vec<Value> {
+        let mut fds = vec![PollFd::new(wake.as_fd(), PollFlags::POLLIN)];
+        let stream = self.stream.as_ref().filter(|_| reads);
+        fds.extend(stream.map(|stream| PollFd::new(stream.as_fd(), PollFlags::POLLIN)));
+        // Rounded up: with 0 it would spin until the pause ends.
+        let within = PollTimeout::try_from(within + Duration::from_millis(1));
+        let polled = poll(&mut fds, within.unwrap_or(PollTimeout::ZERO));
+        let has_come = fds.get(1).is_some_and(|fd| fd.any() == Some(true));
+        if polled.is_err() || !has_come {
+            return Vec::new();
+        }
+        self.read()
+    }
+
+    fn read(&mut self) -> Vec<Value> {
+        let mut bytes = vec![0; limits::EVENT_BATCH];
+        let read = self.stream.as_mut().map_or(Ok(0), |stream| stream.read(&mut bytes));
+        let count = read.unwrap_or(0);
+        if count == 0 || self.unfinished.len() > limits::EVENTS_BYTES {
+            // The daemon is being replaced: the next connection goes on after the last event.
+            self.stream = None;
+            return Vec::new();
+        }
+        self.unfinished.extend_from_slice(bytes.get(..count).unwrap_or_default());
+        let whole =
+            self.unfinished.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let lines: Vec<u8> = self.unfinished.drain(..whole).collect();
+        let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let events: Vec<Value> =
+            lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
+        if let Some(cursor) = events.last().and_then(|event| event["cursor"].as_str()) {
+            cursor.clone_into(&mut self.since);
+        }
+        events
+    }
+
+    /// The status of the daemon, if it answers.
+    fn status(&self) -> Option<Value> {
+        let config = node_configuration(&self.folder).ok()?.config;
+        let question = json!({"verb": "status"}).to_string();
+        let status = wrapper::admin_within(&config, &question, STATUS_WAIT).ok()?;
+        serde_json::from_str(&status).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_limit_and_end_with_a_success() {
+        let mut failures = Failures::default();
+        assert!(failures.may_try());
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            failures.add("no");
+            pauses.push(failures.pause.as_secs());
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+        assert!(!failures.may_try());
+        failures.clear();
+        assert!(failures.may_try());
+    }
+
+    #[test]
+    fn a_stream_is_read_line_by_line_and_its_end_begins_another_one() {
+        let (mut daemon, stream) = UnixStream::pair().unwrap();
+        let (_wake, woken) = UnixStream::pair().unwrap();
+        let mut feed = DaemonFeed::new(PathBuf::from("/none"));
+        feed.stream = Some(stream);
+        let mut write =
+            |text: &str| std::io::Write::write_all(&mut daemon, text.as_bytes()).unwrap();
+        write("{\"cursor\":\"a-1\"}\n{\"cursor\":\"a-2\"}\n{\"curs");
+        let within = Duration::from_secs(60);
+        assert_eq!(feed.wait(&woken, within, true).len(), 2);
+        assert_eq!(feed.since, "a-2");
+        assert!(feed.wait(&woken, Duration::ZERO, false).is_empty(), "it is not read");
+        write("or\":\"a-3\"}\nno JSON\n");
+        assert_eq!(feed.wait(&woken, within, true)[0]["cursor"], "a-3");
+        drop(daemon);
+        assert!(feed.wait(&woken, within, true).is_empty());
+        assert!(feed.stream.is_none() && feed.since == "a-3");
+    }
+}

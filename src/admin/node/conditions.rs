@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The conditions and taints of a node for required plugins that are missing: which are due, and the
+//! patches between what the node has and what it should have. No object is read but by the answer to a
+//! patch, which needs no permission to read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::{Value, json};
+
+use super::cluster::{Failures, NodeApi, needing};
+use super::helper::{ApiError, ApiProblem};
+use super::log;
+use crate::error::Error;
+use crate::files;
+use crate::limits;
+use crate::text::{printable, rfc3339};
+
+/// The type of each condition and the key of each taint begin with this.
+const PREFIX: &str = "nri-runc.dev/missing-";
+/// How long a daemon that does not answer may still know what it said: a restart takes less.
+const UNKNOWN_AFTER: Duration = Duration::from_secs(30);
+/// Interval at which the node is compared, so that conditions which others removed come back.
+const RECHECK: Duration = Duration::from_secs(300);
+
+/// Keys, each with the name of its plugin.
+type Keys = BTreeMap<String, String>;
+
+/// The required plugins of a node as its conditions show them.
+#[derive(Debug)]
+pub(super) struct NodeConditions {
+    /// The effect of the taints; none are set without.
+    effect: Option<String>,
+    after: Duration,
+    /// Missing plugins, and since when.
+    missing: BTreeMap<String, Instant>,
+    /// When the daemon last answered.
+    heard: Option<Instant>,
+    /// What the node has, and when that was compared; unknown at first.
+    shown: Option<(Keys, Instant)>,
+    failures: Failures,
+}
+
+impl NodeConditions {
+    pub(super) fn new(effect: Option<String>, after: Duration) -> Self {
+        let (missing, failures) = (BTreeMap::new(), Failures::default());
+        Self { effect, after, missing, heard: None, shown: None, failures }
+    }
+
+    /// Notes which plugins are missing by the daemon's status. Without a daemon nothing is known: the next
+    /// container starts it, so its node must get pods.
+    pub(super) fn observe(&mut self, status: Option<&Value>) {
+        let now = Instant::now();
+        let Some(status) = status else {
+            if self.heard.is_none_or(|heard| heard.elapsed() >= UNKNOWN_AFTER) {
+                self.missing.clear();
+            }
+            return;
+        };
+        self.heard = Some(now);
+        let names = missing_plugins(status);
+        self.missing.retain(|name, _| names.contains(name));
+        for name in names {
+            self.missing.entry(name).or_insert(now);
+        }
+    }
+
+    /// The conditions that the node should have now.
+    fn wanted(&self) -> Keys {
+        let due = self.missing.iter().filter(|(_, since)| since.elapsed() >= self.after);
+        let due = due.take(limits::NODE_CONDITIONS);
+        due.map(|(name, _)| (key(name), name.clone())).collect()
+    }
+
+    /// Returns when the next plugin will have been missing for long enough.
+    pub(super) fn next_change(&self) -> Option<Duration> {
+        let left = |since: &Instant| self.after.checked_sub(since.elapsed());
+        self.missing.values().filter_map(left).min()
+    }
+
+    /// Patches the node, if it is due. A failure is logged and tried again later.
+    pub(super) fn report(&mut self, api: &NodeApi) {
+        let wanted = self.wanted();
+        let is_shown = self
+            .shown
+            .as_ref()
+            .is_some_and(|(shown, at)| *shown == wanted && at.elapsed() < RECHECK);
+        if is_shown || !self.failures.may_try() {
+            return;
+        }
+        match reconcile(api, &wanted, self.effect.as_deref()) {
+            Ok(()) => self.note(wanted),
+            Err(error) => self.failures.add(&error.to_string()),
+        }
+    }
+
+    /// Removes all conditions and taints.
+    pub(super) fn end(&mut self, api: &NodeApi) {
+        if self.shown.as_ref().is_some_and(|(shown, _)| shown.is_empty()) {
+            return;
+        }
+        match reconcile(api, &Keys::new(), None) {
+            Ok(()) => self.note(Keys::new()),
+            Err(error) => log(&error.to_string()),
+        }
+    }
+
+    /// Logs what changed on the node.
+    fn note(&mut self, now: Keys) {
+        self.failures.clear();
+        let was = self.shown.take().map(|(shown, _)| shown).unwrap_or_default();
+        for (key, plugin) in now.iter().filter(|(key, _)| !was.contains_key(*key)) {
+            log(&format!("set the condition {key}: the required plugin {plugin} is not connected"));
+        }
+        for key in was.keys().filter(|key| !now.contains_key(*key)) {
+            log(&format!("removed the condition {key}"));
+        }
+        self.shown = Some((now, Instant::now()));
+    }
+}
+
+/// Required plugins that are not connected. None is required while plugins are disabled, or served by
+/// the engine's own NRI.
+fn missing_plugins(status: &Value) -> BTreeSet<String> {
+    if status["pass_through"] == true || status["disabled"] == true {
+        return BTreeSet::new();
+    }
+    let rows = status["required"].as_array().into_iter().flatten();
+    let missing = rows.filter(|row| row["connected"] == false);
+    missing.filter_map(|row| row["plugin"].as_str()).map(ToOwned::to_owned).collect()
+}
+
+/// The type of a plugin's condition and the key of its taint: names that Kubernetes does not take get
+/// other letters and a fingerprint.
+fn key(name: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let fits = name.len() <= limits::CONDITION_NAME
+        && name.chars().all(is_plain)
+        && name.ends_with(|c: char| c.is_ascii_alphanumeric());
+    if fits {
+        return format!("{PREFIX}{name}");
+    }
+    let plain = name.chars().map(|c| if is_plain(c) { c } else { '-' });
+    let plain: String = plain.take(limits::CONDITION_NAME / 2).collect();
+    let print = files::fingerprint(name.as_bytes());
+    let print = print.rsplit(':').next().unwrap_or_default();
+    format!("{PREFIX}{plain}-{}", print.get(..8).unwrap_or_default())
+}
+
+/// Makes the node have exactly these conditions and taints of ours; others stay. The taints are a list
+/// that is replaced as a whole: if somebody changes the node meanwhile, it is read again.
+fn reconcile(api: &NodeApi, wanted: &Keys, effect: Option<&str>) -> Result<(), Error> {
+    let mut tries = 1;
+    loop {
+        match reconcile_once(api, wanted, effect) {
+            Err((error, _))
+                if error.problem == ApiProblem::Conflict && tries < limits::CONFLICTS =>
+            {
+                tries += 1;
+            }
+            done => return done.map_err(|(_, line)| line),
+        }
+    }
+}
+
+/// One attempt; the failed request, and the line about it.
+fn reconcile_once(
+    api: &NodeApi,
+    wanted: &Keys,
+    effect: Option<&str>,
+) -> Result<(), (ApiError, Error)> {
+    let (node, path) = (&api.node, format!("/api/v1/nodes/{}", api.node));
+    let status = format!("{path}/status");
+    // The answer to an empty patch is the node.
+    let patched = api.send("STRATEGIC", &status, &json!({})).and_then(|node| {
+        let changes = condition_changes(&node, wanted);
+        if changes.is_empty() {
+            return Ok(node);
+        }
+        api.send("STRATEGIC", &status, &json!({"status": {"conditions": changes}}))
+    });
+    let patched = patched.map_err(|error| {
+        let why = &error.why;
+        let line = Error::new(format!("the conditions of the node {node} were not changed: {why}"));
+        let line = needing(line, &error, "patch of nodes/status");
+        (error, line)
+    })?;
+    let Some(patch) = taint_change(&patched, wanted, effect) else { return Ok(()) };
+    api.send("PATCH", &path, &patch).map(|_node| ()).map_err(|error| {
+        let why = &error.why;
+        let line = Error::new(format!("the taints of the node {node} were not changed: {why}"));
+        let line = needing(line, &error, "patch of nodes");
+        (error, line)
+    })
+}
+
+/// The changes of conditions, for a patch that merges them by their type.
+fn condition_changes(node: &Value, wanted: &Keys) -> Vec<Value> {
+    let there = node["status"]["conditions"].as_array().into_iter().flatten();
+    let there = there.filter_map(|one| Some((one["type"].as_str()?, one)));
+    let there: BTreeMap<&str, &Value> = there.filter(|(key, _)| key.starts_with(PREFIX)).collect();
+    let is_set = |key: &str| there.get(key).is_some_and(|one| one["status"] == "True");
+    let now = rfc3339(SystemTime::now());
+    let set = wanted.iter().filter(|(key, _)| !is_set(key)).map(|(key, plugin)| {
+        json!({
+            "type": key,
+            "status": "True",
+            "reason": "RequiredPluginMissing",
+            "message": format!(
+                "the required plugin {} is not connected: containers are refused, except in exempt namespaces",
+                printable(plugin)
+            ),
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+        })
+    });
+    let gone = there.keys().filter(|key| !wanted.contains_key(**key));
+    set.chain(gone.map(|key| json!({"$patch": "delete", "type": key}))).collect()
+}
+
+/// The patch that makes the taints of ours these, if they are others; refused if the node has changed
+/// since it was read.
+fn taint_change(node: &Value, wanted: &Keys, effect: Option<&str>) -> Option<Value> {
+    let there = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+    let is_ours = |taint: &Value| taint["key"].as_str().is_some_and(|key| key.starts_with(PREFIX));
+    let is_wanted = |taint: &Value| {
+        let key = taint["key"].as_str().unwrap_or_default();
+        wanted.contains_key(key) && taint["effect"].as_str() == effect
+    };
+    let mut taints = there.clone();
+    taints.retain(|taint| !is_ours(taint) || is_wanted(taint));
+    let is_there = |key: &String| taints.iter().any(|taint| taint["key"] == **key);
+    let absent: Vec<&String> =
+        wanted.keys().filter(|key| effect.is_some() && !is_there(key)).collect();
+    taints.extend(absent.into_iter().map(|key| json!({"key": key, "effect": effect})));
+    (taints != there).then(|| {
+        let version = &node["metadata"]["resourceVersion"];
+        json!({"metadata": {"resourceVersion": version}, "spec": {"taints": taints}})
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(names: &[&str]) -> Keys {
+        names.iter().map(|name| (key(name), (*name).to_owned())).collect()
+    }
+
+    fn status(rows: &[(&str, bool)]) -> Value {
+        let rows: Vec<Value> = rows
+            .iter()
+            .map(|(plugin, connected)| json!({"plugin": plugin, "connected": connected}))
+            .collect();
+        json!({"required": rows, "pass_through": false, "disabled": false})
+    }
+
+    #[test]
+    fn a_plugin_is_missing_only_where_it_is_asked_for() {
+        let mut status = status(&[("10-a", false), ("b", true)]);
+        assert_eq!(missing_plugins(&status), BTreeSet::from(["10-a".to_owned()]));
+        status["disabled"] = json!(true);
+        assert!(missing_plugins(&status).is_empty(), "plugins are disabled");
+        status["disabled"] = json!(false);
+        status["pass_through"] = json!(true);
+        assert!(missing_plugins(&status).is_empty(), "the engine's own NRI serves them");
+        assert!(missing_plugins(&Value::Null).is_empty());
+    }
+
+    #[test]
+    fn a_condition_is_due_after_a_while_and_not_without_a_daemon() {
+        let mut conditions = NodeConditions::new(None, Duration::from_secs(3600));
+        conditions.observe(Some(&status(&[("a", false)])));
+        assert!(conditions.wanted().is_empty(), "it may be starting");
+        assert!(conditions.next_change().is_some_and(|left| left <= conditions.after));
+        conditions.after = Duration::ZERO;
+        assert_eq!(conditions.wanted(), keys(&["a"]));
+        conditions.observe(None);
+        assert_eq!(conditions.wanted(), keys(&["a"]), "the daemon may be restarting");
+        conditions.heard = None;
+        conditions.observe(None);
+        assert!(conditions.wanted().is_empty(), "nothing is known without a daemon");
+        conditions.observe(Some(&status(&[("a", false)])));
+        conditions.observe(Some(&status(&[("a", true)])));
+        assert!(conditions.wanted().is_empty(), "it is back");
+    }
+
+    #[test]
+    fn conditions_that_differ_are_set_and_removed_and_others_stay() {
+        let node = json!({"status": {"conditions": [
+            {"type": "Ready", "status": "True"},
+            {"type": key("a"), "status": "True"},
+            {"type": key("gone"), "status": "True"},
+            {"type": key("c"), "status": "False"},
+        ]}});
+        let changes = condition_changes(&node, &keys(&["a", "b", "c"]));
+        let types: Vec<&str> = changes.iter().map(|one| one["type"].as_str().unwrap()).collect();
+        assert_eq!(types, [key("b"), key("c"), key("gone")]);
+        assert_eq!(changes[0]["status"], "True");
+        assert_eq!(changes[2], json!({"$patch": "delete", "type": key("gone")}));
+        assert_eq!(condition_changes(&node, &keys(&["a", "c", "gone"])).len(), 1);
+        assert!(condition_changes(&json!({}), &Keys::new()).is_empty());
+    }
+
+    #[test]
+    fn taints_of_others_stay_and_the_version_guards_them() {
+        let others =
+            json!({"key": "node.kubernetes.io/not-ready", "effect": "NoExecute", "timeAdded": "x"});
+        let node = |taints: Value| json!({"metadata": {"resourceVersion": "7"}, "spec": {"taints": taints}});
+        let ours = |name: &str, effect: &str| json!({"key": key(name), "effect": effect});
+        let change = |taints: Value, names: &[&str], effect| {
+            taint_change(&node(taints), &keys(names), effect).map(|patch| {
+                assert_eq!(patch["metadata"]["resourceVersion"], "7");
+                patch["spec"]["taints"].clone()
+            })
+        };
+        let no = Some("NoSchedule");
+        assert_eq!(
+            change(json!([others]), &["a"], no),
+            Some(json!([others, ours("a", "NoSchedule")]))
+        );
+        assert_eq!(change(json!([others, ours("a", "NoSchedule")]), &["a"], no), None);
+        assert_eq!(
+            change(json!([ours("a", "PreferNoSchedule"), others]), &["a"], no),
+            Some(json!([others, ours("a", "NoSchedule")])),
+            "the effect was configured anew"
+        );
+        assert_eq!(
+            change(json!([ours("a", "NoSchedule"), others]), &[], no),
+            Some(json!([others]))
+        );
+        assert_eq!(
+            change(json!([ours("a", "NoSchedule")]), &["a"], None),
+            Some(json!([])),
+            "of a pod that was killed, before taints were switched off"
+        );
+        assert_eq!(change(Value::Null, &["a"], None), None);
+    }
+
+    #[test]
+    fn a_key_is_one_that_kubernetes_takes() {
+        assert_eq!(key("10-policy"), "nri-runc.dev/missing-10-policy");
+        let odd = ["a b", "ä", "a.", "", "a/b", &"x".repeat(300)].map(key);
+        for one in &odd {
+            let name = one.strip_prefix("nri-runc.dev/").unwrap();
+            assert!(name.len() <= 63 && !name.ends_with(['-', '.']), "{one}");
+            assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)), "{one}");
+        }
+        assert_eq!(BTreeSet::from(odd).len(), 6, "they are distinct");
+    }
+}

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Events on pods for what kubelet does not report: evictions by plugins, refused updates and processes,
+//! and required plugins that are missing. Names and texts are bounded; a pod and a node have a budget of
+//! Events, and what is beyond it is counted.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::cluster::{Failures, NodeApi, needing};
+use super::helper::ApiProblem;
+use super::log;
+use crate::clock::now;
+use crate::engine::EngineKind;
+use crate::error::Error;
+use crate::limits;
+use crate::messages;
+use crate::text::{printable, rfc3339_nanos};
+
+/// Older events are not reported: the pod is gone, or somebody has seen its effect.
+const OLDEST: Duration = Duration::from_secs(900);
+/// Interval after which a pod may have one Event more, and the node.
+const POD_REFILL: Duration = Duration::from_secs(60);
+const NODE_REFILL: Duration = Duration::from_secs(1);
+/// Interval of lines about Events that were left out.
+const LEFT_OUT_PAUSE: Duration = Duration::from_secs(300);
+
+/// Engines whose pods Kubernetes knows.
+const ENGINES: [EngineKind; 3] =
+    [EngineKind::ContainerdCri, EngineKind::Crio, EngineKind::Kubernetes];
+
+/// Messages that name a required plugin which is missing.
+const MISSING: [&str; 7] = ["NR020", "NR021", "NR034", "NR035", "NR038", "NR039", "NR451"];
+
+/// How many Events may follow, and when the next is added.
+#[derive(Debug)]
+struct Budget {
+    left: u32,
+    refilled: Instant,
+}
+
+impl Budget {
+    fn full(most: u32) -> Self {
+        Self { left: most, refilled: Instant::now() }
+    }
+
+    /// Takes one; false if none is left.
+    fn take(&mut self, most: u32, refill: Duration) -> bool {
+        while self.left < most && self.refilled.elapsed() >= refill {
+            self.left += 1;
+            self.refilled += refill;
+        }
+        if self.left == most {
+            self.refilled = Instant::now();
+        }
+        let has_one = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        has_one
+    }
+}
+
+/// The Events of the node's pods.
+#[derive(Debug, Default)]
+pub(super) struct PodEvents {
+    /// Those that the API server has not taken yet.
+    queue: VecDeque<Value>,
+    node: Option<Budget>,
+    /// The budget of each pod, and how many of its Events were left out.
+    pods: HashMap<String, (Budget, u64)>,
+    left_out: u64,
+    /// When the number was last logged.
+    logged: Option<Instant>,
+    pub(super) failures: Failures,
+}
+
+impl PodEvents {
+    /// Whether Events wait for the API server.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Queues the Event of a line of the daemon's stream, if it is worth one and there is room for it.
+    pub(super) fn take(&mut self, line: &Value, node: &str) {
+        if line["kind"] == "lost" {
+            self.left_out += line["lost"].as_u64().unwrap_or_default();
+            return;
+        }
+        let oldest = i64::try_from(OLDEST.as_nanos()).map(|age| now() - age).unwrap_or_default();
+        let oldest = rfc3339_nanos(oldest).unwrap_or_default();
+        let Some(mut event) = event_of(line, node) else { return };
+        if line["time"].as_str().is_none_or(|time| time < oldest.as_str()) {
+            return;
+        }
+        let pod = line["pod_id"].as_str().unwrap_or_default().to_owned();
+        if self.pods.len() >= limits::EVENT_PODS && !self.pods.contains_key(&pod) {
+            let oldest = self.pods.iter().min_by_key(|(_, (budget, _))| budget.refilled);
+            let oldest = oldest.map(|(pod, _)| pod.clone());
+            oldest.map(|pod| self.pods.remove(&pod));
+        }
+        let whole = self.node.get_or_insert_with(|| Budget::full(limits::NODE_EVENTS));
+        let (its, left_out) =
+            self.pods.entry(pod).or_insert_with(|| (Budget::full(limits::POD_EVENTS), 0));
+        if !its.take(limits::POD_EVENTS, POD_REFILL)
+            || !whole.take(limits::NODE_EVENTS, NODE_REFILL)
+        {
+            *left_out += 1;
+            self.left_out += 1;
+            return;
+        }
+        if *left_out > 0 {
+            let text = event["message"].as_str().unwrap_or_default();
+            event["message"] = json!(format!("{text} ({left_out} before it were not reported)"));
+            *left_out = 0;
+        }
+        self.queue.push_back(event);
+    }
+
+    /// Sends what waits. What the API server does not take is dropped, and what it does not answer is
+    /// sent again later.
+    pub(super) fn send(&mut self, api: &NodeApi) {
+        while let Some(event) = self.queue.front().filter(|_| self.failures.may_try()) {
+            let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
+            let path = format!("/api/v1/namespaces/{namespace}/events");
+            let Err(error) = api.send("POST", &path, event) else {
+                self.failures.clear();
+                self.queue.pop_front();
+                continue;
+            };
+            let line = Error::new(format!("events about pods were not created: {}", error.why));
+            let line = needing(line, &error, "create of events");
+            match error.problem {
+                ApiProblem::Failed => self.failures.add(&line.to_string()),
+                // Of an earlier pod or attempt; or the namespace is gone, or about to be.
+                ApiProblem::Conflict | ApiProblem::NotFound => drop(self.queue.pop_front()),
+                ApiProblem::Forbidden if error.why.contains("being terminated") => {
+                    drop(self.queue.pop_front());
+                }
+                ApiProblem::Forbidden | ApiProblem::Invalid => {
+                    self.failures.note(&line.to_string());
+                    self.queue.pop_front();
+                    self.left_out += 1;
+                }
+            }
+        }
+        self.log_left_out(false);
+    }
+
+    /// Logs how many Events were left out, if that is due.
+    pub(super) fn log_left_out(&mut self, is_end: bool) {
+        let is_due = is_end || self.logged.is_none_or(|at| at.elapsed() >= LEFT_OUT_PAUSE);
+        if self.left_out == 0 || !is_due {
+            return;
+        }
+        let count = std::mem::take(&mut self.left_out);
+        log(&Error::new(format!("events about pods that were left out: {count}")).to_string());
+        self.logged = Some(Instant::now());
+    }
+}
+
+/// The reason of an Event and its sentence; `None` for what kubelet reports itself, and what concerns no
+/// pod.
+fn reported(line: &Value) -> Option<(&'static str, String)> {
+    let text = |member: &str| printable(line[member].as_str().unwrap_or_default());
+    let (event, reason) = (text("event"), text("reason"));
+    let of = match text("container") {
+        container if container.is_empty() => String::new(),
+        container => format!(" of container {container}"),
+    };
+    match line["kind"].as_str()? {
+        "evicted" => {
+            let reason = if reason.is_empty() { reason } else { format!(": {reason}") };
+            Some((
+                "PluginEvicted",
+                format!("plugin {} began an eviction{of}{reason}", text("plugin")),
+            ))
+        }
+        "refused" if messages::code_of(&reason).is_some_and(|code| MISSING.contains(&code)) => {
+            Some(("RequiredPluginMissing", format!("{event}{of} was refused: {reason}")))
+        }
+        "refused" if event == "exec" => {
+            Some(("ExecRefused", format!("a process{of} was refused: {reason}")))
+        }
+        "refused" if event.to_ascii_lowercase().contains("update") => {
+            Some(("UpdateRefused", format!("an update{of} was refused: {reason}")))
+        }
+        _ => None,
+    }
+}
+
+/// The Event of a line, if its pod is one of Kubernetes. Its name is the same whenever it is sent.
+fn event_of(line: &Value, node: &str) -> Option<Value> {
+    let text = |member: &str| line[member].as_str().unwrap_or_default();
+    let is_name = |name: &str| {
+        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        name.bytes().all(|byte| is_plain(byte) || byte == b'-' || byte == b'.')
+            && name.bytes().next().is_some_and(is_plain)
+            && name.len() <= limits::KUBERNETES_NAME
+    };
+    let (namespace, pod) = (text("namespace"), text("pod"));
+    let engine = EngineKind::named(text("engine")).filter(|engine| ENGINES.contains(engine));
+    if engine.is_none() || ![namespace, pod, text("cursor")].into_iter().all(is_name) {
+        return None;
+    }
+    let (reason, message) = reported(line)?;
+    let time = format!("{}Z", text("time").get(..19)?);
+    let short = pod.get(..pod.len().min(limits::EVENT_POD_NAME))?.trim_end_matches(['-', '.']);
+    let mut involved =
+        json!({"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": pod});
+    if !text("pod_uid").is_empty() {
+        involved["uid"] = line["pod_uid"].clone();
+    }
+    if is_name(text("container")) {
+        involved["fieldPath"] = json!(format!("spec.containers{{{}}}", text("container")));
+    }
+    Some(json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"namespace": namespace, "name": format!("{short}.{}", text("cursor"))},
+        "involvedObject": involved,
+        "reason": reason,
+        "message": limits::cut(&message, limits::EVENT_MESSAGE),
+        "type": "Warning",
+        "source": {"component": "nri-runc", "host": node},
+        "reportingComponent": "nri-runc",
+        "reportingInstance": node,
+        "firstTimestamp": time,
+        "lastTimestamp": time,
+        "count": 1,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(kind: &str, event: &str, reason: &str, pod: &str) -> Value {
+        json!({"cursor": "18b2-41", "time": rfc3339_nanos(now()).unwrap(), "kind": kind, "namespace": "shop",
+            "pod": pod, "pod_id": format!("id-{pod}"), "pod_uid": "u", "container": "app", "container_id": "c1",
+            "plugin": "10-a", "reason": reason, "event": event, "rule": "", "field": "", "engine": "containerd-cri",
+            "labels": {}})
+    }
+
+    #[test]
+    fn only_what_kubelet_does_not_report_is_an_event() {
+        let missing = "required plugin \"10-a\" not present";
+        for (kind, event, reason, wanted) in [
+            ("evicted", "", "too noisy", "PluginEvicted"),
+            ("refused", "exec", "the exec rule \"x\" refuses it", "ExecRefused"),
+            ("refused", "update", "no", "UpdateRefused"),
+            ("refused", "UpdatePodSandbox", "no", "UpdateRefused"),
+            ("refused", "create", missing, "RequiredPluginMissing"),
+            (
+                "refused",
+                "create",
+                "validation error: required plugins \"a,b\" not present",
+                "RequiredPluginMissing",
+            ),
+            (
+                "refused",
+                "create",
+                "the required plugin a is not connected",
+                "RequiredPluginMissing",
+            ),
+            (
+                "refused",
+                "create",
+                "plugin \"10-a\" set Args of container c1 to an empty command",
+                "",
+            ),
+            ("refused", "eviction", "its eviction failed: no", ""),
+            ("exited", "", "", ""),
+            ("updated", "", "", ""),
+            ("connected", "", "", ""),
+        ] {
+            let event = event_of(&line(kind, event, reason, "web"), "one").unwrap_or_default();
+            assert_eq!(event["reason"].as_str().unwrap_or_default(), wanted, "{kind} {reason}");
+        }
+    }
+
+    #[test]
+    fn an_event_is_of_its_pod_and_has_a_name_that_does_not_change() {
+        let event = event_of(&line("evicted", "", "noisy", "web"), "one").unwrap();
+        assert_eq!(event["metadata"], json!({"namespace": "shop", "name": "web.18b2-41"}));
+        assert_eq!(event["involvedObject"]["uid"], "u");
+        assert_eq!(event["involvedObject"]["fieldPath"], "spec.containers{app}");
+        assert_eq!(event["message"], "plugin 10-a began an eviction of container app: noisy");
+        assert_eq!(event["lastTimestamp"].as_str().unwrap().len(), 20);
+        let mut long = line("evicted", "", &"x\u{1b}".repeat(5000), &"p".repeat(253));
+        long["container"] = json!("");
+        let event = event_of(&long, "one").unwrap();
+        let name = event["metadata"]["name"].as_str().unwrap();
+        assert!(name.len() <= 253 && name.ends_with(".18b2-41"), "{name}");
+        let message = event["message"].as_str().unwrap();
+        assert!(message.len() < 1024 && !message.contains('\u{1b}'), "{}", message.len());
+    }
+
+    #[test]
+    fn a_pod_that_is_not_of_kubernetes_has_none() {
+        for (member, value) in [
+            ("engine", "podman"),
+            ("engine", "docker"),
+            ("pod", ""),
+            ("namespace", ""),
+            ("namespace", "../x"),
+            ("pod", "a/b"),
+            ("pod", "-a"),
+            ("pod", "A"),
+            ("cursor", "x?y"),
+            ("time", "soon"),
+        ] {
+            let mut line = line("evicted", "", "", "web");
+            line[member] = json!(value);
+            assert!(event_of(&line, "one").is_none(), "{member} {value}");
+        }
+        let mut long = line("evicted", "", "", "web");
+        long["pod"] = json!("p".repeat(254));
+        assert!(event_of(&long, "one").is_none());
+    }
+
+    #[test]
+    fn a_storm_is_limited_for_a_pod_and_for_the_node_and_counted() {
+        let mut events = PodEvents::default();
+        for _ in 0..100 {
+            events.take(&line("refused", "exec", "no", "noisy"), "one");
+        }
+        let of_one = events.queue.len();
+        assert_eq!(of_one, limits::POD_EVENTS as usize);
+        assert_eq!(events.left_out, 100 - of_one as u64);
+        for pod in 0..limits::EVENT_PODS + 100 {
+            events.take(&line("refused", "exec", "no", &format!("p{pod}")), "one");
+        }
+        assert!(events.queue.len() < limits::NODE_EVENTS as usize + 60, "{}", events.queue.len());
+        assert!(events.pods.len() <= limits::EVENT_PODS);
+        let mut old = line("refused", "exec", "no", "other");
+        old["time"] = json!("2020-01-01T00:00:00.000000000Z");
+        let before = events.queue.len();
+        events.take(&old, "one");
+        events.take(&json!({"kind": "lost", "lost": 7}), "one");
+        events.take(&json!({"kind": "lost", "lost": null}), "one");
+        assert_eq!(events.queue.len(), before);
+    }
+
+    #[test]
+    fn the_next_event_of_a_pod_has_the_number_of_those_before() {
+        let mut events = PodEvents::default();
+        for _ in 0..limits::POD_EVENTS + 3 {
+            events.take(&line("refused", "exec", "no", "web"), "one");
+        }
+        let (budget, left_out) = events.pods.get_mut("id-web").unwrap();
+        assert_eq!(*left_out, 3);
+        budget.left = 1;
+        events.take(&line("refused", "exec", "no", "web"), "one");
+        let message = events.queue.back().unwrap()["message"].as_str().unwrap();
+        assert!(message.ends_with("(3 before it were not reported)"), "{message}");
+    }
+}

@@ -48,7 +48,7 @@ use process::sockets::{DaemonLock, WrapperSocket};
 use process::started_with::StartedWith;
 use process::subreaper::StandIn;
 use process::{capabilities, detach, service_manager, sockets, subreaper};
-use recovery::{bypassed, catch_up, enabled, lost, node_scope, rediscover};
+use recovery::{bypassed, catch_up, enabled, lost, lost_pods, node_scope, rediscover};
 use reexec::Reexec;
 use reexec::resume::{self, Predecessor, SavedState};
 use reload::Reloads;
@@ -288,6 +288,7 @@ fn open_node(loaded: &Loaded, stand_in: Option<StandIn>, start: &Start) -> Resul
 /// waited for.
 async fn begin(daemon: &Rc<Daemon>) {
     let is_first = !daemon.records.read().is_stamped();
+    lost_pods::restore(daemon).await;
     bypassed::adopt(daemon).await;
     rediscover::rediscover(daemon).await;
     node_scope::adopt(daemon).await;

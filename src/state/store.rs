@@ -274,15 +274,16 @@ impl Store {
     pub fn write_what_is_not(&mut self) -> Result<()> {
         let (folders, containers, pods) = (&self.folders, &self.containers, &self.pods);
         let mut refusals = Vec::new();
-        self.unwritten.retain(|key| {
-            let Some(container) = containers.get(key) else { return false };
-            refusals.len() >= REFUSALS
-                || write(folders, container).map_err(|why| refusals.push(why)).is_err()
-        });
+        // First the pods: a daemon that is killed in between leaves no container without its pod.
         self.unwritten_pods.retain(|id| {
             let Some(pod) = pods.get(id) else { return false };
             refusals.len() >= REFUSALS
                 || folders.write_pod(pod).map_err(|why| refusals.push(why)).is_err()
+        });
+        self.unwritten.retain(|key| {
+            let Some(container) = containers.get(key) else { return false };
+            refusals.len() >= REFUSALS
+                || write(folders, container).map_err(|why| refusals.push(why)).is_err()
         });
         let removed = folders.remove_what_is_left();
         refusals.into_iter().next().map_or(removed, Err)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Events that happened without this daemon: records of its predecessor (`catch_up.rs`), wrappers
 //! that found no daemon (`bypassed.rs`, `refusals.rs`), run directories that were wiped
-//! (`rediscover.rs`), plugins that were disabled (`enabled.rs`), engines that gave containers up without
+//! (`rediscover.rs`), records of pods that are lost (`lost_pods.rs`), plugins that were disabled (`enabled.rs`), engines that gave containers up without
 //! a call (`lost.rs`), containers that the plain runtime made (`node_scope.rs`).
 //!
 //! It never asks a plugin about an event that has happened. It imports the rooms of a container's
@@ -12,6 +12,7 @@ pub(crate) mod catch_up;
 mod dropped;
 pub(crate) mod enabled;
 pub(crate) mod lost;
+pub(crate) mod lost_pods;
 pub(crate) mod node_scope;
 mod notes;
 pub(crate) mod rediscover;

@@ -69,7 +69,7 @@ const ROOTS: [&str; 6] = [
 
 /// A container that was found again.
 pub(super) struct RediscoveredContainer {
-    description: Description,
+    pub(super) description: Description,
     pub(super) record: Container,
 }
 

@@ -84,6 +84,47 @@ fn containers_whose_records_were_set_aside_are_deleted_as_the_runtimes_own() {
 }
 
 #[test]
+fn a_pod_whose_record_is_lost_or_damaged_is_described_anew_from_its_container() {
+    for damaged in [false, true] {
+        let mut host = started("");
+        let _told = host.plugin("10", "env", sets("HELLO", "there"));
+        run(&host, "c1");
+        let before = host.admin(&["pods"]);
+        host.kill_daemon();
+        let record = &files(&host, "pods")[0];
+        match damaged {
+            true => nri_runc::testing::files::replace(record, b"{\"schema\": ").unwrap(),
+            false => std::fs::remove_file(record).unwrap(),
+        }
+        host.start_daemon();
+        let told = host.plugin("10", "env", sets("HELLO", "there"));
+        let now = host.admin(&["pods"]);
+        let seen = |pods: &Value| {
+            ["id", "name", "namespace", "state"].map(|member| pods[0][member].clone())
+        };
+        assert_eq!((seen(&now), state(&host, "c1").as_str()), (seen(&before), "running"));
+        assert_eq!(host.admin(&["explain", "c1"])["owners"]["Env[HELLO]"], "10-env");
+        succeeds(&host.verb(&["delete", "--force", "c1"]));
+        wait_until("its end is told", || told.lock().unwrap().len() == 5);
+        assert_eq!(told.lock().unwrap()[3..], ["StopPodSandbox c1", "RemovePodSandbox c1"]);
+    }
+}
+
+#[test]
+fn a_pod_whose_record_is_lost_with_its_container_is_reported_and_keeps_nobody_from_starting() {
+    let mut host = started("");
+    run(&host, "c1");
+    run(&host, "c2");
+    host.kill_daemon();
+    std::fs::remove_dir_all(host.path("root/c1")).unwrap();
+    files(&host, "pods").iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    host.start_daemon();
+    host.logs(&["the pod c1 has no record, and the runtime does not know its container"], 1);
+    assert_eq!(state(&host, "c2"), "running");
+    run(&host, "c3");
+}
+
+#[test]
 fn what_a_newer_version_wrote_is_used_and_kept_after_a_downgrade() {
     let mut host = started("");
     run(&host, "c1");

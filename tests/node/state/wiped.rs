@@ -215,6 +215,10 @@ fn a_pod_whose_engine_names_us_is_found_and_one_of_another_runtime_is_not() {
     host.kill_daemon();
     wipe(&host);
     host.start_daemon();
+    // The pods' records alone are lost with the next one.
+    host.kill_daemon();
+    files(&host, "pods").iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    host.start_daemon();
     let told = host.plugin("10", "env", sets("HELLO", "there"));
     assert_eq!(*told.lock().unwrap(), ["Synchronize app"]);
     let pods = host.admin(&["pods"]);
@@ -236,7 +240,9 @@ fn a_pod_whose_engine_names_us_is_found_and_one_of_another_runtime_is_not() {
 /// What holds once a daemon that lives has noticed.
 fn is_whole(host: &TestHost, pid: i32) {
     wait_until("it is found again", || host.admin(&["status"])["pid"] == pid);
-    wait_until("its records are", || files(host, "containers").len() == 1);
+    for kind in ["containers", "pods"] {
+        wait_until("its records are", || files(host, kind).len() == 1);
+    }
     let failures = || host.admin(&["status"])["failures"].to_string();
     wait_until("it is said", || failures().contains("the run directory was deleted"));
 }
@@ -297,5 +303,7 @@ fn what_goes_past_a_daemon_after_a_wipe_is_still_noticed() {
 
 fn is_gone_and_back(host: &TestHost) {
     wait_until("it answers again", || !host.admin(&["status"]).is_null());
-    wait_until("its records are there", || files(host, "containers").len() == 2);
+    for kind in ["containers", "pods"] {
+        wait_until("its records are there", || files(host, kind).len() == 2);
+    }
 }

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pods without a record whose containers have theirs: the record was damaged and set aside, or the daemon
+//! was killed after somebody had deleted a part of the run directory. The pod is described anew from its
+//! containers' bundles; no plugin is notified of it a second time.
+
+use std::rc::Rc;
+
+use tracing::{info, warn};
+
+use crate::daemon::pods::life;
+use crate::daemon::shared::Daemon;
+use crate::error::Result;
+use crate::state::Container;
+
+use super::rediscover::{self, Look, Wanted};
+
+/// Records such pods, before plugins connect.
+pub(crate) async fn restore(daemon: &Rc<Daemon>) {
+    let mut containers: Vec<Container> = {
+        let store = daemon.records.read();
+        store.containers().filter(|one| store.pod(&one.pod).is_none()).cloned().collect()
+    };
+    // Infrastructure containers first: with them a pod's record is complete.
+    containers.sort_by_key(|container| (!container.is_sandbox, container.created_at));
+    for container in containers {
+        let (pod, id) = (&container.pod, &container.key.id);
+        match describe_pod(daemon, &container).await {
+            Ok(true) => info!("the pod {pod} had no record; it was described anew from {id}"),
+            Ok(false) => {
+                warn!(
+                    "the pod {pod} has no record, and the runtime does not know its container {id}"
+                );
+            }
+            Err(error) => warn!("the pod {pod} has no record, and {id} does not tell it: {error}"),
+        }
+    }
+}
+
+/// Whether the runtime knows the container.
+async fn describe_pod(daemon: &Rc<Daemon>, container: &Container) -> Result<bool> {
+    let wanted = if container.by_plain_runtime { Wanted::Plain } else { Wanted::Ours };
+    let look = rediscover::look_at(daemon, &container.key, (wanted, true), "").await?;
+    let Look::Found(found) = look else { return Ok(false) };
+    life::adopt(daemon, &found.description, container).map(|()| true)
+}

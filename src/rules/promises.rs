@@ -101,6 +101,11 @@ impl<'s> PromiseFacts<'s> {
     }
 }
 
+/// The bits of a major and of a minor number that the kernel takes (`new_decode_dev` of
+/// `include/linux/kdev_t.h`): a runtime hands on the others, and they make no other device.
+const MAJOR: u64 = 0xfff;
+const MINOR: u64 = 0xf_ffff;
+
 /// Whether a block device, major and minor number of each device node of a container that has these.
 pub(crate) fn device_numbers(container: &api::Container) -> BTreeSet<(bool, u64, u64)> {
     let devices = container.linux.as_ref().map(|linux| linux.devices.as_slice());
@@ -110,8 +115,8 @@ pub(crate) fn device_numbers(container: &api::Container) -> BTreeSet<(bool, u64,
             "c" | "u" => false,
             _ => return None,
         };
-        let (major, minor) = (u64::try_from(device.major).ok()?, u64::try_from(device.minor).ok()?);
-        Some((is_block, major, minor))
+        let (major, minor) = (device.major.cast_unsigned(), device.minor.cast_unsigned());
+        Some((is_block, major & MAJOR, minor & MINOR))
     });
     numbers.collect()
 }
@@ -384,18 +389,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_device_node_has_no_number() {
+    fn a_device_node_has_the_number_that_the_kernel_makes_of_it() {
         let device = |kind: &str, major: i64| api::LinuxDevice {
             type_: kind.to_owned(),
             major,
             minor: 3,
             ..Default::default()
         };
-        let devices =
-            vec![device("p", 1), device("", 1), device("c", -1), device("u", 1), device("b", 8)];
+        let devices = vec![
+            device("p", 1),
+            device("", 1),
+            device("u", 1),
+            device("b", 8),
+            device("c", 4096 + 9),
+        ];
         let linux = api::LinuxContainer { devices, ..Default::default() };
         let container = api::Container { linux: Some(linux).into(), ..Default::default() };
-        assert_eq!(device_numbers(&container), [(false, 1, 3), (true, 8, 3)].into());
+        assert_eq!(device_numbers(&container), [(false, 1, 3), (true, 8, 3), (false, 9, 3)].into());
         assert_eq!(device_numbers(&api::Container::default()), [].into());
     }
 

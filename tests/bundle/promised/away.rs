@@ -5,6 +5,8 @@
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use test_support::{BUNDLE, Script, TestHost, fails, started, succeeds, wait_until};
 
@@ -115,4 +117,40 @@ fn a_container_waits_for_the_plugin_as_long_as_the_promise_says() {
     let began = std::time::Instant::now();
     fails(&host.create_from(&bundle, "c1"), &["needs the plugin gpu, which is not connected"]);
     assert!(began.elapsed() >= Duration::from_millis(50));
+}
+
+/// Each verb that makes a container, while nobody answers: the plugin, the daemon, a daemon that was stopped.
+#[test]
+fn no_verb_gets_past_a_promise_whoever_is_away() {
+    for away in ["the plugin", "the daemon", "a daemon that answers"] {
+        let lines = promise("devices = [\"/dev/nvidia*\"]");
+        let more = format!("autostart = false---[debug]\nsilence = \"1s\"\n{lines}");
+        let mut host = started(&more);
+        match away {
+            "the daemon" => host.kill_daemon(),
+            "the plugin" => {}
+            _ => signal(host.daemon_pid(), Signal::SIGSTOP),
+        }
+        let bundle = host.path(&gpu(&host)).display().to_string();
+        let plain = host.path("bundle").display().to_string();
+        for verb in ["create", "run", "restore"] {
+            let call = |bundle: &str, id: &str| {
+                let detached = if verb == "create" { &[][..] } else { &["--detach"] };
+                host.verb(&[&[verb, "--bundle", bundle], detached, &[id]].concat())
+            };
+            let words = [&*format!("cannot {verb} c1"), "the promise \"gpu driver\""];
+            fails(&call(&bundle, "c1"), &words);
+            let id = format!("plain-{verb}");
+            succeeds(&call(&plain, &id));
+            let called = host.read("fake/argv");
+            assert!(called.contains(&id) && !called.contains("c1"), "{verb}, {away}: {called}");
+        }
+        if away == "a daemon that answers" {
+            signal(host.daemon_pid(), Signal::SIGCONT);
+        }
+    }
+}
+
+fn signal(pid: i32, signal: Signal) {
+    kill(Pid::from_raw(pid), signal).unwrap();
 }

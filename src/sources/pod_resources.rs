@@ -95,7 +95,8 @@ fn read_records(folder: &Path, uid: &str) -> Result<Recorded> {
         let text = files::read_text(&folder.join(file), limits::CONTAINER_FILE).if_there()?;
         let text = text.filter(|text| !uid.is_empty() && text.contains(uid));
         let names = text.map(|text| names(&text, uid).filter(|names| !names.is_empty()));
-        let unknown = || Error::new(format!("the format of {file} is unknown"));
+        let unknown =
+            || Error::new(format!("kubelet's record of the pod has an unknown format: {file}"));
         names.map_or(Ok(Names::new()), |names| names.ok_or_else(unknown))
     };
     Ok(Recorded {
@@ -395,14 +396,11 @@ mod tests {
         ];
         for state in of_claims {
             let why = known(&response("dra.net"), &state, "{}");
-            assert!(
-                reason(&why).ends_with("the format of dra_manager_state is unknown"),
-                "{why:?}"
-            );
+            assert!(reason(&why).ends_with("unknown format: dra_manager_state"), "{why:?}");
         }
         for state in ["u-1", r#"{"Data": {"PodDeviceEntries": [{"PodUID": "u-1"}]}}"#] {
             let why = known(&response("dra.net"), "{}", state);
-            let wanted = "the format of device-plugins/kubelet_internal_checkpoint is unknown";
+            let wanted = "unknown format: device-plugins/kubelet_internal_checkpoint";
             assert!(reason(&why).ends_with(wanted), "{why:?}");
         }
     }

@@ -9,7 +9,7 @@ use test_support::responding_plugin::{RespondingPlugin, Response};
 
 use super::Cluster;
 use super::driver::{Driver, is_prepared, prepared};
-use super::inside::{admin, daemon, known_pods, running};
+use super::inside::{admin, daemon, running};
 use super::kubectl::Namespace;
 use super::machine::{Machine, wait_for, write};
 use super::manifests::{container, pod, spec};
@@ -204,9 +204,8 @@ pub(super) fn a_claim_needs_the_plugin_of_its_driver(cluster: &Cluster) -> Strin
     space.empties();
     wait_for("every claim is unprepared", || prepared().is_empty().then_some(()));
     cluster.node.restart_kubelet(&cluster.machine, &[], || {});
-    wait_for("nothing of it is on record", || known_pods("claims").is_empty().then_some(()));
-    "refused without the plugin: pods with the claim, also in an init container, after a restart of the daemon, and \
-     with a kubelet that does not list claims; any pod while kubelet's socket is absent or another's; never: pods \
-     without the claim; running ones live on; all start once the plugin is there"
+    "without the plugin: pods with the claim or the resource are refused, also where only an init container has it, \
+     after a restart of the daemon, and with a kubelet that lists no claims; others start; a running one lives on; \
+     each is refused while kubelet's socket is absent or another program's; all start once the plugin is there"
         .to_owned()
 }

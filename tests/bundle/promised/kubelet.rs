@@ -224,7 +224,7 @@ fn a_record_of_kubelet_that_names_the_pod_in_an_unknown_format_counts() {
     let _kubelet =
         Kubelet::answering(socket(&host), [pod("p1", "", ""), pod("p2", "", "")].concat());
     host.write("kubelet/dra_manager_state", r#"{"entries":[{"PodUIDs":["uid-of-p1"]}]}"#);
-    fails(&run_pod(&host, "p1"), &["the format of dra_manager_state is unknown"]);
+    fails(&run_pod(&host, "p1"), &["has an unknown format: dra_manager_state"]);
     succeeds(&run_pod(&host, "p2"));
 }
 

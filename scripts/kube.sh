@@ -54,6 +54,13 @@ helm() {
         >"$tools/helm.log" 2>&1 || fail "helm cannot be built: $(grep . "$tools/helm.log" | tail -n 1) (all of it: target/tools/helm.log)"
 }
 
+# The DRA driver of the tests, from the same modules.
+driver() {
+    (cd tests/kube && nice -n 10 go build -mod=readonly -trimpath -ldflags "-s -w" -o "$tools/kube-driver" ./driver) \
+        >"$tools/kube-driver.log" 2>&1 ||
+        fail "the DRA driver of the tests cannot be built: $(grep . "$tools/kube-driver.log" | tail -n 1)"
+}
+
 # The helper for this machine, with the systemd of its tests.
 helper() {
     cargo build --locked --bins --examples --manifest-path contrib/kubernetes/node-helper/Cargo.toml --target-dir target/node-helper
@@ -104,6 +111,7 @@ cargo build --locked --examples --bins
 if wants manifests chart; then helm; fi
 if wants chart reports; then helper; fi
 if wants chart; then chart; fi
+if wants claims; then driver; fi
 case ",${KUBE:-}," in
 *,examples,*) sh scripts/node-image.sh --plugin ulimit-adjuster --arch x86_64 --out target/image/kube-plugin.tar ;;
 esac

@@ -59,7 +59,7 @@ impl<'s> PromiseFacts<'s> {
     }
 
     /// The container's part, or that of the whole pod where kubelet does not list the container: it lists
-    /// neither ephemeral ones nor all that initialize the pod.
+    /// neither ephemeral ones nor those that initialize the pod and end.
     fn allocated(&self, part: fn(&Allocated) -> &BTreeSet<String>) -> Found<'s> {
         let listed = match self.allocations {
             Allocations::None => return (Vec::new(), None),

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubelet's word on the devices of a pod: `v1.PodResourcesLister/List` on its socket. Only the few fields
-//! that promises match are read from the message; their numbers are kubelet's
-//! (k8s.io/kubelet/pkg/apis/podresources/v1/api.proto). What cannot be known is an error, never an
-//! absence: the caller decides whether that refuses a container.
+//! Kubelet's word on the devices of a pod: `v1.PodResourcesLister/List` on its socket, and the records beside it,
+//! which have what it does not list. Only the few fields that promises match are read from the message; their
+//! numbers are kubelet's (k8s.io/kubelet/pkg/apis/podresources/v1/api.proto). What cannot be known is an error,
+//! never an absence: the caller decides whether that refuses a container.
 
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Duration;
+
+use serde_json::Value;
 
 use crate::engine::{Allocated, Allocations, PodAllocations};
 use crate::error::{Error, Result, quoted};
@@ -22,9 +25,21 @@ const PATH: &str = "/v1.PodResourcesLister/List";
 /// The time that kubelet has for an answer. It lists all pods of the node, in milliseconds.
 const KUBELET_WAIT: Duration = Duration::from_secs(2);
 
-/// Kubelet's record of the pods with claims, beside the folder of its socket; it has them also where kubelet does
-/// not list claims.
+/// Kubelet's records, by their paths from its folder, in which the folder of the socket is. It writes them before it
+/// asks the engine for a pod.
 const CLAIMS_FILE: &str = "dra_manager_state";
+const DEVICES_FILE: &str = "device-plugins/kubelet_internal_checkpoint";
+
+/// Names by the name of what has them: the drivers of claims, the resources of containers.
+type Names = BTreeMap<String, BTreeSet<String>>;
+
+/// What kubelet recorded about a pod. Its list lacks ordinary init containers, drivers that give no device, and all
+/// claims where its feature `KubeletPodResourcesDynamicResources` is off.
+#[derive(Debug, Default)]
+struct Recorded {
+    claims: Names,
+    resources: Names,
+}
 
 /// A pod by kubelet's names.
 #[derive(Debug, Clone, Copy)]
@@ -67,30 +82,62 @@ async fn list(socket: &Path) -> Result<Vec<u8>> {
 }
 
 async fn ask(socket: &Path, pod: KubeletPod<'_>) -> Result<PodAllocations> {
-    let listed = read(&list(socket).await?, pod)?;
-    let has_claims = listed.values().any(|of| !of.claims.is_empty());
-    let state = socket.ancestors().nth(2).map(|folder| folder.join(CLAIMS_FILE));
-    if !has_claims && is_among_claims(state.unwrap_or_default(), pod.uid).await? {
-        let hint = "its feature KubeletPodResourcesDynamicResources is off";
-        return Err(Error::new(format!("kubelet does not list the pod's claims: {hint}")));
-    }
-    Ok(listed)
+    let listed = list(socket).await?;
+    let folder = socket.ancestors().nth(2).map(Path::to_path_buf).unwrap_or_default();
+    let uid = pod.uid.to_owned();
+    // It is on kubelet's disk, which may hang: the caller's limit holds.
+    let recorded = tokio::task::spawn_blocking(move || read_records(&folder, &uid)).await;
+    read(&listed, pod, &recorded.map_err(|ended| Error::new(ended.to_string()))??)
 }
 
-/// Whether kubelet records claims of this pod.
-async fn is_among_claims(file: PathBuf, uid: &str) -> Result<bool> {
-    // It is on kubelet's disk, which may hang: the caller's limit holds.
-    let read = move || files::read_text(&file, limits::CONTAINER_FILE).if_there();
-    let read = tokio::task::spawn_blocking(read).await;
-    let text = read.map_err(|ended| Error::new(ended.to_string()))??;
-    Ok(!uid.is_empty() && text.is_some_and(|text| text.contains(uid)))
+fn read_records(folder: &Path, uid: &str) -> Result<Recorded> {
+    let of = |file: &str, names: fn(&str, &str) -> Option<Names>| {
+        let text = files::read_text(&folder.join(file), limits::CONTAINER_FILE).if_there()?;
+        let text = text.filter(|text| !uid.is_empty() && text.contains(uid));
+        let names = text.map(|text| names(&text, uid).filter(|names| !names.is_empty()));
+        let unknown =
+            || Error::new(format!("kubelet's record of the pod has an unknown format: {file}"));
+        names.map_or(Ok(Names::new()), |names| names.ok_or_else(unknown))
+    };
+    Ok(Recorded {
+        claims: of(CLAIMS_FILE, recorded_claims)?,
+        resources: of(DEVICES_FILE, recorded_resources)?,
+    })
+}
+
+/// The drivers of the pod's claims, from `dra_manager_state` of Kubernetes 1.32 and later.
+fn recorded_claims(text: &str, uid: &str) -> Option<Names> {
+    let document: Value = serde_json::from_str(text).ok()?;
+    let data: Value = serde_json::from_str(document["Data"].as_str()?).ok()?;
+    let claims = data["ClaimInfoStateList"].as_array()?.iter();
+    let own = claims.filter(|claim| claim["PodUIDs"].get(uid).is_some());
+    let named = own.map(|claim| {
+        let drivers: BTreeSet<_> = claim["DriverState"].as_object()?.keys().cloned().collect();
+        let name = claim["ClaimName"].as_str()?.to_owned();
+        (!drivers.is_empty()).then_some((name, drivers))
+    });
+    named.collect()
+}
+
+/// The extended resources of the pod's containers.
+fn recorded_resources(text: &str, uid: &str) -> Option<Names> {
+    let document: Value = serde_json::from_str(text).ok()?;
+    let mut names = Names::new();
+    for entry in document["Data"]["PodDeviceEntries"].as_array()? {
+        if entry["PodUID"].as_str()? == uid {
+            let resources = names.entry(entry["ContainerName"].as_str()?.to_owned()).or_default();
+            resources.insert(entry["ResourceName"].as_str()?.to_owned());
+        }
+    }
+    Some(names)
 }
 
 /// Reads a `ListPodResourcesResponse` (pods 1): of `PodResources` name 1, namespace 2, containers 3.
 /// Of two pods of this name (one that is ending and its successor) the allocations of both count, since the
 /// message has no UID.
-fn read(response: &[u8], pod: KubeletPod<'_>) -> Result<PodAllocations> {
+fn read(response: &[u8], pod: KubeletPod<'_>, recorded: &Recorded) -> Result<PodAllocations> {
     let mut found: Option<PodAllocations> = None;
+    let mut unlisted = recorded.claims.clone();
     for field in fields(response) {
         let field = field?;
         let is_it = field.number == 1
@@ -103,36 +150,59 @@ fn read(response: &[u8], pod: KubeletPod<'_>) -> Result<PodAllocations> {
         for field in fields(field.value) {
             let field = field?;
             if field.number == 3 {
-                let (name, allocated) = container(field.value)?;
+                let (name, allocated) = container(field.value, recorded, &mut unlisted)?;
                 let known = found.entry(name).or_default();
                 known.claims.extend(allocated.claims);
                 known.resources.extend(allocated.resources);
             }
         }
     }
-    found.ok_or_else(|| {
+    let mut found = found.ok_or_else(|| {
         let name = quoted(&format!("{}/{}", pod.namespace, pod.name));
         Error::new(format!("kubelet does not list the pod {name}"))
-    })
+    })?;
+    add_unlisted(&mut found, unlisted, recorded);
+    Ok(found)
 }
 
-/// `ContainerResources`: name 1, devices 2 (resource_name 1), dynamic_resources 5 (claim_resources 4, of which
-/// driver_name is 2).
-fn container(bytes: &[u8]) -> Result<(String, Allocated)> {
+/// Adds what is only on record. A claim that no container lists may be any container's. A resource is that of a
+/// container which is not listed, and such containers go by the whole pod: it is kept under no container's name.
+fn add_unlisted(found: &mut PodAllocations, claims: Names, recorded: &Recorded) {
+    let drivers: BTreeSet<String> = claims.into_values().flatten().collect();
+    let is_unlisted = |name: &String| !found.contains_key(name);
+    let resources = recorded.resources.iter().filter(|(name, _)| is_unlisted(name));
+    let resources: BTreeSet<String> = resources.flat_map(|(_, names)| names).cloned().collect();
+    if !drivers.is_empty() || !resources.is_empty() {
+        found.entry(String::new()).or_default().resources = resources;
+    }
+    for allocated in found.values_mut() {
+        allocated.claims.extend(drivers.iter().cloned());
+    }
+}
+
+/// `ContainerResources`: name 1, devices 2 (resource_name 1), dynamic_resources 5 (claim_name 2, claim_resources 4,
+/// of which driver_name is 2). Removes the claims of the container from `unlisted`.
+fn container(
+    bytes: &[u8],
+    recorded: &Recorded,
+    unlisted: &mut Names,
+) -> Result<(String, Allocated)> {
     let mut allocated = Allocated::default();
     for field in fields(bytes) {
         let field = field?;
         match field.number {
             2 => drop(allocated.resources.insert(text(member(field.value, 1)?))),
             5 => {
-                let mut drivers = Vec::new();
+                let name = text(member(field.value, 2)?);
+                unlisted.remove(&name);
+                let mut drivers = recorded.claims.get(&name).cloned().unwrap_or_default();
                 for claim in fields(field.value) {
                     let claim = claim?;
                     if claim.number == 4 {
-                        drivers.push(text(member(claim.value, 2)?));
+                        drivers.insert(text(member(claim.value, 2)?));
                     }
                 }
-                if drivers.is_empty() || drivers.iter().any(String::is_empty) {
+                if drivers.is_empty() || drivers.contains("") {
                     return Err(Error::new("kubelet lists a claim without its driver"));
                 }
                 allocated.claims.extend(drivers);
@@ -148,6 +218,7 @@ mod tests {
     use super::*;
     use crate::formats::protobuf::field;
     use proptest::prelude::*;
+    use serde_json::json;
     use tokio::net::UnixListener;
 
     const POD: KubeletPod<'_> = KubeletPod { namespace: "ml", name: "train", uid: "u-1" };
@@ -171,12 +242,40 @@ mod tests {
         [field(1, &other), field(1, &pod.concat())].concat()
     }
 
-    /// Serves one response at `socket`, and returns what is then known.
-    fn known(response: &[u8], state: &str) -> Allocations {
+    /// Kubelet's record of a claim of the pod with that UID.
+    fn claim(uid: &str, name: &str, drivers: Value) -> Value {
+        json!({"ClaimName": name, "Namespace": "ml", "PodUIDs": {uid: {}}, "DriverState": drivers})
+    }
+
+    fn claims_file(claims: &[Value]) -> String {
+        let data = json!({"kind": "DRACheckpoint", "ClaimInfoStateList": claims}).to_string();
+        json!({"Data": data, "Checksum": 1}).to_string()
+    }
+
+    /// A response with the pod, whose containers these are.
+    fn pod(containers: &[Vec<u8>]) -> Vec<u8> {
+        let containers = containers.iter().flat_map(|one| field(3, one));
+        let names = [field(1, b"train"), field(2, b"ml")].concat();
+        field(1, &names.into_iter().chain(containers).collect::<Vec<u8>>())
+    }
+
+    fn listed(allocations: Allocations) -> PodAllocations {
+        let Allocations::Listed(listed) = allocations else { panic!("{allocations:?}") };
+        listed
+    }
+
+    fn set(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    /// Serves one response beside these records, and returns what is then known.
+    fn known(response: &[u8], claims: &str, devices: &str) -> Allocations {
         let temp = tempfile::tempdir().unwrap();
         let folder = temp.path().join("var/pod-resources");
         std::fs::create_dir_all(&folder).unwrap();
-        files::replace(&temp.path().join("var/dra_manager_state"), state.as_bytes()).unwrap();
+        std::fs::create_dir_all(temp.path().join("var/device-plugins")).unwrap();
+        files::replace(&temp.path().join("var").join(CLAIMS_FILE), claims.as_bytes()).unwrap();
+        files::replace(&temp.path().join("var").join(DEVICES_FILE), devices.as_bytes()).unwrap();
         let host = Host::new(&temp.path().display().to_string(), "");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -207,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_pods_claims_and_resources_are_known_by_container() {
-        let Allocations::Listed(listed) = known(&response("dra.net"), "{}") else { panic!() };
+        let listed = listed(known(&response("dra.net"), "{}", "{}"));
         assert_eq!(listed.keys().collect::<Vec<_>>(), ["app", "side"]);
         assert_eq!(listed["app"].claims, ["dra.net".to_owned()].into());
         assert_eq!(listed["app"].resources, ["nvidia.com/gpu".to_owned()].into());
@@ -217,31 +316,93 @@ mod tests {
     #[test]
     fn of_two_pods_of_one_name_both_allocations_count() {
         let both = [response("dra.net"), response("dra.gpu")].concat();
-        let Allocations::Listed(listed) = known(&both, "{}") else { panic!() };
+        let listed = listed(known(&both, "{}", "{}"));
         assert_eq!(listed["app"].claims, ["dra.gpu".to_owned(), "dra.net".to_owned()].into());
     }
 
     #[test]
     fn a_pod_that_kubelet_does_not_list_has_unknown_devices() {
-        let why = known(&field(1, &[field(1, b"train"), field(2, b"x")].concat()), "{}");
+        let why = known(&field(1, &[field(1, b"train"), field(2, b"x")].concat()), "{}", "{}");
         assert!(reason(&why).ends_with("kubelet does not list the pod ml/train"), "{why:?}");
         assert!(reason(&why).starts_with("/var/pod-resources/kubelet.sock: "), "{why:?}");
     }
 
     #[test]
     fn a_claim_without_driver_is_unreadable() {
-        let why = known(&response(""), "{}");
+        let why = known(&response(""), "{}", "{}");
         assert!(reason(&why).ends_with("kubelet lists a claim without its driver"), "{why:?}");
     }
 
     #[test]
-    fn claims_that_kubelet_has_and_does_not_list_are_unreadable() {
-        let pod = [field(1, b"train"), field(2, b"ml"), field(3, &field(1, b"app"))].concat();
-        let state = r#"{"Data":"{\"entries\":[{\"PodUIDs\":[\"u-1\"]}]}"}"#;
-        let why = known(&field(1, &pod), state);
-        assert!(reason(&why).contains("does not list the pod's claims"), "{why:?}");
-        let Allocations::Listed(listed) = known(&field(1, &pod), "{}") else { panic!() };
-        assert_eq!(listed["app"], Allocated::default());
+    fn a_claim_on_record_that_no_container_lists_may_be_any_containers() {
+        let state = claims_file(&[
+            claim("u-1", "init", json!({"dra.gpu": {"Devices": null}})),
+            claim("u-1", "claim", json!({"dra.net": {}})),
+            claim("u-2", "other", json!({"dra.x": {}})),
+        ]);
+        let listed = listed(known(&response("dra.net"), &state, "{}"));
+        assert_eq!(listed["app"].claims, set(&["dra.gpu", "dra.net"]));
+        assert_eq!(listed["side"].claims, set(&["dra.gpu"]));
+        assert_eq!(listed[""].claims, set(&["dra.gpu"]));
+    }
+
+    #[test]
+    fn a_driver_without_devices_is_known_by_the_record_for_the_container_with_the_claim() {
+        let app = [field(1, b"app"), field(5, &field(2, b"claim"))].concat();
+        let pod = pod(&[app, field(1, b"side")]);
+        let state = claims_file(&[claim("u-1", "claim", json!({"dra.net": {}}))]);
+        let of_one = listed(known(&pod, &state, "{}"));
+        assert_eq!(of_one["app"].claims, set(&["dra.net"]));
+        assert_eq!(of_one["side"], Allocated::default());
+        assert_eq!(of_one.len(), 2);
+
+        let state = claims_file(&[claim("u-1", "claim", json!({"dra.gpu": {}, "dra.net": {}}))]);
+        let of_two = listed(known(&response("dra.net"), &state, "{}"));
+        assert_eq!(of_two["app"].claims, set(&["dra.gpu", "dra.net"]));
+    }
+
+    #[test]
+    fn a_kubelet_that_lists_no_claims_has_them_on_record() {
+        let pod = pod(&[field(1, b"app")]);
+        let state = claims_file(&[claim("u-1", "claim", json!({"dra.net": {}}))]);
+        assert_eq!(listed(known(&pod, &state, "{}"))["app"].claims, set(&["dra.net"]));
+        let state = claims_file(&[claim("u-2", "claim", json!({"dra.net": {}}))]);
+        assert_eq!(listed(known(&pod, &state, "{}"))["app"], Allocated::default());
+    }
+
+    #[test]
+    fn a_resource_of_a_container_that_is_not_listed_is_the_pods() {
+        let entry = |uid: &str, container: &str, resource: &str| json!({"PodUID": uid, "ContainerName": container, "ResourceName": resource});
+        let entries = [
+            entry("u-1", "init", "a.com/gpu"),
+            entry("u-1", "app", "nvidia.com/gpu"),
+            entry("u-2", "init", "b.com/x"),
+        ];
+        let state = json!({"Data": {"PodDeviceEntries": entries}, "Checksum": 1}).to_string();
+        let listed = listed(known(&response("dra.net"), "{}", &state));
+        assert_eq!(listed[""].resources, set(&["a.com/gpu"]));
+        assert_eq!(listed["app"].resources, set(&["nvidia.com/gpu"]));
+        assert_eq!(listed["side"], Allocated::default());
+    }
+
+    #[test]
+    fn a_record_of_the_pod_in_an_unknown_format_is_unreadable() {
+        let of_claims = [
+            r#"{"entries": [{"PodUIDs": {"u-1": {}}}]}"#.to_owned(),
+            r#"{"Data": "u-1"}"#.to_owned(),
+            claims_file(&[claim("u-1", "claim", json!({}))]),
+            claims_file(&[claim("u-1", "claim", json!(["dra.net"]))]),
+            claims_file(&[json!({"PodUIDs": ["u-1"]})]),
+        ];
+        for state in of_claims {
+            let why = known(&response("dra.net"), &state, "{}");
+            assert!(reason(&why).ends_with("unknown format: dra_manager_state"), "{why:?}");
+        }
+        for state in ["u-1", r#"{"Data": {"PodDeviceEntries": [{"PodUID": "u-1"}]}}"#] {
+            let why = known(&response("dra.net"), "{}", state);
+            let wanted = "unknown format: device-plugins/kubelet_internal_checkpoint";
+            assert!(reason(&why).ends_with(wanted), "{why:?}");
+        }
     }
 
     #[test]
@@ -260,14 +421,14 @@ mod tests {
         fn garbage_never_panics_and_never_lists_the_pod(
             bytes in proptest::collection::vec(any::<u8>(), 0..300)
         ) {
-            prop_assert!(read(&bytes, POD).is_err());
+            prop_assert!(read(&bytes, POD, &Recorded::default()).is_err());
         }
 
         #[test]
         fn a_response_that_is_cut_short_lists_nothing_else(cut in 0_usize..1000) {
             let whole = response("dra.net");
             let cut = &whole[..cut % whole.len()];
-            prop_assert!(read(cut, POD).is_err());
+            prop_assert!(read(cut, POD, &Recorded::default()).is_err());
         }
     }
 }

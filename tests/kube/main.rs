@@ -7,8 +7,10 @@ mod book;
 mod chart;
 mod chart_pods;
 mod chart_rights;
+mod claims;
 mod control;
 mod deployment;
+mod driver;
 mod examples;
 mod heard;
 mod helm;
@@ -70,6 +72,7 @@ const ROWS: &[(&str, &str, Scenario)] = &[
         "static CPU manager, and a plugin",
         pinning::the_static_cpu_manager_and_a_plugin_both_pin,
     ),
+    ("claims", "a claim needs its driver's plugin", claims::a_claim_needs_the_plugin_of_its_driver),
     (
         "daemon",
         "the daemon is killed",

@@ -3,7 +3,7 @@
 //! launches, and, once it is registered, nri-runc as its packages install it. No daemon is started here: the
 //! first container does that.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 
 use serde_json::{Value, json};
 use test_support::example::example;
@@ -32,7 +32,7 @@ evict = "deny"
 "#;
 
 pub(super) struct Node {
-    kubelet: Process,
+    kubelet: RefCell<Process>,
     /// What `install` said.
     installed: OnceCell<String>,
 }
@@ -48,7 +48,7 @@ impl Node {
         machine.run("containerd-unit", &["start"]);
         import_image(machine);
         put_plugins(machine);
-        let kubelet = run_kubelet(machine);
+        let kubelet = RefCell::new(run_kubelet(machine, &[]));
         wait_for("the node is ready", || {
             let is_ready = Self::state()["status"]["conditions"]
                 .as_array()?
@@ -92,9 +92,22 @@ impl Node {
         names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
     }
 
+    /// Replaces kubelet by one without these features. The containers run on.
+    pub(super) fn restart_kubelet(
+        &self,
+        machine: &Machine,
+        disabled: &[&str],
+        while_it_is_away: impl FnOnce(),
+    ) {
+        let mut kubelet = self.kubelet.borrow_mut();
+        kubelet.stop();
+        while_it_is_away();
+        *kubelet = run_kubelet(machine, disabled);
+    }
+
     /// Ends kubelet, which would start pods anew, before the engine.
     pub(super) fn stop(&mut self, machine: &Machine) {
-        self.kubelet.stop();
+        self.kubelet.get_mut().stop();
         machine.run("containerd-unit", &["stop"]);
     }
 }
@@ -174,10 +187,10 @@ fn install(machine: &Machine) -> String {
     machine.run("nri-runc", &["nri", "install", "containerd", "--take-over-nri"])
 }
 
-fn run_kubelet(machine: &Machine) -> Process {
+fn run_kubelet(machine: &Machine, disabled: &[&str]) -> Process {
     let cgroup = format!("/{}", machine.cgroup());
     make_cgroup(&cgroup);
-    let config = json!({
+    let mut config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "containerRuntimeEndpoint": format!("unix://{SOCKET}"),
@@ -202,6 +215,9 @@ fn run_kubelet(machine: &Machine) -> Process {
         "syncFrequency": "10s",
         "nodeStatusUpdateFrequency": "2s",
     });
+    for feature in disabled {
+        config["featureGates"][*feature] = json!(false);
+    }
     write("/etc/kubernetes/kubelet.json", &config.to_string(), 0o600);
     let words = [
         "--config=/etc/kubernetes/kubelet.json",

@@ -192,14 +192,39 @@ fn what_kubelet_does_not_say_counts_only_while_the_plugin_is_missing() {
     succeeds(&member(&host, "p3", "app"));
 }
 
+/// A container which kubelet does not list, as it does not an init container, has what only the records have.
 #[test]
-fn a_kubelet_that_hides_claims_is_not_believed() {
+fn what_kubelet_does_not_list_is_known_by_its_records() {
+    let host = host(CLAIMS);
+    let pods = [pod("p1", "dra.cpu", ""), pod("p2", "", ""), pod("p3", "", ""), pod("p4", "", "")];
+    let _kubelet = Kubelet::answering(socket(&host), pods.concat());
+    let claim = |pod: &str, driver: &str| json!({"ClaimName": pod, "PodUIDs": {format!("uid-of-{pod}"): {}}, "DriverState": {driver: {}}});
+    let claims = [claim("p1", "dra.net"), claim("p4", "dra.cpu")];
+    let claims = json!({"ClaimInfoStateList": claims}).to_string();
+    host.write("kubelet/dra_manager_state", &json!({"Data": claims}).to_string());
+    let device =
+        json!({"PodUID": "uid-of-p2", "ContainerName": "init", "ResourceName": "a.com/gpu"});
+    std::fs::create_dir_all(host.path("kubelet/device-plugins")).unwrap();
+    host.write(
+        "kubelet/device-plugins/kubelet_internal_checkpoint",
+        &json!({"Data": {"PodDeviceEntries": [device]}}).to_string(),
+    );
+    fails(&run_pod(&host, "p1"), &["refuses pod shop/p1 (claims: \"dra.net\")"]);
+    fails(&run_pod(&host, "p2"), &["refuses pod shop/p2 (resources: \"a.com/gpu\")"]);
+    succeeds(&run_pod(&host, "p3"));
+    succeeds(&run_pod(&host, "p4"));
+    let plugin = host.plugin("10", "gpu", Script::default());
+    succeeds(&run_pod(&host, "p2"));
+    drop(plugin);
+}
+
+#[test]
+fn a_record_of_kubelet_that_names_the_pod_in_an_unknown_format_counts() {
     let host = host(CLAIMS);
     let _kubelet =
         Kubelet::answering(socket(&host), [pod("p1", "", ""), pod("p2", "", "")].concat());
-    let state = r#"{"Data":"{\"entries\":[{\"PodUIDs\":[\"uid-of-p1\"]}]}"}"#;
-    host.write("kubelet/dra_manager_state", state);
-    fails(&run_pod(&host, "p1"), &["kubelet does not list the pod's claims"]);
+    host.write("kubelet/dra_manager_state", r#"{"entries":[{"PodUIDs":["uid-of-p1"]}]}"#);
+    fails(&run_pod(&host, "p1"), &["has an unknown format: dra_manager_state"]);
     succeeds(&run_pod(&host, "p2"));
 }
 

@@ -101,13 +101,11 @@ impl<'s> PromiseFacts<'s> {
     }
 }
 
-/// The bits of a major and of a minor number that the kernel takes (`new_decode_dev` of
-/// `include/linux/kdev_t.h`): a runtime hands on the others, and they make no other device.
-const MAJOR: u64 = 0xfff;
-const MINOR: u64 = 0xf_ffff;
-
 /// Whether a block device, major and minor number of each device node of a container that has these.
 pub(crate) fn device_numbers(container: &api::Container) -> BTreeSet<(bool, u64, u64)> {
+    // The bits that the kernel takes of what a runtime hands on (`new_decode_dev`, include/linux/kdev_t.h).
+    let number =
+        |major: i64, minor: i64| (major.cast_unsigned() & 0xfff, minor.cast_unsigned() & 0xf_ffff);
     let devices = container.linux.as_ref().map(|linux| linux.devices.as_slice());
     let numbers = devices.unwrap_or_default().iter().filter_map(|device| {
         let is_block = match device.type_.as_str() {
@@ -115,8 +113,8 @@ pub(crate) fn device_numbers(container: &api::Container) -> BTreeSet<(bool, u64,
             "c" | "u" => false,
             _ => return None,
         };
-        let (major, minor) = (device.major.cast_unsigned(), device.minor.cast_unsigned());
-        Some((is_block, major & MAJOR, minor & MINOR))
+        let (major, minor) = number(device.major, device.minor);
+        Some((is_block, major, minor))
     });
     numbers.collect()
 }

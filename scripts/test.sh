@@ -12,7 +12,7 @@ run() { "$@" || failed="$failed
 
 run make --no-print-directory static
 cargo build --locked --examples --bins
-run sh scripts/left.sh sh scripts/skips.sh test cargo test --locked --no-fail-fast --tests -- --test-threads=4
+run sh scripts/left.sh sh scripts/skips.sh test sh scripts/again.sh cargo test --locked --no-fail-fast --tests -- --test-threads=4
 run cargo test --locked -p nri-api -p nri-adaptation -p nri-transport -p nri-plugin -p oci-document \
     --features nri-api/services,nri-api/json,nri-plugin/harness
 [ -n "$failed" ] || run sh scripts/matrix.sh tested

@@ -110,7 +110,7 @@ fn make_test(fails_for: &str) -> (String, Option<i32>) {
     for folder in ["scripts", "bin"] {
         std::fs::create_dir(path(folder)).unwrap();
     }
-    for script in ["test.sh", "left.sh", "skips.sh", "matrix.sh"] {
+    for script in ["test.sh", "left.sh", "skips.sh", "again.sh", "matrix.sh"] {
         let from = program::project().join("scripts").join(script);
         program::copy(&from, &path("scripts").join(script));
     }
@@ -133,6 +133,45 @@ fn a_failure_keeps_no_part_of_make_test_from_running_and_fails_it() {
         }
         assert_eq!(status, Some(code), "{fails_for}: {printed}");
         assert!(printed.ends_with("cargo test --locked --doc\n"), "{printed}");
+    }
+}
+
+/// What `scripts/again.sh` prints of a run in which these tests fail, with a `cargo` that lets one of this
+/// name fail again.
+#[expect(clippy::disallowed_methods, reason = "the script under test")]
+fn again(failing: &[&str], fails_again: &str) -> (String, Option<i32>) {
+    let temp = tempfile::tempdir().unwrap();
+    let names: String = failing.iter().map(|name| format!("    {name}\n")).collect();
+    let run = format!(
+        "failures:\n\n---- of their words\n    no_name\n\nfailures:\n{names}\n\
+         error: test failed, to rerun pass `--test node`\n"
+    );
+    program::put(
+        &temp.path().join("run"),
+        format!("#!/bin/sh\ncat <<'END'\n{run}END\nexit 101\n").as_bytes(),
+    );
+    let cargo = format!("#!/bin/sh\necho cargo $*\ncase $* in *{fails_again}) exit 101 ;; esac\n");
+    program::put(&temp.path().join("cargo"), cargo.as_bytes());
+    let mut script = Command::new("sh");
+    script.arg(program::project().join("scripts/again.sh")).arg(temp.path().join("run"));
+    script.env("PATH", format!("{}:/usr/bin:/bin", temp.path().display()));
+    let output = script.output().unwrap();
+    (String::from_utf8(output.stdout).unwrap(), output.status.code())
+}
+
+#[test]
+fn a_test_that_failed_once_and_passes_alone_is_named_and_one_that_fails_again_fails() {
+    let (printed, status) = again(&["state::a", "b"], "nothing");
+    assert_eq!(printed.matches("cargo test --locked --test node -- --exact state::a\n").count(), 3);
+    assert_eq!(printed.matches("-- --exact b\n").count(), 3, "{printed}");
+    assert!(printed.contains("unstable: state::a (--test node) failed, see above"), "{printed}");
+    assert_eq!(status, Some(0));
+    let (printed, status) = again(&["a", "b"], "--exact b");
+    assert!(!printed.contains("unstable") && status == Some(101), "{printed}");
+    // Too many, or none by name: a program that was killed.
+    for failing in [&["a", "b", "c"][..], &[]] {
+        let (printed, status) = again(failing, "nothing");
+        assert!(!printed.contains("cargo test --locked") && status == Some(101), "{printed}");
     }
 }
 

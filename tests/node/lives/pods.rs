@@ -80,7 +80,11 @@ pub(super) fn in_order(name: &str, told: &[String]) {
     for line in told {
         let Some((event, subject)) = line.split_once(' ') else { continue };
         let Some(place) = ORDER.iter().position(|known| *known == event) else {
-            members.insert(subject, event);
+            // An ID comes back: a container of Synchronize may be a later one, without this pod.
+            match event {
+                "Synchronize" => drop(members.remove(subject)),
+                event => drop(members.insert(subject, event)),
+            }
             continue;
         };
         // Of a pod that was there before it connected a plugin hears the rest.

@@ -30,7 +30,8 @@ for name in "$@"; do
     echo "engines: $name"
     if [ -n "$GUEST" ]; then
         case $name in
-        containerd-*) tests='a_ installed::containerd_told exits:: injected:: promised:: later:: adopted:: verbs:: origin:: ctr:: samples::' ;;
+        # A containerd without configured runtimes has the cgroupfs driver: not the test of that.
+        containerd-*) tests='a_ installed::containerd_told_by_install_runs_with_us_as_a_handler exits:: injected:: promised:: later:: adopted:: verbs:: origin:: ctr:: samples::' ;;
         *) tests= ;;
         esac
         begun=$(date +%s)

@@ -44,7 +44,7 @@ chmod 1777 "$root/tmp" "$root/var/tmp"
 cp -R /etc/passwd /etc/group /etc/hosts /etc/ld.so.conf /etc/ld.so.conf.d "$root/etc/"
 touch "$root/etc/resolv.conf"
 for program in sh cat cp ln ls mkdir mv rm touch chmod tar mount umount unshare nsenter sed grep \
-    find head sleep env sync uname dirname ip ldconfig sha256sum cut stat; do
+    find head sleep env sync uname dirname ip ldconfig sha256sum cut stat script; do
     found=$(PATH=/usr/sbin:/usr/bin command -v "$program" | grep '^/') || found=
     [ -n "$found" ] || { echo "vm: no $program here" >&2; exit 2; }
     put "$found"
@@ -64,7 +64,8 @@ for runc in "$tools"/newer/runc-*; do
     [ ! -e "$runc/.done" ] || cp -R "$runc" "$root$tools/newer/"
 done
 cargo test --locked --no-run --test engines 2>"$vm/build.log" || { cat "$vm/build.log" >&2; exit 1; }
-put "$(sed -n 's/.*Executable .*(\(.*\))$/\1/p' "$vm/build.log")" /engines
+# Where cargo would put it: tests find their folder for what they build by that.
+put "$(sed -n 's/.*Executable .*(\(.*\))$/\1/p' "$vm/build.log")" /target/debug/deps/engines
 for program in "$tools"/bin/*; do libraries_of "$program"; done
 for package in bin busybox-static conmon containerd docker.io docker-cli podman runc lib; do
     [ ! -e "$tools/$package" ] || cp -R "$tools/$package" "$root$tools/"

@@ -40,6 +40,8 @@ for folder in proc sys dev run root etc tmp var/lib var/tmp usr/bin usr/sbin usr
     mkdir -p "$root/$folder"
 done
 for folder in bin sbin lib lib64; do ln -s "usr/$folder" "$root/$folder"; done
+# Tests put a file system of their own over /run: CRI-O's sockets are below.
+ln -s ../run "$root/var/run"
 chmod 1777 "$root/tmp" "$root/var/tmp"
 cp -R /etc/passwd /etc/group /etc/hosts /etc/ld.so.conf /etc/ld.so.conf.d "$root/etc/"
 touch "$root/etc/resolv.conf"
@@ -74,6 +76,9 @@ for example in "$built"/examples/*; do
     case ${example##*/} in *[-.]*) ;; *) put "$example" ;; esac
 done
 printf 'tools=%s\nexport NRI_RUNC_BINARY=%s\n' "$tools" "$built/nri-runc" >"$root/variables"
+# What a comparison with the engine's own NRI reads.
+mkdir -p "$root$PWD/docs"
+cp docs/compatibility.md "$root$PWD/docs/"
 cp scripts/vm/engines-init "$root/init"
 chmod 755 "$root/init"
 

@@ -29,10 +29,23 @@ pub(crate) struct Answer {
 ///
 /// # Errors
 /// Fails when it cannot be executed, or does not end within `wait`.
-#[expect(clippy::disallowed_methods, reason = "the one place for programs that answer and end")]
 pub(crate) fn run(program: impl AsRef<OsStr>, words: &[&str], wait: Duration) -> Result<Answer> {
-    let program = program.as_ref();
+    run_with(program.as_ref(), words, None, wait)
+}
+
+/// The same with a variable more.
+///
+/// # Errors
+/// As [`run`].
+#[expect(clippy::disallowed_methods, reason = "the one place for programs that answer and end")]
+pub(crate) fn run_with(
+    program: &OsStr,
+    words: &[&str],
+    variable: Option<(&str, &str)>,
+    wait: Duration,
+) -> Result<Answer> {
     let mut command = std::process::Command::new(program);
+    command.envs(variable);
     command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let spawned = command.current_dir("/").process_group(0).spawn();
     let mut child = spawned.doing(|| format!("executing {}", program.display()))?;

@@ -124,12 +124,29 @@ pub(crate) fn resolve_and_try(config: &Config, called_as: Option<&OsString>) -> 
     execute(&path).map(|()| path)
 }
 
+/// Set for a program that is tried as the runtime: a wrapper that it executes says so, and ends.
+const TRIED: &str = "NRI_RUNC_TRIED";
+
+/// Whether this process was executed by a program that is being tried as its runtime.
+pub(crate) fn is_tried() -> bool {
+    std::env::var_os(TRIED).is_some()
+}
+
+/// The error of a runtime that executes nri-runc: no command would end, or plugins would be asked twice.
+pub(crate) fn executes_us() -> Error {
+    Error::new("the runtime behind nri-runc executes nri-runc again")
+}
+
 /// Has a runtime print its version. Its output and its exit code do not matter.
 ///
 /// # Errors
-/// Fails when it cannot be executed, is killed by a signal, or does not end.
+/// Fails when it cannot be executed, is killed by a signal, does not end, or executes nri-runc.
 pub(crate) fn execute(path: &Path) -> Result<()> {
-    let said = bounded::run(path, &["--version"], VERSION_WAIT)?;
+    let tried = Some((TRIED, "1"));
+    let said = bounded::run_with(path.as_os_str(), &["--version"], tried, VERSION_WAIT)?;
+    if said.stderr.contains(&executes_us().why()) {
+        return Err(executes_us().doing(path.display().to_string()));
+    }
     match said.status.signal() {
         None => Ok(()),
         Some(_) => Err(Error::new(format!("{} ended with {}", path.display(), said.status))),

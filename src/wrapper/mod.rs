@@ -55,6 +55,10 @@ const EXEC_FAILED: u8 = 255;
 /// Runs a runtime verb; returns (with an exit code) only when it failed.
 pub fn run(argv: &[OsString]) -> u8 {
     let call = argv::read(argv);
+    if call.verb == Verb::None && runtime::is_tried() {
+        failure::report(&call, &runtime::executes_us());
+        return FAILED;
+    }
     let loaded = config::insist_for_this_process();
     match loaded.and_then(|loaded| become_the_runtime(argv, &call, loaded)) {
         Ok(never) => match never {},

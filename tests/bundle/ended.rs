@@ -10,14 +10,17 @@ use test_support::{BUNDLE, Script, TestHost, wait_until};
 
 use super::{life, started, succeeds};
 
-/// State, exit code, reason and message of each StopContainer.
+const STOPS: &[&str] = &["StopContainer"];
+const ENDS: &[&str] = &["StopContainer", "RemoveContainer"];
+
+/// Exit code, reason and message of each such event.
 type Ends = Arc<Mutex<Vec<Value>>>;
 
-fn listens() -> (Script, Ends) {
+fn listens(events: &'static [&'static str]) -> (Script, Ends) {
     let ends = Ends::default();
     let heard = Arc::clone(&ends);
     let hears = move |event: &str, request: &dyn MessageDyn| {
-        if event == "StopContainer" {
+        if events.contains(&event) {
             let text = protobuf_json_mapping::print_to_string(request).unwrap();
             let request: Value = serde_json::from_str(&text).unwrap();
             let member = |name: &str| request["container"][name].clone();
@@ -41,7 +44,7 @@ fn told(ends: &Ends) -> Value {
 fn an_exit_code_makes_the_reason() {
     let mut host = TestHost::new("");
     host.start_daemon();
-    let (script, ends) = listens();
+    let (script, ends) = listens(STOPS);
     let _plugin = host.plugin("10", "listener", script);
     for (status, wanted) in [
         (0, json!([null, "Completed", null])),
@@ -62,11 +65,42 @@ fn an_exit_code_makes_the_reason() {
     }
 }
 
+/// A monitor that is slow writes the code after the stop was told, and CRI-O removes the file as soon as the
+/// runtime has deleted the container.
+#[test]
+fn a_code_that_is_written_late_and_removed_early_is_known_by_the_removal() {
+    let mut host = TestHost::new("");
+    let bundle = "io.containerd.runtime.v2.task/default/c1";
+    std::fs::create_dir_all(host.path(bundle)).unwrap();
+    host.write(&format!("{bundle}/config.json"), BUNDLE);
+    let file = host.path(bundle).join("exit.json");
+    let runtime = host.path("fake/runc").display().to_string();
+    let script = format!(
+        "#!/bin/sh\n\"{runtime}\" \"$@\" || exit\ncase \"$*\" in *delete*) rm {} ;; esac\n",
+        file.display()
+    );
+    host.put_program("fake/removing", &script);
+    host.configure(&host.path("fake/removing"), "---[debug]\nkernel_exits = false\n");
+    host.start_daemon();
+    let (script, ends) = listens(ENDS);
+    let _plugin = host.plugin("10", "listener", script);
+    succeeds(&host.create_from(bundle, "c1"));
+    succeeds(&host.verb(&["start", "c1"]));
+    let pid: u64 = host.read("pid").trim().parse().unwrap();
+    succeeds(&host.verb(&["kill", "c1", "9"]));
+    assert_eq!(told(&ends), json!([null, "Unknown", "its exit code is not known"]));
+    let exit = json!({"Timestamp": "2026-01-02T03:04:05Z", "Pid": pid, "Status": 3});
+    host.write(&format!("{bundle}/exit.json"), &exit.to_string());
+    succeeds(&host.verb(&["delete", "c1"]));
+    assert_eq!(told(&ends), json!([3, "Error", null]));
+    assert!(!file.exists());
+}
+
 #[test]
 fn a_container_whose_memory_was_used_up_says_so_and_others_do_not() {
     let mut host = TestHost::new("");
     host.start_daemon();
-    let (script, ends) = listens();
+    let (script, ends) = listens(STOPS);
     let _plugin = host.plugin("10", "listener", script);
     // Kernels from 6.15 on say themselves that it was killed.
     let unknown = json!([null, "Unknown", "its exit code is not known"]);
@@ -92,7 +126,7 @@ fn a_container_whose_memory_was_used_up_says_so_and_others_do_not() {
 fn a_creation_that_failed_says_why() {
     let mut host = TestHost::new("");
     host.start_daemon();
-    let (script, ends) = listens();
+    let (script, ends) = listens(STOPS);
     let _first = host.plugin("10", "listener", script);
     host.write("fake/fail", "");
     assert!(!host.create("c1").status.success());

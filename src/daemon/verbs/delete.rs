@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::daemon::bundle;
-use crate::daemon::lifecycle::stop;
+use crate::daemon::lifecycle::{state, stop};
 use crate::daemon::pods::stopping;
 use crate::daemon::request::VerbRequest;
 use crate::daemon::runtime::exit_status;
@@ -28,6 +28,8 @@ pub(crate) async fn delete(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Pr
     let has_exited = exit_status::has_exited(&daemon.host, &record);
     if has_exited {
         note_monitor(daemon, &record).await;
+        // CRI-O removes the file of the exit code as soon as the runtime has deleted.
+        state::learn_exit_status(daemon, &call.key).await;
     }
     // Without --force the runtime refuses to delete a running container.
     let is_deleted = has_exited || call.command_line.force;

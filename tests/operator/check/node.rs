@@ -58,6 +58,19 @@ const RUNTIME: &[Fault] = &[
         ..FAULT
     },
     Fault {
+        name: "a wrapper that executes nri-runc",
+        seed: |world| {
+            let script = format!("#!/bin/sh\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_nri-runc"));
+            world.host.put_program("fake/round", &script);
+            world.configure_with(&world.path("fake/round"), "");
+        },
+        row: "real runtime",
+        says: "executes nri-runc again",
+        next: "install runc, or set `runtime`",
+        mend: Mend::By(put_back),
+        ..FAULT
+    },
+    Fault {
         name: "of another architecture",
         seed: |world| {
             let mut program = std::fs::read(env!("CARGO_BIN_EXE_nri-runc")).unwrap();

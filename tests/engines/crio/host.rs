@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -123,8 +123,8 @@ impl CrioHost {
     /// Podman puts it into the storage that both have.
     fn import_image(&self) {
         // Podman's locks are in memory that all hosts share: two that make them at once fail.
-        static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
-        let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        static TURN: Mutex<()> = Mutex::new(());
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let script = "mkdir -p image/bin image/data && cp \"$1\" image/bin/busybox && \
             for applet in sh sleep cat true; do ln -s busybox image/bin/$applet; done && \
             printf '#!/bin/sh\\nexec sleep 100000\\n' >image/pause && chmod 755 image/pause && \

@@ -194,3 +194,25 @@ fn a_file_that_a_test_leaves_is_listed_and_fails_under_ci() {
     assert_eq!(left_by("touch socket; rm socket", Some("true")), (String::new(), Some(0)));
     assert_eq!(left_by("exit 7", Some("true")), (String::new(), Some(7)));
 }
+
+/// `scripts/static.sh` refuses a program with fault points by a sentence that no other program has.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the script under test")]
+fn a_program_that_tests_can_kill_is_not_packaged_and_any_other_is() {
+    let script = program::project().join("scripts/static.sh");
+    let is_taken = |file: &Path| {
+        let lines = format!(
+            "fail() {{ exit 3; }}\n. {}\nno_build_for_tests {}",
+            script.display(),
+            file.display()
+        );
+        Command::new("sh").args(["-c", &lines]).status().unwrap().code()
+    };
+    assert_eq!(
+        is_taken(Path::new(env!("CARGO_BIN_EXE_nri-runc"))),
+        Some(3),
+        "the program of the tests"
+    );
+    // What is in every program.
+    assert_eq!(is_taken(&program::project().join("src/messages.txt")), Some(0));
+}

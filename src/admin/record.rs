@@ -199,7 +199,7 @@ impl ScriptFile {
 
 /// Removes the values of environment variables; their names stay.
 fn redact(line: &mut Value) {
-    for place in ["/state/containers", "/request/container"] {
+    for place in ["/state/containers", "/request/container", "/request/process"] {
         if let Some(part) = line.pointer_mut(place) {
             audit::redact("", part, REDACTED);
         }
@@ -232,6 +232,14 @@ mod tests {
         redact(&mut line);
         assert!(!line.to_string().contains("secret"), "{line}");
         assert_eq!(line["request"]["container"]["env"][0], format!("A={REDACTED}"));
+    }
+
+    #[test]
+    fn values_of_the_variables_of_an_exec_are_hidden() {
+        let mut line = json!({"request": {"process": {"args": ["sh"], "env": ["A=secret"]}}});
+        redact(&mut line);
+        assert_eq!(line["request"]["process"]["env"][0], format!("A={REDACTED}"));
+        assert_eq!(line["request"]["process"]["args"][0], "sh");
     }
 
     #[test]

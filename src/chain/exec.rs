@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use nri_adaptation::{Creation, NriField, RuleNote, check, unknown_fields};
@@ -24,6 +25,9 @@ use super::validate::{all_agree, rejection};
 
 /// The owner's name of the working directory, which NRI has no field for; the right to set it is that of Args.
 const CWD: &str = "Cwd";
+
+/// How long all plugins together may take: a wrapper waits a second, with the way there and back.
+pub(crate) const EXEC_WAIT: Duration = Duration::from_millis(850);
 
 /// The plugins of one exec.
 pub(crate) struct ExecMembers<'a> {
@@ -46,6 +50,20 @@ pub(crate) struct ExecChanges {
     pub(crate) owners: BTreeMap<String, String>,
     /// Changes that a rule in audit mode would refuse.
     pub(crate) noted: Vec<RuleNote>,
+}
+
+impl ExecChanges {
+    /// The changes as a message of the extension.
+    pub(crate) fn to_adjustment(&self) -> ExecAdjustment {
+        let cwd = self.cwd.clone().map(|value| api::OptionalString { value, ..Default::default() });
+        ExecAdjustment {
+            args: self.adjust.args.clone(),
+            env: self.adjust.env.clone(),
+            cwd: cwd.into(),
+            rlimits: self.adjust.rlimits.clone(),
+            ..ExecAdjustment::default()
+        }
+    }
 }
 
 /// The working directory so far, and the plugin that set it.
@@ -154,19 +172,11 @@ async fn validate(
     engines: ExecProcess,
     changes: &ExecChanges,
 ) -> Result<(), PluginFailure> {
-    let cwd = changes.cwd.clone().map(|value| api::OptionalString { value, ..Default::default() });
-    let adjust = ExecAdjustment {
-        args: changes.adjust.args.clone(),
-        env: changes.adjust.env.clone(),
-        cwd: cwd.into(),
-        rlimits: changes.adjust.rlimits.clone(),
-        ..ExecAdjustment::default()
-    };
     let request = ValidateExecRequest {
         pod: request.pod.clone(),
         container: request.container.clone(),
         process: Some(engines).into(),
-        adjust: Some(adjust).into(),
+        adjust: Some(changes.to_adjustment()).into(),
         owners: changes.owners.clone().into_iter().collect(),
         ..ValidateExecRequest::default()
     };

@@ -20,7 +20,7 @@ pub use chained_plugin::{Cause, ChainedPlugin};
 pub(crate) use chained_plugin::{PluginFailure, SavedCounts, unknown_field_line};
 pub use create::{ChainError, Participants, create};
 pub(crate) use create::{ChainObserver, SMALL};
-pub(crate) use exec::{ExecChanges, ExecMembers, exec};
+pub(crate) use exec::{EXEC_WAIT, ExecChanges, ExecMembers, exec};
 pub use notify::{Notification, notify_all, notify_until_refused};
 pub use ruled::RuleScope;
 pub use update::{stop, update};

@@ -3,11 +3,16 @@
 
 use std::rc::Rc;
 
+use futures_util::future::join_all;
 use nri_adaptation::{Creation, Updated};
+use nri_transport::PluginRequest;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
-use crate::chain::{self, ChainError, Notification, Participants, PluginFailure};
+use crate::chain::{self, ChainError, ExecMembers, Notification, Participants, PluginFailure};
+use crate::plugin::api::extension::{ExecContainerRequest, ExecContainerResponse, ExtensionEvent};
 use crate::plugin::{Event, api};
+use crate::rules::RuledPod;
 
 use super::dry_run::DryRun;
 use super::line::ScriptCall;
@@ -19,6 +24,15 @@ pub(super) async fn call(dry_run: &Rc<DryRun>, request: ScriptCall) -> Value {
         ScriptCall::Create(request) => create(dry_run, request).await,
         ScriptCall::Update(request) => update(dry_run, request).await,
         ScriptCall::Stop(request) => stop(dry_run, request).await,
+        ScriptCall::Exec(request) => exec(dry_run, request).await,
+        ScriptCall::PostExec(request) => {
+            let pod = dry_run.ruled_pod(request.pod.as_ref());
+            extension_notice(dry_run, &request, ExtensionEvent::POST_EXEC, &pod).await
+        }
+        ScriptCall::UpdateResults(request) => {
+            let pod = RuledPod::default();
+            extension_notice(dry_run, &request, ExtensionEvent::UPDATE_RESULTS, &pod).await
+        }
         ScriptCall::Notification(told) => notify(dry_run, &told).await,
     };
     answered.unwrap_or_else(|failure| json!({"error": failure.text, "cause": failure.cause.name()}))
@@ -84,6 +98,34 @@ async fn stop(
         ..api::StopContainerResponse::default()
     };
     Ok(json!({"reply": show(&reply)}))
+}
+
+/// A later process. Exec rules are about engines' calls, which a script does not have.
+async fn exec(dry_run: &DryRun, request: ExecContainerRequest) -> Result<Value, PluginFailure> {
+    let id = request.container.id.clone();
+    let pod = dry_run.ruled_pod(request.pod.as_ref());
+    let subscribers = &dry_run.extended(ExtensionEvent::EXEC_CONTAINER, &pod);
+    let validators = &dry_run.extended(ExtensionEvent::VALIDATE_EXEC, &pod);
+    let (scope, until) = (dry_run.scope(&id, &pod), Instant::now() + chain::EXEC_WAIT);
+    let members = ExecMembers { subscribers, validators, scope, until };
+    let changes = chain::exec(&members, request, &()).await?;
+    let reply = ExecContainerResponse {
+        adjust: Some(changes.to_adjustment()).into(),
+        ..ExecContainerResponse::default()
+    };
+    Ok(json!({"reply": show(&reply), "owners": changes.owners}))
+}
+
+/// Notifies the subscribers to an event of the extension.
+async fn extension_notice<R: PluginRequest>(
+    dry_run: &DryRun,
+    request: &R,
+    event: ExtensionEvent,
+    pod: &RuledPod,
+) -> Result<Value, PluginFailure> {
+    let members = dry_run.extended(event, pod);
+    join_all(members.iter().map(|member| member.notify_by_extension(request))).await;
+    Ok(json!({"reply": {}}))
 }
 
 /// Notifies the subscribers. An event that may be refused ends with the first refusal; an event

@@ -17,6 +17,7 @@ use crate::config::{Config, PromiseSection};
 use crate::engine::Allocations;
 use crate::error::{Error, Result, quoted};
 use crate::inject::{Injected, Injections};
+use crate::plugin::api::extension::{ALL_EXTENSION_EVENTS, ExtensionEvent};
 use crate::plugin::socket::{self, NoPlugins};
 use crate::plugin::{
     self, Event, Launched, Outcome, Plugin, PluginFile, PluginIdentity, ProcessLog, Settings,
@@ -166,6 +167,13 @@ impl DryRun {
     pub(super) fn subscribers(&self, event: Event, pod: &RuledPod) -> Vec<Rc<ChainedPlugin>> {
         let mut members = self.registered_for(pod);
         members.retain(|member| member.plugin.is_subscribed(event));
+        members
+    }
+
+    /// The plugins of [`Self::registered_for`] that subscribed to an event of the extension.
+    pub(super) fn extended(&self, event: ExtensionEvent, pod: &RuledPod) -> Vec<Rc<ChainedPlugin>> {
+        let mut members = self.registered_for(pod);
+        members.retain(|member| member.plugin.takes(event));
         members
     }
 
@@ -469,6 +477,10 @@ struct UpcallSender(mpsc::UnboundedSender<PendingUpcall>);
 
 #[async_trait::async_trait]
 impl Upcalls for UpcallSender {
+    fn extension_events(&self) -> u32 {
+        ALL_EXTENSION_EVENTS.into_iter().fold(0, |bits, event| bits | event.bit())
+    }
+
     async fn update_containers(
         &self,
         plugin: &PluginIdentity,

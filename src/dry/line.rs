@@ -7,6 +7,10 @@ use serde_json::{Map, Value};
 
 use crate::chain::Notification;
 use crate::config::parse_duration;
+use crate::plugin::api::extension::{
+    ALL_EXTENSION_EVENTS, ExecContainerRequest, ExtensionEvent, PostExecRequest,
+    UpdateResultsRequest,
+};
 use crate::plugin::{ALL_EVENTS, Event, api};
 
 use crate::plugin::json::{read, read_list};
@@ -74,6 +78,10 @@ pub(super) enum ScriptCall {
     Create(api::CreateContainerRequest),
     Update(api::UpdateContainerRequest),
     Stop(api::StopContainerRequest),
+    /// Requests of the extension.
+    Exec(ExecContainerRequest),
+    PostExec(PostExecRequest),
+    UpdateResults(UpdateResultsRequest),
     /// Its reply has no content.
     Notification(Box<Notification>),
 }
@@ -201,6 +209,9 @@ fn wait(value: &Value) -> Result<Command, String> {
 
 fn call(name: &Value, request: &Value) -> Result<Command, String> {
     let name = text(name, "call")?;
+    if let Some(event) = ALL_EXTENSION_EVENTS.into_iter().find(|event| event.method() == name) {
+        return extension_call(event, request).map(|call| Command::Call(Box::new(call)));
+    }
     let event = ALL_EVENTS.iter().copied().find(|event| event.name() == name);
     let event = event.ok_or_else(|| format!("{name} is not a request"))?;
     let request = match event {
@@ -243,6 +254,17 @@ fn call(name: &Value, request: &Value) -> Result<Command, String> {
     Ok(Command::Call(Box::new(request)))
 }
 
+fn extension_call(event: ExtensionEvent, request: &Value) -> Result<ScriptCall, String> {
+    Ok(match event {
+        ExtensionEvent::EXEC_CONTAINER => ScriptCall::Exec(read(request)?),
+        ExtensionEvent::POST_EXEC => ScriptCall::PostExec(read(request)?),
+        ExtensionEvent::UPDATE_RESULTS => ScriptCall::UpdateResults(read(request)?),
+        ExtensionEvent::VALIDATE_EXEC | ExtensionEvent::EXTENSION_UNKNOWN => {
+            return Err(format!("{} is part of ExecContainer", event.method()));
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -258,6 +280,16 @@ mod tests {
             let line = json!({"id": 1, "call": event.name(), "request": {"pod": {"id": "p"}}});
             let parsed = parse(&line.to_string());
             assert_eq!(parsed.is_ok(), event != Event::ValidateContainerAdjustment, "{line}");
+        }
+    }
+
+    #[test]
+    fn every_request_of_the_extension_but_a_validation_is_a_call() {
+        for event in ALL_EXTENSION_EVENTS {
+            let line = json!({"id": 1, "call": event.method(), "request": {}}).to_string();
+            assert_eq!(parse(&line).is_ok(), event != ExtensionEvent::VALIDATE_EXEC, "{line}");
+            let line = json!({"call": event.method(), "request": {"nope": 1}}).to_string();
+            assert!(parse(&line).is_err(), "{line}");
         }
     }
 

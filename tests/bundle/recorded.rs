@@ -4,7 +4,11 @@
 use std::process::{Child, Stdio};
 
 use nix::sys::signal::Signal;
+use nri_plugin::api::extension::ExecAdjustment;
 use serde_json::{Value, json};
+use test_support::adjustments::env;
+use test_support::exec_plugin::{ExecAnswer, ExecPlugin};
+use test_support::replay::Replay;
 use test_support::{TestHost, wait_until};
 
 use super::{life, sets, started, succeeds};
@@ -112,6 +116,33 @@ fn a_recorded_life_is_replayed_to_another_plugin() {
         told[0].starts_with("Synchronize")
             && told.iter().any(|event| event == "CreateContainer c1")
     );
+}
+
+#[test]
+fn a_recorded_exec_is_replayed_to_another_plugin() {
+    let host = started("");
+    succeeds(&host.create("c1"));
+    let plugin = |value| {
+        let adjust = ExecAdjustment { env: vec![env("A", value)], ..ExecAdjustment::default() };
+        ExecPlugin::answering(ExecAnswer::Adjust(adjust))
+    };
+    let _stays_connected = plugin("1").connect(host.path("nri.sock"), "10-a");
+    wait_until("it takes part", || host.admin(&["plugins"]).to_string().contains("ExecContainer"));
+    let recording = Recording::begin(&host, &[]);
+    succeeds(&host.verb(&["exec", "-e", "TOKEN=secret", "c1", "ls"]));
+    let recorded = recording.end(&host, "ExecContainer");
+    let line = recorded.iter().find(|line| line["call"] == "ExecContainer").unwrap();
+    let (process, text) = (&line["request"]["process"], line.to_string());
+    assert_eq!(process["args"], json!(["ls"]));
+    assert!(text.contains("TOKEN=") && !text.contains("secret"), "{text}");
+    assert_eq!(line["engine"], "plain", "{line}");
+
+    let mut replay = Replay::start();
+    replay.ask(&json!({"id": 0, "state": {}}));
+    let _stays_connected = plugin("2").connect(replay.path("nri.sock"), "20-new");
+    replay.event("synchronized", "20-new");
+    let answer = replay.ask(line);
+    assert_eq!(answer["owners"], json!({"Env[A]": "20-new"}), "{answer}");
 }
 
 #[test]

@@ -54,7 +54,7 @@ impl Recorders {
                 linux_resources: resources.clone().into(),
                 ..api::UpdatePodSandboxRequest::default()
             };
-            return self.request(*event, &request, Some(origin));
+            return self.request(event.name(), &request, Some(origin));
         }
         // Its two members are also the first two of every other request.
         let request = api::StateChangeEvent {
@@ -62,13 +62,13 @@ impl Recorders {
             container: container.into(),
             ..api::StateChangeEvent::default()
         };
-        self.request(*event, &request, Some(origin));
+        self.request(event.name(), &request, Some(origin));
     }
 
     /// Records a whole request. `origin`: the pod's engine, and whether a tenant may have written who it is.
     pub(crate) fn request(
         &self,
-        event: Event,
+        method: &str,
         request: &dyn MessageDyn,
         origin: Option<&(String, bool)>,
     ) {
@@ -77,7 +77,7 @@ impl Recorders {
         }
         self.count.set(self.count.get() + 1);
         let (id, request) = (self.count.get(), show(request));
-        let mut line = json!({"id": id, "at": now(), "call": event.name(), "request": request});
+        let mut line = json!({"id": id, "at": now(), "call": method, "request": request});
         if let Some((engine, is_doubtful)) = origin {
             line["engine"] = engine.as_str().into();
             line["proven"] = (!is_doubtful).into();

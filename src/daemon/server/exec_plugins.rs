@@ -3,7 +3,6 @@
 //! runtime would read it, and their changes go back with the verdict. It asks nobody where no plugin subscribed.
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use serde_json::Value;
 use tokio::time::Instant;
@@ -30,9 +29,6 @@ use crate::plugin::api::extension::{
 use crate::spec::patch::{PatchedSpec, patch_exec};
 use crate::state::{Change, ContainerKey, ExecChange};
 
-/// How long all plugins together may take: a wrapper waits a second, with the way there and back.
-const EXEC_WAIT: Duration = Duration::from_millis(850);
-
 /// The event of changes.
 const EXEC: &str = "exec";
 
@@ -45,7 +41,7 @@ pub(super) async fn ask(
     call: &VerbRequest,
     process: &mut LaterProcess,
 ) -> Result<Proceed> {
-    let until = Instant::now() + EXEC_WAIT;
+    let until = Instant::now() + chain::EXEC_WAIT;
     let key = &call.key;
     let subscribers = daemon.registry.extended(ExtensionEvent::EXEC_CONTAINER, key);
     let validators = daemon.registry.extended(ExtensionEvent::VALIDATE_EXEC, key);
@@ -75,6 +71,8 @@ pub(super) async fn ask(
         process: Some(shown).into(),
         ..ExecContainerRequest::default()
     };
+    let method = ExtensionEvent::EXEC_CONTAINER.method();
+    daemon.registry.recorders.request(method, &request, Some(&event.origin));
     let pods = KnownPods { daemon, subject: Some(key) };
     let scope = RuleScope { rules: &rules, subject: Some((&key.id, &ruled)), pods: &pods };
     let members = ExecMembers { subscribers: &subscribers, validators: &validators, scope, until };
@@ -282,14 +280,17 @@ pub(super) fn notify(
         _ => ExecResult::EXEC_STARTED,
     };
     let exit_code = exit_code.map(|value| api::OptionalInt32 { value, ..Default::default() });
-    let request = Rc::new(PostExecRequest {
+    let request = PostExecRequest {
         pod: Some(event.pod).into(),
         container: event.container.into(),
         args: process.args.clone().unwrap_or_default(),
         result: result.into(),
         exit_code: exit_code.into(),
         ..PostExecRequest::default()
-    });
+    };
+    let method = ExtensionEvent::POST_EXEC.method();
+    daemon.registry.recorders.request(method, &request, Some(&event.origin));
+    let request = Rc::new(request);
     // Side by side: none waits for another.
     let subscribers = Rc::new(subscribers);
     for index in 0..subscribers.len() {

@@ -3,6 +3,7 @@
 //! line, every cause of failure, plugins that come, hang, refuse and go.
 
 mod adjust;
+mod execs;
 mod failures;
 mod recording;
 mod script;

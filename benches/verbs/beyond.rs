@@ -47,6 +47,12 @@ pub(crate) fn measure(place: &mut Place) -> Vec<Ratio> {
     ] {
         ratios.extend(with(place, settings, |place| exec(place, names, what)));
     }
+    let what = "`exec`, a plugin that adds a variable to it, wall time";
+    ratios.extend(with(place, "", |place| {
+        let _one = Plugins::of_execs(&place.path("nri.sock"));
+        place.await_plugins(1);
+        exec(place, ["exec_plugin", "exec_plugin_cpu"], what)
+    }));
     ratios
 }
 

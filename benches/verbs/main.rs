@@ -313,6 +313,7 @@ fn main() {
     let words: Vec<String> = std::env::args().collect();
     match words.get(1).map(String::as_str) {
         Some("plugin") => plugin::main(&words[2..]),
+        Some("exec-plugin") => plugin::exec_main(&words[2..]),
         Some("policy") => cri::plugin::main(&words[2..]),
         Some("broker") => broker::main(&words[2..]),
         _ => measure(),

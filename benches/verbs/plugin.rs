@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugin of the benches, a process of its own: adds one variable and one annotation of its
-//! own to each container, after working for a while if it is told to.
+//! The plugins of the benches, each a process of its own: one adds a variable and an annotation of
+//! its own to each container, after working for a while if it is told to; the other a variable to
+//! each exec.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -8,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use nri_plugin::Stub;
+use nri_plugin::api::extension::{ExecAdjustment, ExecContainerRequest, ExecContainerResponse};
+use nri_plugin::{Context, Event, ExtensionEvent, Handler, Plugin, Stub};
 use nri_runc::plugin::api;
 use ttrpc::r#async::TtrpcContext;
 
@@ -69,6 +71,37 @@ pub(crate) fn main(words: &[String]) {
     });
 }
 
+struct ExecAdder;
+
+#[async_trait]
+impl Handler for ExecAdder {
+    fn events(&self) -> &[Event] {
+        &[Event::RunPodSandbox]
+    }
+
+    fn extension_events(&self) -> &[ExtensionEvent] {
+        &[ExtensionEvent::EXEC_CONTAINER]
+    }
+
+    async fn exec_container(
+        &self,
+        _: &Context,
+        _: ExecContainerRequest,
+    ) -> nri_plugin::Result<ExecContainerResponse> {
+        let env = api::KeyValue { key: "ADDED".into(), value: "b".into(), ..Default::default() };
+        let adjust = ExecAdjustment { env: vec![env], ..Default::default() };
+        Ok(ExecContainerResponse { adjust: Some(adjust).into(), ..Default::default() })
+    }
+}
+
+/// `exec-plugin SOCKET`
+pub(crate) fn exec_main(words: &[String]) {
+    let [socket] = words else { return };
+    let plugin = Plugin::new("10-execs", ExecAdder).unwrap().socket(socket);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(plugin.run()).unwrap();
+}
+
 /// Plugins that end with this value.
 #[derive(Default)]
 pub(crate) struct Plugins(Vec<Child>);
@@ -81,6 +114,13 @@ impl Plugins {
             command.arg(works.as_micros().to_string()).stdin(Stdio::null()).spawn().unwrap()
         };
         Self((0..count).map(start).collect())
+    }
+
+    /// The one that takes part in execs.
+    pub(crate) fn of_execs(socket: &Path) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.arg("exec-plugin").arg(socket).stdin(Stdio::null());
+        Self(vec![command.spawn().unwrap()])
     }
 }
 

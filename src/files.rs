@@ -9,14 +9,14 @@
 //! the caller's limit (D54).
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat};
-use nix::sys::stat::{Mode, fchmod, fstat};
+use nix::sys::stat::{FileStat, Mode, fchmod, fstat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, linkat, unlinkat};
 
 use crate::error::{Context, Error, Result};
@@ -119,24 +119,29 @@ pub(crate) fn read_at(dir: impl AsFd, name: &str) -> Result<Original> {
 /// # Errors
 /// Fails when it, or its target, is missing, not a regular file, too large or unreadable.
 pub(crate) fn read_through_link_at(dir: impl AsFd, name: &str) -> Result<Original> {
-    let stat = nix::sys::stat::fstatat(&dir, name, AtFlags::AT_SYMLINK_NOFOLLOW);
-    if !stat.is_ok_and(|stat| stat.st_mode & nix::libc::S_IFMT == nix::libc::S_IFLNK) {
+    if !is_link_at(&dir, name) {
         return read_at(dir, name);
     }
     Ok(Original { is_link: true, ..read_with(dir, name, OFlag::empty())? })
 }
 
+/// Whether `name` in `dir` is a symbolic link.
+pub(crate) fn is_link_at(dir: impl AsFd, name: &str) -> bool {
+    let stat = nix::sys::stat::fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW);
+    stat.is_ok_and(|stat| stat.st_mode & nix::libc::S_IFMT == nix::libc::S_IFLNK)
+}
+
 fn read_with(dir: impl AsFd, name: &str, follow: OFlag) -> Result<Original> {
     let doing = || format!("reading {name}");
-    let file = opened(&dir, name, follow).doing(doing)?;
-    let stat = fstat(&file).doing(doing)?;
+    let opened = opened(&dir, name, follow).doing(doing)?;
+    let RegularFile(file, stat) = &opened;
     let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
     if size > DOCUMENT {
         return Err(Error::new(format!("{name} has {size} bytes, at most {DOCUMENT} are read")));
     }
-    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0) + 1);
-    let label = label_of(&file);
-    file.take(DOCUMENT).read_to_end(&mut bytes).doing(doing)?;
+    let label = label_of(file);
+    let bytes =
+        read_whole(&opened, usize::try_from(DOCUMENT).unwrap_or(usize::MAX)).doing(doing)?;
     let (mode, owner) = (stat.st_mode & 0o7777, (stat.st_uid, stat.st_gid));
     let modified = stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec);
     Ok(Original { bytes, mode, owner, inode: stat.st_ino, modified, is_link: false, label })
@@ -296,17 +301,33 @@ pub(crate) fn replace_at(dir: impl AsFd, name: &str, bytes: &[u8]) -> Result<()>
 
 /// Opens a file to read it. Any user may have put it there (D53): only a regular file is kept open,
 /// and the call never blocks. The kernel's files are regular ones.
-fn opened<P: nix::NixPath + ?Sized>(dir: impl AsFd, path: &P, follow: OFlag) -> io::Result<File> {
+fn opened<P: nix::NixPath + ?Sized>(
+    dir: impl AsFd,
+    path: &P,
+    follow: OFlag,
+) -> io::Result<RegularFile> {
     // O_NONBLOCK: a FIFO in its place has no writer. O_NOCTTY: a terminal has another owner.
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | follow;
     regular_of(openat(dir, path, flags, Mode::empty()))
 }
 
-fn regular_of(opened: nix::Result<OwnedFd>) -> io::Result<File> {
+fn regular_of(opened: nix::Result<OwnedFd>) -> io::Result<RegularFile> {
     match opened {
         // A socket, or a device without a driver.
         Err(Errno::ENXIO) => Err(not_regular()),
-        fd => regular(fd?),
+        fd => looked_at(fd?),
+    }
+}
+
+/// A regular file, and what the kernel said of it when it was opened.
+struct RegularFile(File, FileStat);
+
+fn looked_at(fd: OwnedFd) -> io::Result<RegularFile> {
+    let found = fstat(&fd)?;
+    match found.st_mode & nix::libc::S_IFMT {
+        nix::libc::S_IFREG => Ok(RegularFile(File::from(fd), found)),
+        nix::libc::S_IFDIR => Err(Errno::EISDIR.into()),
+        _ => Err(not_regular()),
     }
 }
 
@@ -315,11 +336,7 @@ fn regular_of(opened: nix::Result<OwnedFd>) -> io::Result<File> {
 /// # Errors
 /// Fails when it is a folder, a FIFO, a socket or a device.
 pub(crate) fn regular(fd: OwnedFd) -> io::Result<File> {
-    match fstat(&fd)?.st_mode & nix::libc::S_IFMT {
-        nix::libc::S_IFREG => Ok(File::from(fd)),
-        nix::libc::S_IFDIR => Err(Errno::EISDIR.into()),
-        _ => Err(not_regular()),
-    }
+    looked_at(fd).map(|RegularFile(file, _)| file)
 }
 
 fn not_regular() -> io::Error {
@@ -332,7 +349,7 @@ fn not_regular() -> io::Error {
 /// # Errors
 /// Fails when it is missing, unreadable or not a regular file.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
-    opened(AT_FDCWD, path, OFlag::empty())
+    opened(AT_FDCWD, path, OFlag::empty()).map(|RegularFile(file, _)| file)
 }
 
 /// Opens a file in a folder of ours to read it, where links are not legitimate.
@@ -340,7 +357,7 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`open_regular`], and when it is a link.
 pub(crate) fn open_own(path: &Path) -> io::Result<File> {
-    opened(AT_FDCWD, path, OFlag::O_NOFOLLOW)
+    opened(AT_FDCWD, path, OFlag::O_NOFOLLOW).map(|RegularFile(file, _)| file)
 }
 
 /// Opens a file of ours that is only locked, and makes it, 0600.
@@ -350,7 +367,9 @@ pub(crate) fn open_own(path: &Path) -> io::Result<File> {
 pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
     // For both: a FIFO that is opened for one direction has no peer.
     let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-    regular_of(openat(AT_FDCWD, path, flags | OFlag::O_CLOEXEC, Mode::S_IRUSR | Mode::S_IWUSR))
+    let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+    regular_of(openat(AT_FDCWD, path, flags | OFlag::O_CLOEXEC, mode))
+        .map(|RegularFile(file, _)| file)
 }
 
 /// Reads the regular file at `path`, through links, if it has at most `limit` bytes.
@@ -358,7 +377,7 @@ pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`open_regular`], and when it is larger.
 pub(crate) fn read(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
-    read_whole(&open_regular(path)?, limit)
+    read_whole(&opened(AT_FDCWD, path, OFlag::empty())?, limit)
 }
 
 /// Reads a text like [`read`].
@@ -377,12 +396,22 @@ pub(crate) fn read_kernel(path: &Path) -> io::Result<String> {
     read_text(path, limits::KERNEL_FILE)
 }
 
+/// Reads a file of the kernel that it gives whole in one step, and that ends before `bytes` does; returns its
+/// length.
+///
+/// # Errors
+/// Fails when it is missing or unreadable.
+pub(crate) fn read_at_once(path: &Path, bytes: &mut [u8]) -> io::Result<usize> {
+    let file = openat(AT_FDCWD, path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
+    Ok(nix::unistd::read(file, bytes)?)
+}
+
 /// Reads a file in a folder of ours: a link in its place is refused.
 ///
 /// # Errors
 /// As [`open_own`], and when it is larger.
 pub(crate) fn read_own(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
-    read_whole(&open_own(path)?, limit)
+    read_whole(&opened(AT_FDCWD, path, OFlag::O_NOFOLLOW)?, limit)
 }
 
 /// The number in a small file of the run directory; `None` without one.
@@ -404,10 +433,13 @@ fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(no_text)
 }
 
-/// Reads in as few steps as possible. Not std: it would ask for the size, which the kernel's files
-/// do not report, and start small.
-fn read_whole(file: &File, limit: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(4096);
+/// Reads in as few steps as possible. Not std: it would ask for the size once more, which the kernel's
+/// files do not report, and start small.
+fn read_whole(RegularFile(file, stat): &RegularFile, limit: usize) -> io::Result<Vec<u8>> {
+    let size = usize::try_from(stat.st_size).unwrap_or_default();
+    // One more than the size: a file that has not grown ends there, and is not asked again.
+    let first = if size == 0 { 4096 } else { size.min(limit) + 1 };
+    let mut bytes = Vec::with_capacity(first);
     loop {
         let have = bytes.len();
         if have > limit {
@@ -419,8 +451,9 @@ fn read_whole(file: &File, limit: usize) -> io::Result<Vec<u8>> {
             Err(Errno::EINTR) => bytes.truncate(have),
             Err(errno) => return Err(errno.into()),
             Ok(read) => {
+                let is_whole = read == 0 || have == 0 && read == size;
                 bytes.truncate(have + read);
-                if read == 0 {
+                if is_whole && bytes.len() <= limit {
                     return Ok(bytes);
                 }
             }

@@ -233,10 +233,14 @@ pub(crate) fn open_same(host: &Host, pid: u32, start: Option<u64>) -> io::Result
     Ok(is_same.then_some(process))
 }
 
-/// A field of `stat` by its number in proc_pid_stat(5), from the third on.
+/// A field of `stat` by its number in proc_pid_stat(5), from the third on. It has 52 numbers and a name of at most
+/// 64 bytes, and is read several times for each command.
 fn stat_field<T: FromStr>(host: &Host, pid: u32, number: usize) -> io::Result<Option<T>> {
-    let Some(stat) = read(host, pid, "stat")? else { return Ok(None) };
-    let field = field_of(&String::from_utf8_lossy(&stat), number);
+    let mut bytes = [0; 2048];
+    let read = files::read_at_once(&host.path(format!("/proc/{pid}/stat")), &mut bytes);
+    let Some(length) = read.if_there()? else { return Ok(None) };
+    let stat = String::from_utf8_lossy(bytes.get(..length).unwrap_or_default());
+    let field = field_of(&stat, number);
     field.ok_or_else(|| io::ErrorKind::InvalidData.into()).map(Some)
 }
 

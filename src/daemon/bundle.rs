@@ -18,6 +18,7 @@ use crate::error::{Context, Error, Result};
 use crate::files::{self, Original};
 use crate::host::Point;
 use crate::presence::{self, Backoff, IfThere};
+use crate::sources;
 use crate::spec::patch::{self, PatchError};
 use crate::state::{Container, ContainerKey, Lifecycle, Patched};
 
@@ -44,17 +45,20 @@ impl Bundle {
         document: &str,
     ) -> Result<Self> {
         let dir = Arc::new(dir);
-        let read = {
+        let folder = files::path_of(&dir);
+        let is_in_memory = folder.as_deref().is_some_and(sources::is_quick);
+        let read = if is_in_memory && !files::is_link_at(&dir, document) {
+            files::read_at(&dir, document)
+        } else {
             let (dir, document) = (Arc::clone(&dir), document.to_owned());
-            move || files::read_through_link_at(&dir, &document)
+            let read = move || files::read_through_link_at(&dir, &document);
+            daemon.off_loop(&bundle.to_string_lossy(), read).await
         };
-        let mut original = daemon
-            .off_loop(&bundle.to_string_lossy(), read)
-            .await
+        let mut original = read
             .doing(|| format!("{}", bundle.display()))
             .map_err(|error| error.hint("nothing was changed or started"))?;
         let store = daemon.records.read();
-        let (folder, bundle) = (files::path_of(&dir), bundle.to_string_lossy());
+        let bundle = bundle.to_string_lossy();
         let of_folder = folder.iter().flat_map(|folder| store.of_folder(folder));
         let ours = of_folder.chain(store.of_folder(&bundle)).find_map(|known| {
             let patched = known.patched.as_ref().filter(|patched| patched.document == document)?;
@@ -171,7 +175,7 @@ impl Bundle {
         let is_unwanted = Arc::new(AtomicBool::new(true));
         let is_late = Arc::clone(&is_unwanted);
         let folder = files::path_of(&self.dir).unwrap_or_default();
-        let created = daemon.off_loop(&folder, move || {
+        let created = daemon.in_folder(&folder, move || {
             let bytes = bytes.as_ref().unwrap_or(&like.bytes);
             files::remove_at(&dir, &name);
             let inode = files::create_at(&dir, &name, bytes, &like)?;
@@ -218,7 +222,7 @@ pub(crate) async fn restore(daemon: &Daemon, record: &Container) {
         let pristine = pristine.map(|patched| daemon.records.read().pristine(&patched.pristine));
         let of = record.clone();
         let restore = move || restore_now(&of, pristine);
-        let Err(error) = daemon.off_loop(record.folder(), restore).await else { return };
+        let Err(error) = daemon.in_folder(record.folder(), restore).await else { return };
         if !error.may_pass() || attempt == ATTEMPTS {
             let folder = record.folder();
             return warn!("{folder}: the engine's document could not be restored: {error}");
@@ -231,7 +235,7 @@ pub(crate) async fn restore(daemon: &Daemon, record: &Container) {
 async fn turn_to_restore(daemon: &Daemon, record: &Container) -> Result<Option<BundleTurn>> {
     let folder = PathBuf::from(record.folder());
     let open = move || files::open_dir(&folder).if_there();
-    let Ok(Some(dir)) = daemon.off_loop(record.folder(), open).await else { return Ok(None) };
+    let Ok(Some(dir)) = daemon.in_folder(record.folder(), open).await else { return Ok(None) };
     daemon.lanes.bundles.turn_unless_its_own(dir, &record.key.id).await
 }
 
@@ -302,7 +306,7 @@ pub(crate) async fn drop_temporary(daemon: &Daemon, record: &Container) {
     let Some(patched) = &record.patched else { return };
     let folder = PathBuf::from(record.folder());
     let names = [files::kept_name(&patched.temporary), patched.temporary.clone()];
-    let removed = daemon.off_loop(record.folder(), move || {
+    let removed = daemon.in_folder(record.folder(), move || {
         let dir = files::open_dir(&folder)?;
         names.iter().for_each(|name| files::remove_at(&dir, name));
         Ok(())

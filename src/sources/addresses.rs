@@ -77,11 +77,14 @@ fn foreign_namespace(host: &Host, pid: u32, start: Option<u64>) -> Option<File> 
         |pid: &str| files::open_regular(&host.path(format!("/proc/{pid}/ns/net"))).or_absent();
     let identity = |file: &File| file.metadata().or_absent().map(|meta| (meta.dev(), meta.ino()));
     let namespace = open(&pid.to_string())?;
-    // Checked after opening: had the process ended before, the number might be another's.
-    procfs::open_same(host, pid, start).or_absent()??;
     let theirs = identity(&namespace)?;
     let mut ours = ["self", "1"].iter().filter_map(|pid| identity(&open(pid)?));
-    (!ours.any(|own| own == theirs)).then_some(namespace)
+    if ours.any(|own| own == theirs) {
+        return None;
+    }
+    // Checked after opening: had the process ended before, the number might be another's.
+    procfs::open_same(host, pid, start).or_absent()??;
+    Some(namespace)
 }
 
 /// Moves this thread into the namespace, without return, and asks for its addresses.

@@ -13,7 +13,7 @@ use crate::state::ContainerKey;
 
 /// Notifies every plugin that knows the container of an event that has happened.
 pub(crate) async fn notify(daemon: &Rc<Daemon>, event: Event, key: &ContainerKey) {
-    let Some(notification) = daemon.notification(event, key) else { return };
+    let Some(notification) = daemon.notification_for_plugins(event, key) else { return };
     let pods = target::KnownPods { daemon, subject: Some(key) };
     if let Some(updated) = daemon.registry.notify_all(&notification, &pods).await {
         updates::carry_out(daemon, updated, event, key).await;
@@ -29,7 +29,8 @@ pub(crate) async fn ask_to_start(
     key: &ContainerKey,
     hint: &str,
 ) -> Result<()> {
-    let Some(notification) = daemon.notification(Event::StartContainer, key) else { return Ok(()) };
+    let notification = daemon.notification_for_plugins(Event::StartContainer, key);
+    let Some(notification) = notification else { return Ok(()) };
     let (skipped, allowed) = daemon.registry.notify_until_refused(&notification).await;
     if !skipped.is_empty() {
         daemon.audit_skipped(key, Event::StartContainer.name(), &skipped);

@@ -35,7 +35,7 @@ impl Recorders {
     }
 
     /// Whether anything is recorded.
-    fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         !self.listeners.borrow().is_empty()
     }
 

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::files;
 use crate::host::Host;
@@ -148,8 +149,9 @@ where
     D: Deserializer<'de>,
     T: Default + DeserializeOwned,
 {
-    let value = Value::deserialize(deserializer)?;
-    Ok(serde_json::from_value(value).unwrap_or_default())
+    // Its text, not its members: `config` has hundreds, of which two count.
+    let value = <&RawValue>::deserialize(deserializer)?;
+    Ok(serde_json::from_str(value.get()).unwrap_or_default())
 }
 
 impl RuntimeState {

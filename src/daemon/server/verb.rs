@@ -210,12 +210,16 @@ pub(super) async fn files_before(
         return (Ok(None), None);
     }
     let (folder, cwd) = (call.bundle.to_string_lossy(), call.question().cwd.clone());
+    let paths = [pid_file.as_ref().map(|path| path.as_os_str()), log.as_deref()];
+    let are_in_memory =
+        paths.into_iter().flatten().all(|path| sources::is_quick(&path.to_string_lossy()));
     let look = move || {
         let stamp = state_dir::pid_file_stamp(pid_file.as_deref());
         Ok((stamp, RuntimeLog::open(log.as_deref(), &cwd)))
     };
     let no_answer = |error: Error| (Err(io::Error::other(error.to_string())), None);
-    daemon.off_loop(&folder, look).await.unwrap_or_else(no_answer)
+    let looked = if are_in_memory { look() } else { daemon.off_loop(&folder, look).await };
+    looked.unwrap_or_else(no_answer)
 }
 
 /// Sends the wrapper a refusal, and notes it.

@@ -29,6 +29,18 @@ pub(crate) fn of_container(
     Some(notification.of_engine(&container.engine, is_doubtful))
 }
 
+/// An event about a container that names it and its pod, and no more.
+pub(crate) fn only_named(store: &Store, event: Event, key: &ContainerKey) -> Option<Notification> {
+    let container = store.container(key)?;
+    let message = api::Container {
+        id: key.id.clone(),
+        pod_sandbox_id: container.pod.clone(),
+        ..api::Container::default()
+    };
+    let pod = messages::only_pod_id(&container.pod);
+    Some(Notification::new(event, pod, Some(message)).below(&key.root))
+}
+
 /// An event about a pod.
 pub(crate) fn of_pod(store: &Store, event: Event, id: &str) -> Option<Notification> {
     let pod = store.pod(id)?;

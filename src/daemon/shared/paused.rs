@@ -39,4 +39,17 @@ impl Daemon {
         }
         Some(notification)
     }
+
+    /// An event about a container that nothing but plugins will read. Where none is connected it has the names by
+    /// which the registry keeps count of what has begun and ended, and the record is not read for the rest.
+    pub(crate) fn notification_for_plugins(
+        &self,
+        event: Event,
+        key: &ContainerKey,
+    ) -> Option<Notification> {
+        match self.registry.has_readers() {
+            true => self.notification(event, key),
+            false => events::only_named(&self.records.read(), event, key),
+        }
+    }
 }

@@ -32,7 +32,10 @@ pub(crate) async fn ended(process: &OwnedFd) {
 
 /// Waits like [`ended`], without a duplicate of the descriptor: thousands of tasks may wait.
 pub(crate) async fn ended_alone(process: OwnedFd) -> OwnedFd {
-    becomes_readable(process).await
+    while !is_readable_later(&process).await && !has_ended(&process) {
+        tokio::time::sleep(UNWATCHED_CHECK).await;
+    }
+    process
 }
 
 /// The kernel's answer about the exit of a process.
@@ -78,31 +81,31 @@ pub(crate) fn ending(process: &OwnedFd) -> ProcessExit {
     }
 }
 
-/// Waits until the descriptor is readable, which for a process means that it has exited. If no
-/// descriptor is left it only pauses: the caller checks again, and other tasks run meanwhile.
+/// Waits until the descriptor is readable, which for a process means that it has exited. If the
+/// event loop cannot take it, it only pauses: the caller checks again, and other tasks run meanwhile.
 pub(crate) async fn readable(descriptor: &OwnedFd) {
+    if is_readable_later(descriptor).await {
+        return;
+    }
+    // Another task waits on it: the loop takes each descriptor once.
     match descriptor.try_clone() {
-        Ok(copy) => drop(becomes_readable(copy).await),
-        Err(_) => tokio::time::sleep(UNWATCHED_CHECK).await,
+        Ok(copy) if is_readable_later(&copy).await => {}
+        _ => tokio::time::sleep(UNWATCHED_CHECK).await,
     }
 }
 
+/// Waits until the descriptor is readable; false at once if the event loop cannot take it.
 #[expect(unsafe_code, reason = "registering a descriptor with the event loop")]
-async fn becomes_readable(descriptor: OwnedFd) -> OwnedFd {
+async fn is_readable_later(descriptor: &OwnedFd) -> bool {
     let number = descriptor.as_raw_fd();
-    // SAFETY: an OwnedFd is open for as long as it lives, which is longer than the registration.
+    // SAFETY: the descriptor is borrowed, and so open, for as long as this future and its registration live.
     match unsafe { AsyncFd::register_with_interest(number, Interest::READABLE) } {
         Ok(registered) => {
             let _ready = registered.readable().await;
+            true
         }
-        // The kernel has no watch left: poll instead.
-        Err(_) => {
-            while !has_ended(&descriptor) {
-                tokio::time::sleep(UNWATCHED_CHECK).await;
-            }
-        }
+        Err(_) => false,
     }
-    descriptor
 }
 
 #[cfg(test)]
@@ -163,11 +166,19 @@ mod tests {
         setrlimit(Resource::RLIMIT_NOFILE, 3, hard).unwrap();
         let copied = process.try_clone().is_ok();
         let is_gone = matches!(open(child.id()), Ok(None));
-        let (early, pause) = runtime.block_on(async {
+        let second = async {
             let early = tokio::time::timeout(UNWATCHED_CHECK * 3, ended(&process)).await.is_ok();
             let began = tokio::time::Instant::now();
             readable(&process).await;
             (early, began.elapsed())
+        };
+        let (early, pause) = runtime.block_on(async {
+            tokio::select! {
+                biased;
+                // It needs no descriptor of its own; one that waits beside it would.
+                () = ended(&process) => (true, Duration::ZERO),
+                found = second => found,
+            }
         });
         child.kill().unwrap();
         runtime.block_on(ended(&process));

@@ -396,16 +396,6 @@ pub(crate) fn read_kernel(path: &Path) -> io::Result<String> {
     read_text(path, limits::KERNEL_FILE)
 }
 
-/// Reads a file of the kernel that it gives whole in one step, and that ends before `bytes` does; returns its
-/// length.
-///
-/// # Errors
-/// Fails when it is missing or unreadable.
-pub(crate) fn read_at_once(path: &Path, bytes: &mut [u8]) -> io::Result<usize> {
-    let file = openat(AT_FDCWD, path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
-    Ok(nix::unistd::read(file, bytes)?)
-}
-
 /// Reads a file in a folder of ours: a link in its place is refused.
 ///
 /// # Errors
@@ -502,18 +492,6 @@ pub(crate) fn try_write(dir: &Path) -> Result<()> {
     let _gone = std::fs::remove_file(&path);
     written
         .map_err(|error| Error::new(error.cause()).doing(format!("writing to {}", dir.display())))
-}
-
-/// Removes a temporary file of [`replace`] whose process is gone; any other file stays.
-pub(crate) fn remove_leftover(path: &Path) {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let pid = name.strip_prefix('.').and_then(|name| name.rsplit_once('.'));
-    let Some(pid) = pid.and_then(|(_, pid)| pid.parse::<i32>().ok()) else { return };
-    let process = nix::unistd::Pid::from_raw(pid);
-    let is_ours = pid == nix::unistd::getpid().as_raw();
-    if !is_ours && nix::sys::signal::kill(process, None) == Err(Errno::ESRCH) {
-        let _gone = std::fs::remove_file(path);
-    }
 }
 
 #[cfg(test)]
@@ -650,18 +628,6 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o770)).unwrap();
         let error = make_private_dir(&path).unwrap_err().to_string();
         assert!(error.contains("may be written by others"), "{error}");
-    }
-
-    #[test]
-    fn what_a_dead_process_left_half_written_is_removed_and_nothing_else() {
-        let (temp, _) = place();
-        let dead = i32::MAX;
-        let living = std::process::id();
-        for name in [format!(".a.{dead}"), format!(".a.{living}"), "a".into(), ".a.b".into()] {
-            write(&temp.path().join(&name), b"");
-            remove_leftover(&temp.path().join(&name));
-            assert_eq!(temp.path().join(&name).exists(), !name.ends_with(&dead.to_string()));
-        }
     }
 
     #[test]

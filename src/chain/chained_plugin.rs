@@ -6,13 +6,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::fmt;
 use std::rc::Rc;
-use std::time::Duration;
 
 use nri_adaptation::{MergeError, NriField, Rights, RuleNote};
 use nri_transport::PluginRequest;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
-use tokio::time::Instant;
 use tracing::warn;
 
 use crate::clock;
@@ -21,13 +19,7 @@ use crate::error::{Error, quoted};
 use crate::limits;
 use crate::plugin::{Event, Outcome, Plugin, Policy};
 
-/// Consecutive time-outs after which the daemon no longer waits for a connected plugin, until it
-/// sends something. NRI: the reference waits its full time-out each time (BUG-48).
-const HANGING_STRIKES: u32 = 3;
-
-/// The time that a hanging plugin is not called: one that lost a request may never send another
-/// frame unasked.
-const RETRY_AFTER: Duration = Duration::from_secs(60);
+use super::strikes::{HANGING_STRIKES, Strikes};
 
 /// Why a request failed, as `replay` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,9 +176,9 @@ pub struct ChainedPlugin {
     /// Unix time in nanoseconds, 0 if it is not known.
     connected_at: Cell<i64>,
     reported_unknown: RefCell<HashSet<String>>,
-    strikes: Cell<u32>,
-    received_at_strike: Cell<usize>,
-    struck_at: Cell<Option<Instant>>,
+    strikes: Strikes,
+    /// Execs in a row that waited for it in vain; an `exec` waits for less than its time-out.
+    pub(super) late_execs: Strikes,
     /// Wakes the requests that wait for their turn, once the plugin hangs.
     given_up: Notify,
     /// Notifications of the extension that are on their way.
@@ -207,9 +199,8 @@ impl ChainedPlugin {
             last_failure: RefCell::default(),
             connected_at: Cell::new(clock::now()),
             reported_unknown: RefCell::default(),
-            strikes: Cell::new(0),
-            received_at_strike: Cell::new(0),
-            struck_at: Cell::new(None),
+            strikes: Strikes::default(),
+            late_execs: Strikes::default(),
             given_up: Notify::new(),
             notices: Cell::new(0),
         }
@@ -253,7 +244,7 @@ impl ChainedPlugin {
             timeouts: self.timeouts.get(),
             failures: self.failures.get(),
             last_failure: self.last_failure(),
-            strikes: self.strikes.get(),
+            strikes: self.strikes.count(),
             connected_at: self.connected_at.get(),
         }
     }
@@ -265,9 +256,7 @@ impl ChainedPlugin {
         self.failures.set(saved.failures);
         self.last_failure.replace(saved.last_failure);
         self.connected_at.set(saved.connected_at);
-        self.strikes.set(saved.strikes);
-        self.received_at_strike.set(self.plugin.frames_received());
-        self.struck_at.set((saved.strikes > 0).then(Instant::now));
+        self.strikes.resume(saved.strikes, self.plugin.frames_received());
     }
 
     /// `NN-name`.
@@ -337,12 +326,12 @@ impl ChainedPlugin {
 
     /// Whether its last request timed out.
     pub fn has_strikes(&self) -> bool {
-        self.strikes.get() > 0
+        self.strikes.count() > 0
     }
 
     /// Whether its last requests all timed out: containers are created without it, or refused.
     pub fn is_unresponsive(&self) -> bool {
-        self.strikes.get() >= HANGING_STRIKES
+        self.strikes.count() >= HANGING_STRIKES
     }
 
     /// The plugin's rights.
@@ -390,24 +379,20 @@ impl ChainedPlugin {
         }
     }
 
-    /// Whether it timed out so often in a row that waiting for it has no use. A frame from it ends
-    /// that, and so does [`RETRY_AFTER`].
     fn is_hanging(&self) -> bool {
-        let since = self.struck_at.get().map_or(Duration::ZERO, |at| at.elapsed());
-        let is_silent = self.plugin.frames_received() == self.received_at_strike.get();
-        is_given_up(self.strikes.get(), is_silent, since)
+        self.strikes.are_hopeless(self.plugin.frames_received())
     }
 
     fn judge<T>(&self, name: &'static str, outcome: Outcome<T>) -> PluginReply<T> {
         match outcome {
             Outcome::Answered(answer) => {
                 self.requests.set(self.requests.get() + 1);
-                self.strikes.set(0);
+                self.strikes.clear();
                 PluginReply::Answer(answer)
             }
             Outcome::Refused(text) | Outcome::Unimplemented(text) => {
                 self.requests.set(self.requests.get() + 1);
-                self.strikes.set(0);
+                self.strikes.clear();
                 self.note_failure(&format!("refused {name}: {}", quoted(&text)));
                 let text = format!("{} refused: {}", self.id(), quoted(&text));
                 PluginReply::Refusal(PluginFailure::new(self.id(), Cause::Refused, text))
@@ -432,14 +417,12 @@ impl ChainedPlugin {
 
     fn strike(&self, request: &str) {
         self.timeouts.set(self.timeouts.get() + 1);
-        self.strikes.set(self.strikes.get() + 1);
-        self.received_at_strike.set(self.plugin.frames_received());
-        self.struck_at.set(Some(Instant::now()));
+        self.strikes.add(self.plugin.frames_received());
         if self.is_hanging() {
             self.given_up.notify_waiters();
         }
         let most = self.terms.borrow().policy.strikes;
-        if most > 0 && self.strikes.get() >= most {
+        if most > 0 && self.strikes.count() >= most {
             let id = self.id();
             warn!(plugin = id, "{id} did not answer {request} in time and is disconnected");
             self.plugin.disconnect(&format!("it did not answer {request} in time"));
@@ -447,7 +430,12 @@ impl ChainedPlugin {
     }
 
     /// A missing reply refuses the request or skips the plugin, by policy.
-    fn note_unanswered<T>(&self, name: &'static str, cause: Cause, why: String) -> PluginReply<T> {
+    pub(super) fn note_unanswered<T>(
+        &self,
+        name: &'static str,
+        cause: Cause,
+        why: String,
+    ) -> PluginReply<T> {
         let id = self.id();
         self.note_failure(&why);
         if self.terms.borrow().policy.on_failure == OnFailure::Refuse {
@@ -474,10 +462,6 @@ pub(crate) fn unknown_field_line(plugin: &str, field: &str) -> String {
     format!("{plugin} set {field}, which this version does not know; it was not applied")
 }
 
-fn is_given_up(strikes: u32, is_silent: bool, since: Duration) -> bool {
-    strikes >= HANGING_STRIKES && is_silent && since < RETRY_AFTER
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -486,14 +470,5 @@ mod tests {
     fn the_configuration_knows_exactly_the_fields_that_can_be_owned() {
         let names = NriField::ALL.map(NriField::name);
         assert_eq!(names, crate::config::fields::FIELDS);
-    }
-
-    #[test]
-    fn three_time_outs_without_a_frame_end_the_waiting_for_a_minute() {
-        let short = Duration::from_secs(1);
-        assert!(is_given_up(3, true, short) && is_given_up(9, true, short));
-        assert!(!is_given_up(2, true, short), "two may be bad luck");
-        assert!(!is_given_up(3, false, short), "a frame came");
-        assert!(!is_given_up(3, true, RETRY_AFTER), "it is tried again");
     }
 }

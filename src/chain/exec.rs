@@ -10,12 +10,13 @@ use futures_util::future::join_all;
 use nri_adaptation::{Creation, NriField, RuleNote, check, unknown_fields};
 use tokio::time::Instant;
 
+use crate::config::OnFailure;
 use crate::error::quoted;
-use crate::plugin::api;
 use crate::plugin::api::extension::{
     ExecAdjustment, ExecContainerRequest, ExecContainerResponse, ExecProcess, ExtensionEvent,
     ValidateExecRequest,
 };
+use crate::plugin::{Outcome, api};
 
 use super::chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply};
 use super::create::{ChainObserver, merge};
@@ -29,6 +30,13 @@ const CWD: &str = "Cwd";
 /// How long all plugins together may take: a wrapper waits a second, with the way there and back.
 pub(crate) const EXEC_WAIT: Duration = Duration::from_millis(850);
 
+/// How long a plugin is not asked about execs after it was late three times in a row: with each of a node's probes it
+/// would cost most of the second that kubelet gives them.
+const LATE_FOR: Duration = Duration::from_secs(10);
+
+/// The part of it that validators have.
+const VALIDATION: Duration = Duration::from_millis(250);
+
 /// The plugins of one exec.
 pub(crate) struct ExecMembers<'a> {
     /// The plugins to ask, in order.
@@ -38,6 +46,15 @@ pub(crate) struct ExecMembers<'a> {
     pub(crate) scope: RuleScope<'a>,
     /// When the exec goes on without the answers that are missing, or is refused.
     pub(crate) until: Instant,
+}
+
+impl ExecMembers<'_> {
+    /// When the answers of those that are asked must be there: validators are asked afterwards, and one that has no
+    /// time left would reject because another plugin was slow.
+    fn until_answered(&self) -> Instant {
+        let later = if self.validators.is_empty() { Duration::ZERO } else { VALIDATION };
+        self.until.checked_sub(later).unwrap_or(self.until)
+    }
 }
 
 /// The plugins' changes to a process.
@@ -86,8 +103,8 @@ pub(crate) async fn exec(
         // A field name that does not exist in the operator's settings must not permit everything.
         member.rights()?;
         show(&mut request, &creation, &cwd);
-        let call = member.plugin.extension(&request, members.until);
-        match member.ask_by_name(ExtensionEvent::EXEC_CONTAINER.method(), call).await {
+        let call = member.plugin.extension(&request, members.until_answered());
+        match member.ask_about_exec(ExtensionEvent::EXEC_CONTAINER, call).await {
             PluginReply::Answer(answer) => match accept(member, members.scope, answer) {
                 Ok(answer) => {
                     (creation, cwd) =
@@ -95,6 +112,11 @@ pub(crate) async fn exec(
                 }
                 Err(why) => observer.skipped(&member.id(), &why),
             },
+            // It took part when the process was about to be judged, and left in its queue.
+            PluginReply::Skipped(why) if member.policy().on_failure == OnFailure::Refuse => {
+                let text = format!("{} {why}", member.id());
+                return Err(PluginFailure::new(member.id(), Cause::Gone, text));
+            }
             PluginReply::Skipped(why) => observer.skipped(&member.id(), &why),
             PluginReply::Refusal(failure) => return Err(failure),
         }
@@ -108,6 +130,32 @@ pub(crate) async fn exec(
     let changes = ExecChanges { adjust: merged.adjust, cwd, owners, noted };
     validate(members, &request, engines.unwrap_or_default(), &changes).await?;
     Ok(changes)
+}
+
+impl ChainedPlugin {
+    /// Awaits its reply about an `exec`. A plugin that let the last of them wait in vain is not waited for each time
+    /// anew: its policy decides at once, for [`LATE_FOR`].
+    async fn ask_about_exec<T>(
+        &self,
+        event: ExtensionEvent,
+        call: impl Future<Output = Outcome<T>>,
+    ) -> PluginReply<T> {
+        let name = event.method();
+        if self.late_execs.are_too_many(LATE_FOR) {
+            let why = format!("has not answered the last execs and is not waited for at {name}");
+            return self.note_unanswered(name, Cause::Timeout, why);
+        }
+        let noted = async {
+            let outcome = call.await;
+            if matches!(outcome, Outcome::Busy(_) | Outcome::TimedOut) {
+                self.late_execs.add(self.plugin.frames_received());
+            } else {
+                self.late_execs.clear();
+            }
+            outcome
+        };
+        self.ask_by_name(name, noted).await
+    }
 }
 
 /// The process in the place of its container's, as CreateContainer has it.
@@ -172,17 +220,21 @@ async fn validate(
     engines: ExecProcess,
     changes: &ExecChanges,
 ) -> Result<(), PluginFailure> {
+    // With a hyphen before it, it removed the variable.
+    let owner = |(field, plugin): (&String, &String)| {
+        (field.clone(), plugin.trim_start_matches('-').to_owned())
+    };
     let request = ValidateExecRequest {
         pod: request.pod.clone(),
         container: request.container.clone(),
         process: Some(engines).into(),
         adjust: Some(changes.to_adjustment()).into(),
-        owners: changes.owners.clone().into_iter().collect(),
+        owners: changes.owners.iter().map(owner).collect(),
         ..ValidateExecRequest::default()
     };
     let judged = members.validators.iter().map(|member| async {
         let call = member.plugin.extension(&request, members.until);
-        let reply = member.ask_by_name(ExtensionEvent::VALIDATE_EXEC.method(), call).await;
+        let reply = member.ask_about_exec(ExtensionEvent::VALIDATE_EXEC, call).await;
         let reply = reply.map(|answer| (answer.reject, quoted(&answer.reason)));
         rejection(member, "the exec", reply)
     });

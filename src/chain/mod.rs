@@ -13,6 +13,7 @@ mod create;
 mod exec;
 mod notify;
 mod ruled;
+mod strikes;
 mod update;
 mod validate;
 

@@ -320,9 +320,16 @@ fn say_to_starter(start: &Start, word: &[u8]) {
 }
 
 /// Shuts plugins down cleanly; a plugin that does not answer in time is not waited for.
+/// Longer than the end of a daemon takes.
+const PROTECTED_TO_THE_END: Duration = Duration::from_secs(60);
+
 async fn farewell(daemon: &Rc<Daemon>) {
     info!("stopping");
     daemon.process.is_ending.set(true);
+    if daemon.registry.exec_interest().protects {
+        // Execs are still served, while the plugins that protect them are shut down.
+        daemon.registry.returning.execs.expect(PROTECTED_TO_THE_END);
+    }
     let shutdowns = daemon.registry.all_connections().into_iter().map(|connected| {
         tokio::task::spawn_local(async move {
             connected.chained.plugin.shutdown("it was shut down").await;

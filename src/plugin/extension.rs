@@ -13,6 +13,9 @@ use super::{Outcome, Plugin};
 /// The shortest time-out of a request: 0 would be none to a plugin.
 const SHORTEST: Duration = Duration::from_millis(1);
 
+/// How long a notification may hold the plugin's turn: an `exec` may wait for it.
+const NOTICE_WAIT: Duration = Duration::from_millis(250);
+
 impl Plugin {
     /// The events of the extension that it subscribed to, as bits.
     pub fn extension_events(&self) -> u32 {
@@ -42,11 +45,16 @@ impl Plugin {
         }
     }
 
-    /// Sends a notification of the extension, within the plugin's own time-out.
+    /// Sends a notification of the extension. One that is not answered in time costs the plugin nothing: it would
+    /// lose its connection, and what it protects, because it is slow to write a log.
     pub(crate) async fn extension_notice<R: PluginRequest>(
         &self,
         request: &R,
     ) -> Outcome<R::Answer> {
-        self.call_within(self.timeout(), request).await
+        let outcome = self.call_within(self.timeout().min(NOTICE_WAIT), request).await;
+        if matches!(outcome, Outcome::TimedOut) {
+            return Outcome::Busy(format!("did not answer {} in time", R::METHOD));
+        }
+        outcome
     }
 }

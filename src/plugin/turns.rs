@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The order of requests to one plugin: it gets a bounded number at once, the rest waits.
 //!
-//! Three ranks, first come first served within each: later events of a container that exists go
-//! first, then creations, then new pods. So a burst of creations comes to an end container by
+//! Four ranks, first come first served within each: later events of a container that exists go
+//! first, then creations, then new pods, then notifications of the extension. So a burst of creations comes to an end container by
 //! container; in the order of arrival, the second event of the first container would wait for the
 //! first event of the last one, and all of them would run out of time together.
 //!
@@ -38,9 +38,11 @@ pub(super) enum Rank {
     Creation = 1,
     /// RunPodSandbox.
     NewPod = 2,
+    /// A notification of the extension: it holds up nothing, and has no place in a container's life.
+    Notice = 3,
 }
 
-const RANKS: usize = 3;
+const RANKS: usize = 4;
 
 impl Rank {
     /// The rank of a request of this method.
@@ -48,6 +50,7 @@ impl Rank {
         match method {
             "RunPodSandbox" => Self::NewPod,
             "CreateContainer" => Self::Creation,
+            "PostExec" | "UpdateResults" => Self::Notice,
             _ => Self::UnderWay,
         }
     }
@@ -132,7 +135,7 @@ impl Turns {
     pub(super) fn weigh(&self, creation: bool, post_creation: bool) {
         let of_creation = 1 + usize::from(post_creation);
         let of_pod = 1 + if creation { of_creation } else { 0 };
-        lock(&self.0).weights = [1, of_creation, of_pod];
+        lock(&self.0).weights = [1, of_creation, of_pod, 1];
     }
 
     /// Waits for a turn; with `until` it fails at once if the turn would come later. A request
@@ -269,7 +272,7 @@ impl TurnState {
             return self.waiting[oldest_rank].pop_front();
         }
         let first = self.waiting[rank].front()?;
-        let before = lower.filter_map(|low| {
+        let before = lower.filter(|low| *low != Rank::Notice as usize).filter_map(|low| {
             let at = self.waiting[low].iter().position(|other| first.must_follow(other))?;
             Some((self.waiting[low][at].arrival, low, at))
         });

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, getsockopt, send,
-    sendmsg, setsockopt, socket as open, sockopt,
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, getsockopt, sendmsg,
+    setsockopt, socket as open, sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
@@ -84,15 +84,53 @@ pub(super) fn check_peer(
 /// Sends a frame, its descriptors with the first byte. Not `write`: the other side may be gone,
 /// and SIGPIPE, whose disposition is the engine's, would end this process.
 pub(super) fn send_whole(stream: &UnixStream, frame: &[u8], fds: &[RawFd]) -> Result<()> {
-    let rights = [ControlMessage::ScmRights(fds)];
-    let control = if fds.is_empty() { &rights[..0] } else { &rights[..] };
-    let slices = [IoSlice::new(frame)];
-    let fd = stream.as_fd().as_raw_fd();
-    let mut sent = sendmsg::<()>(fd, &slices, control, MsgFlags::MSG_NOSIGNAL, None)?;
+    let mut sent = send_part(stream, frame, fds, MsgFlags::MSG_NOSIGNAL)?;
     while sent < frame.len() {
-        sent += send(fd, &frame[sent..], MsgFlags::MSG_NOSIGNAL)?;
+        sent += send_part(stream, &frame[sent..], &[], MsgFlags::MSG_NOSIGNAL)?;
     }
     Ok(())
+}
+
+/// The same until a moment. A reader that is slow renews the socket's own time-out with each piece that it takes.
+pub(super) fn send_until(
+    stream: &UnixStream,
+    frame: &[u8],
+    fds: &[RawFd],
+    until: Instant,
+) -> Result<()> {
+    let (flags, mut sent) = (MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT, 0);
+    while sent < frame.len() {
+        let fds = if sent == 0 { fds } else { &[] };
+        match send_part(stream, &frame[sent..], fds, flags) {
+            Ok(more) => sent += more,
+            Err(Errno::EAGAIN) => {
+                let left = until.saturating_duration_since(Instant::now()).min(SILENCE);
+                let millis = u16::try_from(left.as_millis()).unwrap_or(u16::MAX);
+                let mut writable = [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)];
+                match poll(&mut writable, PollTimeout::from(millis)) {
+                    Ok(0) => return Err(took_too_long()),
+                    Ok(_) | Err(Errno::EINTR) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+        if sent < frame.len() && Instant::now() >= until {
+            return Err(took_too_long());
+        }
+    }
+    Ok(())
+}
+
+fn send_part(
+    stream: &UnixStream,
+    part: &[u8],
+    fds: &[RawFd],
+    flags: MsgFlags,
+) -> std::result::Result<usize, Errno> {
+    let rights = [ControlMessage::ScmRights(fds)];
+    let control = if fds.is_empty() { &rights[..0] } else { &rights[..] };
+    sendmsg::<()>(stream.as_fd().as_raw_fd(), &[IoSlice::new(part)], control, flags, None)
 }
 
 /// Reads messages until one is not a heartbeat, up to `ahead` bytes at once.
@@ -183,4 +221,42 @@ pub(crate) fn is_silent(config: &Config) -> bool {
     }
     let wait = PollTimeout::try_from(SILENCE).unwrap_or(PollTimeout::MAX);
     poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLIN)], wait) == Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_reads_on_and_on_does_not_renew_the_time_of_a_frame() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut few = [0; 512];
+            while theirs.read(&mut few).is_ok_and(|read| read > 0) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        // At that pace it would take minutes.
+        let frame = vec![0; 16 << 20];
+        let until = Instant::now() + Duration::from_millis(200);
+        let error = send_until(&ours, &frame, &[], until).unwrap_err();
+        drop(ours);
+        assert!(error.to_string().contains("took too long") || error.is_hangup(), "{error}");
+        reader.join().unwrap();
+    }
+
+    #[test]
+    fn a_long_frame_arrives_whole_in_its_time() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            theirs.read_to_end(&mut all).unwrap();
+            all.len()
+        });
+        send_until(&ours, &vec![7; 3 << 20], &[], Instant::now() + SILENCE).unwrap();
+        drop(ours);
+        assert_eq!(reader.join().unwrap(), 3 << 20);
+    }
 }

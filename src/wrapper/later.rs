@@ -69,11 +69,13 @@ pub(super) fn interest(config: &Config, call: &CommandLine) -> ExecInterest {
     match kept {
         Ok(Some(text)) if text == EXECS_FOR_PLUGINS => ExecInterest::Shown { protects: false },
         Ok(Some(text)) if text == EXECS_PROTECTED => ExecInterest::Shown { protects: true },
+        // What cannot be read may say that plugins protect execs.
+        Err(_) => ExecInterest::Shown { protects: true },
         _ if !config.exec_rules.is_empty() => ExecInterest::Asked,
         Ok(None) if !config.audits_execs() => ExecInterest::Nothing,
         Ok(None) => ExecInterest::Told,
         Ok(Some(text)) if text == EXECS_FOR_AUDIT => ExecInterest::Told,
-        Ok(Some(_)) | Err(_) => ExecInterest::Asked,
+        Ok(Some(_)) => ExecInterest::Asked,
     }
 }
 

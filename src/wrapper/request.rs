@@ -19,7 +19,7 @@ use crate::link::{self, Attached, DaemonResponse, Notice, Proceed, WrapperReques
 use crate::presence;
 
 use super::connection::{
-    check_peer, connect, dial, dial_at_once, dial_within, receive, send_whole,
+    check_peer, connect, dial, dial_at_once, dial_within, receive, send_until, send_whole,
 };
 use super::invocation::Invocation;
 use super::{admin_request, launch};
@@ -166,7 +166,7 @@ impl DaemonSession {
         descriptors.extend_from_slice(attached);
         let question = build_question(invocation, document, &descriptors);
         let fds: Vec<RawFd> = descriptors.iter().map(|(_, fd)| fd.as_raw_fd()).collect();
-        send_whole(&stream, &question.encode(), &fds).map_err(away)?;
+        send_until(&stream, &question.encode(), &fds, deadline).map_err(away)?;
         match receive(&stream, invocation.config, deadline, READ_AHEAD).map_err(away)? {
             DaemonResponse::Proceed(proceed) => Ok((proceed, Self(stream))),
             DaemonResponse::Refuse(line) => Err(NoVerdict::Refused(Error::new(line))),

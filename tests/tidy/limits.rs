@@ -101,7 +101,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
         &[
             "src/admin/install/root.rs LOOKUP_ATTEMPTS",
             "src/cgroup/resctrl.rs ROUNDS",
-            "src/chain/chained_plugin.rs HANGING_STRIKES",
+            "src/chain/strikes.rs HANGING_STRIKES",
             "src/daemon/bundle.rs ATTEMPTS",
             "src/daemon/lifecycle/settle.rs ATTEMPTS",
             "src/daemon/recovery/bypassed.rs ANNOUNCEMENTS",

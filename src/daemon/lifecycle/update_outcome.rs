@@ -75,6 +75,7 @@ pub(crate) fn conclude(
     let is_taken =
         is_replaced == Some(true) || (by_files && partial::has_taken(daemon, record, &tried));
     let is_told = proposed.is_told;
+    results::of_engines_update(daemon, key, &proposed.answered, is_taken);
     if !is_taken {
         // runc and crun write file by file, and undo nothing when they fail.
         let restoring = apply::restore(daemon, record, &tried);

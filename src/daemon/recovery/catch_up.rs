@@ -7,6 +7,7 @@
 //! (D14), bounded, it notifies them of exits in order, and watches the living containers again.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -294,8 +295,19 @@ async fn resume_update(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     let classes = Classes { blockio, rdt };
     let repeated = Vec::new();
     let is_told = false;
-    let proposed =
-        ProposedUpdate { engine, overlay, owners, changes, repeated, classes, is_told, writing };
+    // The plugins that answered are not known any more.
+    let answered = BTreeMap::new();
+    let proposed = ProposedUpdate {
+        engine,
+        overlay,
+        owners,
+        answered,
+        changes,
+        repeated,
+        classes,
+        is_told,
+        writing,
+    };
     let before = state_before.map(|(inode, seconds, nanos)| Some(Stamp(inode, seconds, nanos)));
     // Without one, the files decide.
     let before = before.ok_or_else(|| std::io::ErrorKind::Other.into());

@@ -45,12 +45,24 @@ pub(crate) fn notes_in(folder: &Path) -> Result<Vec<PathBuf>> {
     paths.retain(|path| {
         let is_note = path.extension().is_some_and(|extension| extension == "json");
         if !is_note {
-            files::remove_leftover(path);
+            remove_leftover(path);
         }
         is_note
     });
     paths.sort();
     Ok(paths)
+}
+
+/// Removes a temporary file of [`files::replace`] whose process is gone; any other file stays.
+fn remove_leftover(path: &Path) {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let pid = name.strip_prefix('.').and_then(|name| name.rsplit_once('.'));
+    let Some(pid) = pid.and_then(|(_, pid)| pid.parse::<i32>().ok()) else { return };
+    let process = nix::unistd::Pid::from_raw(pid);
+    let is_ours = pid == nix::unistd::getpid().as_raw();
+    if !is_ours && nix::sys::signal::kill(process, None) == Err(nix::errno::Errno::ESRCH) {
+        let _gone = std::fs::remove_file(path);
+    }
 }
 
 /// Reads a note; `None` if it is unusable (set aside with a warning) or another task took it.
@@ -78,6 +90,18 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_dead_process_left_half_written_is_removed_and_nothing_else() {
+        let temp = tempfile::tempdir().unwrap();
+        let dead = i32::MAX;
+        let living = std::process::id();
+        for name in [format!(".a.{dead}"), format!(".a.{living}"), "a".into(), ".a.b".into()] {
+            files::replace(&temp.path().join(&name), b"").unwrap();
+            remove_leftover(&temp.path().join(&name));
+            assert_eq!(temp.path().join(&name).exists(), !name.ends_with(&dead.to_string()));
+        }
+    }
 
     #[test]
     fn bytes_of_a_note_are_read_in_both_forms() {

@@ -103,9 +103,11 @@ pub(crate) async fn resume(
         plugin_socket,
         metrics,
         events,
+        execs_expected,
         ..
     }) = saved;
     daemon.stream.resume(events);
+    daemon.registry.returning.execs.expect(Duration::from_millis(execs_expected));
     for SavedInit { key, incarnation, process } in inits {
         let process = process.and_then(|number| handover::own(number).ok());
         daemon.watches.init_watches.resume(key, incarnation, process);

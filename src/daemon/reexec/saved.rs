@@ -44,6 +44,9 @@ pub(super) struct SavedDaemon {
     pub(super) callers: Vec<RawFd>,
     #[serde(default)]
     pub(super) uptime_seconds: u64,
+    /// How long plugins that protected execs may still return, in milliseconds.
+    #[serde(default)]
+    pub(super) execs_expected: u64,
     /// Events for other programs.
     #[serde(default)]
     pub(super) events: Value,
@@ -122,6 +125,14 @@ impl Reexec<'_> {
                 .collect(),
             callers,
             uptime_seconds: daemon.report.started.elapsed().as_secs(),
+            execs_expected: daemon
+                .registry
+                .returning
+                .execs
+                .left()
+                .as_millis()
+                .try_into()
+                .unwrap_or(0),
             events: daemon.stream.save(),
         }
     }

@@ -34,14 +34,20 @@ pub(crate) struct FormerExecs {
 }
 
 impl FormerExecs {
-    /// Plugins protected execs before this daemon, and may return within this time.
+    /// Plugins that protected execs are away, and may return within this time.
     pub(crate) fn expect(&self, within: Duration) {
         self.expected.set(Instant::now().checked_add(within));
     }
 
     /// Whether plugins that protected execs may still return.
     pub(crate) fn are_expected(&self) -> bool {
-        self.expected.get().is_some_and(|until| Instant::now() < until)
+        !self.left().is_zero()
+    }
+
+    /// How long they may still return.
+    pub(crate) fn left(&self) -> Duration {
+        let until = self.expected.get();
+        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
     }
 }
 

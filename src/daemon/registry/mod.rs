@@ -350,11 +350,6 @@ impl Registry {
         }
     }
 
-    /// Whether a plugin is connected, synchronized or not, or requests are recorded.
-    pub(crate) fn has_readers(&self) -> bool {
-        self.recorders.is_on() || !self.connected.borrow().is_empty()
-    }
-
     /// Records that the event makes its subject known or forgotten, and returns the plugins to be
     /// notified now; for plugins still being synchronized the event is queued.
     pub(crate) fn subscribers(&self, notification: &Notification) -> Subscribers {

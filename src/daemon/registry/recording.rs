@@ -17,6 +17,8 @@ use crate::plugin::{Event, api};
 use crate::clock::now;
 use crate::limits;
 
+use super::Registry;
+
 /// All recordings.
 #[derive(Default)]
 pub(crate) struct Recorders {
@@ -35,7 +37,7 @@ impl Recorders {
     }
 
     /// Whether anything is recorded.
-    pub(crate) fn is_on(&self) -> bool {
+    fn is_on(&self) -> bool {
         !self.listeners.borrow().is_empty()
     }
 
@@ -100,6 +102,13 @@ impl Recorders {
     fn send(&self, line: &Value) {
         let line: Rc<str> = format!("{line}\n").into();
         self.listeners.borrow_mut().retain(|listener| listener.takes(&line));
+    }
+}
+
+impl Registry {
+    /// Whether a plugin is connected, synchronized or not, or requests are recorded.
+    pub(crate) fn has_readers(&self) -> bool {
+        self.recorders.is_on() || !self.connected.borrow().is_empty()
     }
 }
 

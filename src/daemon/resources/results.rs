@@ -5,8 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use serde_json::Map;
+
 use crate::daemon::resources::error::{RefusedField, UpdateError};
 use crate::daemon::shared::Daemon;
+use crate::plugin::Event;
 use crate::plugin::api::extension::{
     ExtensionEvent, UpdateOutcome, UpdateResult, UpdateResultsRequest,
 };
@@ -93,6 +96,25 @@ pub(super) fn send_one(
     let mut results = Results::default();
     results.add(id, requested, result);
     results.send(daemon);
+}
+
+/// Sends plugins the result of their answers to an engine's update of this container; `answered`: field to plugin.
+pub(crate) fn of_engines_update(
+    daemon: &Daemon,
+    key: &ContainerKey,
+    answered: &BTreeMap<String, String>,
+    is_taken: bool,
+) {
+    let requested = PendingUpdate {
+        part: Map::new(),
+        blockio_class: None,
+        rdt_class: None,
+        owners: answered.clone(),
+        event: Event::UpdateContainer.name().to_owned(),
+    };
+    let why = || UpdateError::refused("the runtime did not take the engine's update");
+    let result = if is_taken { Ok(Done::Applied) } else { Err(why()) };
+    send_one(daemon, &key.id, &requested, &result);
 }
 
 /// The present owners of fields that are about to have these owners.

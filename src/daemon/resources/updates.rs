@@ -9,7 +9,7 @@
 //! update is on record, and the plugin's request succeeds. A failure never fails the event that it
 //! came with: it is logged, and `explain` shows it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -179,8 +179,10 @@ async fn carry_out_request(
 /// ask from inside a handler, so not longer than half of its time-out.
 async fn slow_down(daemon: &Daemon, member: &ChainedPlugin, update_requests: &[UpdateRequest]) {
     let id = member.id();
-    let pauses = update_requests.iter().filter_map(|it| daemon.update_backoff.pause(&id, &it.id));
-    if let Some(longest) = pauses.map(|(_, left)| left).max() {
+    let pause = |it: &UpdateRequest| Some(daemon.update_backoff.pause(&id, &it.id)?.1);
+    // Beside updates that are tried, those that are not cost nothing.
+    let all: Option<Vec<Duration>> = update_requests.iter().map(pause).collect();
+    if let Some(longest) = all.unwrap_or_default().into_iter().max() {
         tokio::time::sleep(longest.min(MOST_SLOWED).min(member.plugin.timeout() / 2)).await;
     }
 }
@@ -242,7 +244,10 @@ async fn carry_out_all(daemon: &Rc<Daemon>, update_requests: Vec<UpdateRequest>)
     let (mut failed, mut results) = (Vec::new(), Results::default());
     for (place, mut update_request) in update_requests.into_iter().enumerate() {
         let found = std::mem::replace(&mut update_request.found, Ok(None));
-        let plugin = update_request.requested.owners.values().next().cloned().unwrap_or_default();
+        // One alone, but in answers to an engine's event, where several may ask for parts of one update.
+        let plugins: BTreeSet<&str> =
+            update_request.requested.owners.values().map(String::as_str).collect();
+        let plugin = plugins.iter().copied().collect::<Vec<_>>().join("+");
         let pause = daemon.update_backoff.pause(&plugin, &update_request.id);
         let found = match pause {
             Some((failures, left)) => Err(UpdateError::Paused(failures, left)),
@@ -259,7 +264,8 @@ async fn carry_out_all(daemon: &Rc<Daemon>, update_requests: Vec<UpdateRequest>)
             (Ok(_), None) => Err(UpdateError::Unknown),
             (Err(update_error), _) => Err(update_error),
         };
-        if pause.is_none() {
+        // What waits for its container is neither.
+        if pause.is_none() && !matches!(result, Ok(Done::Deferred)) {
             daemon.update_backoff.note(&plugin, &update_request.id, result.is_err());
         }
         results.add(&update_request.id, &update_request.requested, &result);
@@ -268,7 +274,9 @@ async fn carry_out_all(daemon: &Rc<Daemon>, update_requests: Vec<UpdateRequest>)
             Err(_) if update_request.ignores_failure => "ignored",
             Err(_) => "failed",
         };
-        daemon.report.metrics.plugins().count_update(&plugin, outcome);
+        for plugin in plugins {
+            daemon.report.metrics.plugins().count_update(plugin, outcome);
+        }
         let Err(update_error) = result else { continue };
         note_unmet(daemon, &update_request, &update_error);
         if !update_request.ignores_failure {

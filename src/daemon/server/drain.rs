@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
@@ -20,10 +20,14 @@ use crate::link::DaemonResponse;
 /// The time that an idle daemon waits until the held wrappers have received `Ending`.
 const FAREWELL: Duration = Duration::from_secs(1);
 
+/// How long execs are still answered while creates are held.
+const EXECS_WAIT: Duration = Duration::from_secs(2);
+
 /// The requests of a daemon that may be ending.
 #[derive(Debug, Default)]
 pub(crate) struct Drain {
-    is_ending: Cell<bool>,
+    /// Since when it is ending, or about to become another program.
+    ending_since: Cell<Option<Instant>>,
     is_over: Cell<bool>,
     in_flight: Cell<usize>,
     held: Cell<usize>,
@@ -79,7 +83,7 @@ impl Drain {
     /// Holds new requests, except those that never wait.
     pub(crate) fn hold_new(&self) {
         self.is_over.set(false);
-        self.is_ending.set(true);
+        self.begin_to_end();
     }
 
     /// Whether no request is in flight, and every open connection is one of a held request.
@@ -103,7 +107,7 @@ impl Drain {
 
     /// Serves requests again.
     pub(crate) fn go_on(&self) {
-        self.is_ending.set(false);
+        self.ending_since.set(None);
         self.is_over.set(true);
         self.is_paused.set(false);
         self.changed.notify_waiters();
@@ -111,7 +115,19 @@ impl Drain {
 
     /// Whether new requests have to wait.
     pub(super) fn is_ending(&self) -> bool {
-        self.is_ending.get()
+        self.ending_since.get().is_some()
+    }
+
+    /// Whether creates have been held for so long that an `exec` must not prolong it: probes come without pause, and
+    /// each waits for plugins.
+    pub(super) fn must_end(&self) -> bool {
+        self.ending_since.get().is_some_and(|since| since.elapsed() > EXECS_WAIT)
+    }
+
+    fn begin_to_end(&self) {
+        if self.ending_since.get().is_none() {
+            self.ending_since.set(Some(Instant::now()));
+        }
     }
 
     async fn until(&self, is_so: impl Fn(&Self) -> bool) {
@@ -142,7 +158,7 @@ impl Drain {
     /// Waits until every request in flight is answered, a caller's time at most.
     pub(crate) async fn drain(&self, daemon: &Daemon, ends: &mut Ends) {
         daemon.process.is_ending.set(true);
-        self.is_ending.set(true);
+        self.begin_to_end();
         let count = || self.in_flight.get();
         if count() > 0 {
             info!(
@@ -167,5 +183,24 @@ impl Drain {
         self.changed.notify_waiters();
         let all = self.until(|drain| drain.held.get() == 0);
         let _a_wrapper_that_does_not_read = tokio::time::timeout(FAREWELL, all).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn execs_are_sent_away_once_creates_were_held_for_long_and_served_again_afterwards() {
+        let drain = Drain::default();
+        assert!(!drain.must_end() && !drain.is_ending());
+        drain.hold_new();
+        assert!(!drain.must_end() && drain.is_ending());
+        drain.ending_since.set(Instant::now().checked_sub(EXECS_WAIT + EXECS_WAIT));
+        // A second signal does not begin it anew.
+        drain.begin_to_end();
+        assert!(drain.must_end());
+        drain.go_on();
+        assert!(!drain.must_end() && !drain.is_ending());
     }
 }

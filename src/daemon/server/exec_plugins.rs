@@ -4,7 +4,7 @@
 
 use std::rc::Rc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::argv;
@@ -26,13 +26,21 @@ use crate::plugin::api;
 use crate::plugin::api::extension::{
     ExecContainerRequest, ExecProcess, ExecResult, ExtensionEvent, PostExecRequest,
 };
-use crate::spec::patch::{PatchedSpec, patch_exec};
+use crate::spec::patch::{PatchedSpec, SpecChange, patch_exec};
 use crate::state::{Change, ContainerKey, ExecChange};
 
 /// The event of changes.
 const EXEC: &str = "exec";
 
-/// Asks the plugins that take part; returns what the wrapper has to do with their changes.
+/// What the plugins that take part made of a process.
+#[derive(Default)]
+pub(super) struct Asked {
+    /// What the wrapper has to do.
+    pub(super) proceed: Proceed,
+    pub(super) changes: Option<(PatchedSpec, ExecChanges)>,
+}
+
+/// Asks the plugins that take part.
 ///
 /// # Errors
 /// Fails when a plugin refuses the process, or its absence does, or a change cannot be passed on.
@@ -40,7 +48,7 @@ pub(super) async fn ask(
     daemon: &Rc<Daemon>,
     call: &VerbRequest,
     process: &mut LaterProcess,
-) -> Result<Proceed> {
+) -> Result<Asked> {
     let until = Instant::now() + chain::EXEC_WAIT;
     let key = &call.key;
     let subscribers = daemon.registry.extended(ExtensionEvent::EXEC_CONTAINER, key);
@@ -48,22 +56,24 @@ pub(super) async fn ask(
     if process.waits && daemon.registry.returning.execs.are_expected() {
         refuse_unprotected(daemon, key, &subscribers, &validators)?;
     }
+    // Up to 3 MiB, which nothing needs afterwards.
+    let shown = process.document.take();
     if !process.waits || subscribers.is_empty() && validators.is_empty() {
-        return Ok(Proceed::default());
+        return Ok(Asked::default());
     }
     let rules = daemon.registry.rules();
     let (event, ruled) = {
         let store = daemon.records.read();
         let event = events::of_container(&store, Event::UpdateContainer, key);
         let ruled = store.container(key).map(|record| events::ruled_pod_of(&store, record));
-        let (Some(event), Some(ruled)) = (event, ruled) else { return Ok(Proceed::default()) };
+        let (Some(event), Some(ruled)) = (event, ruled) else { return Ok(Asked::default()) };
         (event, ruled)
     };
-    let described = describe(daemon, call, process.document.take()).await;
+    let described = describe(daemon, call, shown).await;
     let Some((document, shown)) = described else {
         let protects = daemon.registry.exec_interest().protects;
         let why = "its process could not be shown to the plugins that take part in execs";
-        return if protects { Err(Error::new(why)) } else { Ok(Proceed::default()) };
+        return if protects { Err(Error::new(why)) } else { Ok(Asked::default()) };
     };
     let request = ExecContainerRequest {
         pod: Some(event.pod).into(),
@@ -83,8 +93,7 @@ pub(super) async fn ask(
     ruled::note_hits(daemon, &changes.noted, EXEC, Some(key));
     let patched = patch(document, &changes).await?;
     let proceed = carry(call, &patched, &changes)?;
-    note(daemon, key, process, &patched, &changes);
-    Ok(proceed)
+    Ok(Asked { proceed, changes: Some((patched, changes)) })
 }
 
 /// Refuses a process that plugins protected before this daemon started, while none of them is back.
@@ -100,6 +109,9 @@ fn refuse_unprotected(
     if !validators.is_empty() || subscribers.iter().any(protects) || pod.is_none_or(|p| p.is_exempt)
     {
         return Ok(());
+    }
+    if daemon.process.is_ending.get() {
+        return Err(Error::new("the daemon stops, and plugins protect execs"));
     }
     let error =
         Error::new("the plugins that protect execs have not returned since the daemon started");
@@ -141,7 +153,10 @@ async fn by_flags(daemon: &Daemon, call: &VerbRequest) -> Option<Vec<u8>> {
         let process = spec.get_mut("process")?.as_object_mut()?;
         let text = |word: &std::ffi::OsString| word.to_str().map(Value::from);
         let args: Option<Vec<Value>> = argv.get(line.id_index? + 1..)?.iter().map(text).collect();
-        process.insert("args".to_owned(), args?.into());
+        // A wrapper that asked for rules alone sent the command line up to the ID: what plugins would be shown is not
+        // what runs.
+        let args = args.filter(|args| !args.is_empty())?;
+        process.insert("args".to_owned(), args.into());
         process.insert("terminal".to_owned(), line.tty.into());
         let env: Option<Vec<Value>> = line.env.iter().map(text).collect();
         if let Some(all) = process.entry("env").or_insert(Value::Array(Vec::new())).as_array_mut() {
@@ -151,18 +166,23 @@ async fn by_flags(daemon: &Daemon, call: &VerbRequest) -> Option<Vec<u8>> {
             process.insert("cwd".to_owned(), text(cwd)?);
         }
         if let Some(user) = line.user.as_ref().filter(|user| !user.is_empty()) {
-            process.insert("user".to_owned(), numeric_user(user.to_str()?));
+            set_user(process.entry("user").or_insert_with(|| json!({})), user.to_str()?)?;
         }
         serde_json::to_vec(process).ok()
     })
     .await
 }
 
-/// `UID[:GID]` as far as it is numeric: names belong to the container's files.
-fn numeric_user(text: &str) -> Value {
-    let (uid, gid) = text.split_once(':').unwrap_or((text, "0"));
-    let number = |text: &str| text.parse::<u32>().unwrap_or_default();
-    serde_json::json!({"uid": number(uid), "gid": number(gid)})
+/// Sets `UID[:GID]` as runc does, which keeps the group of the container's process without a GID, and its other
+/// groups; `None` where it is not numeric.
+fn set_user(user: &mut Value, text: &str) -> Option<()> {
+    let (uid, gid) = text.split_once(':').map_or((text, None), |(uid, gid)| (uid, Some(gid)));
+    let members = user.as_object_mut()?;
+    members.insert("uid".to_owned(), uid.parse::<u32>().ok()?.into());
+    if let Some(gid) = gid {
+        members.insert("gid".to_owned(), gid.parse::<u32>().ok()?.into());
+    }
+    Some(())
 }
 
 /// Applies the changes to the document, on this thread if that takes no time.
@@ -172,8 +192,8 @@ async fn patch(document: Vec<u8>, changes: &ExecChanges) -> Result<PatchedSpec> 
         by.map(|plugin| plugin.trim_start_matches('-').to_owned()).unwrap_or_default()
     };
     let (adjust, cwd) = (changes.adjust.clone(), changes.cwd.clone());
+    let is_small = process_size(changes) <= SMALL && document.len() <= limits::LARGE_DOCUMENT;
     let patch = move || patch_exec(&document, &adjust, cwd.as_deref());
-    let is_small = process_size(changes) <= SMALL;
     let patched = match is_small {
         true => patch(),
         false => tokio::task::spawn_blocking(patch)
@@ -220,32 +240,37 @@ fn carry(call: &VerbRequest, patched: &PatchedSpec, changes: &ExecChanges) -> Re
     Ok(Proceed { argv: Some(argv), ..Proceed::default() })
 }
 
-/// Notes which plugin changed what of the process, for `explain` and the audit log.
-fn note(
+/// Notes which plugin changed what of the process, for `explain` and the audit log. Once the wrapper has the verdict: one
+/// that gave up runs the process unchanged.
+pub(super) fn note(
     daemon: &Daemon,
     key: &ContainerKey,
     process: &LaterProcess,
-    patched: &PatchedSpec,
-    changes: &ExecChanges,
+    changes: Option<(PatchedSpec, ExecChanges)>,
 ) {
-    if patched.changes.is_empty() {
+    let Some((patched, changes)) = changes.filter(|(patched, _)| !patched.changes.is_empty())
+    else {
         return;
-    }
+    };
     let at = clock::now();
     let owner = |field: &str| {
         let plugin = changes.owners.get(field).map(|plugin| plugin.trim_start_matches('-'));
         plugin.unwrap_or_default().to_owned()
     };
+    // Arguments are in the line of the process itself, as far as `audit.exec_args` has them.
+    let values = |change: &SpecChange| match change.field.starts_with("process.args") {
+        true => (Value::Null, "(not shown)".into()),
+        false => {
+            (change.before.clone().unwrap_or_default(), change.after.clone().unwrap_or_default())
+        }
+    };
     let audited: Vec<Change> = patched
         .changes
         .iter()
-        .map(|change| Change {
-            at,
-            event: EXEC.to_owned(),
-            plugin: owner(&change.nri_field),
-            field: change.field.clone(),
-            before: change.before.clone().unwrap_or_default(),
-            after: change.after.clone().unwrap_or_default(),
+        .map(|change| {
+            let (before, after) = values(change);
+            let (event, field) = (EXEC.to_owned(), change.field.clone());
+            Change { at, event, plugin: owner(&change.nri_field), field, before, after }
         })
         .collect();
     daemon.audit_applied(key, &audited);

@@ -11,7 +11,8 @@ use tracing::warn;
 use crate::audit::{AuditAction, AuditEntry, ExecutedProcess};
 use crate::config::ExecArgs;
 use crate::daemon::request::VerbRequest;
-use crate::daemon::server::{exec_plugins, frames, verb};
+use crate::daemon::server::exec_plugins::{self, Asked};
+use crate::daemon::server::{frames, verb};
 use crate::daemon::shared::{Daemon, events};
 use crate::daemon::watch::pidfd::{self, ProcessExit};
 use crate::engine::EngineKind;
@@ -45,8 +46,8 @@ pub(super) async fn serve(
         Ok(()) => exec_plugins::ask(daemon, &call, &mut process).await,
         Err(error) => Err(error),
     };
-    let proceed = match judged {
-        Ok(proceed) => proceed,
+    let Asked { proceed, changes } = match judged {
+        Ok(asked) => asked,
         Err(error) => return refuse(daemon, stream, &call, &process, &error).await,
     };
     daemon.report.metrics.count_request(call.verb(), "proceeded");
@@ -54,6 +55,7 @@ pub(super) async fn serve(
     if process.waits {
         frames::send(stream, &DaemonResponse::Proceed(proceed)).await?;
     }
+    exec_plugins::note(daemon, &call.key, &process, changes);
     if daemon.config().audits_execs() || daemon.registry.exec_interest().notes {
         tokio::task::spawn_local(follow(Rc::clone(daemon), call, process));
     }

@@ -95,7 +95,15 @@ async fn dispatch(
     if drain.is_ending() && may_wait {
         return drain.hold(stream).await;
     }
+    let is_exec = call.question().later.as_ref().is_some_and(|later| later.waits);
+    if is_exec && drain.must_end() {
+        return frames::send(stream, &DaemonResponse::Ending).await;
+    }
     let _in_flight = drain.enter();
+    serve_call(daemon, stream, call).await
+}
+
+async fn serve_call(daemon: &Rc<Daemon>, stream: &mut UnixStream, call: VerbRequest) -> Result<()> {
     match call.question().hook {
         Some(hook) => hook::serve(daemon, stream, call, hook).await,
         None if call.question().later.is_some() => later::serve(daemon, stream, call).await,

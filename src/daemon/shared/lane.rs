@@ -118,6 +118,8 @@ pub(crate) struct ProposedUpdate {
     pub(crate) engine: Map<String, Value>,
     pub(crate) overlay: Map<String, Value>,
     pub(crate) owners: BTreeMap<String, String>,
+    /// The fields that plugins set in their answers to this update, each with its plugin.
+    pub(crate) answered: BTreeMap<String, String>,
     pub(crate) changes: Vec<Change>,
     /// Values that the engine repeats, and that do not come into force.
     pub(crate) repeated: Vec<RepeatedValue>,

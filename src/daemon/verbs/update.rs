@@ -97,10 +97,20 @@ pub(crate) async fn update(
     let UpdateOutcome { to_runtime: _, engine, overlay } = merged;
     let (is_told, mut owners) = (answer.is_told, record.owners.clone());
     owned::retain(&mut owners, &overlay);
-    owners.extend(answer.owners);
+    owners.extend(answer.owners.clone());
+    let answered = answer.owners;
     let repeated = repeated(&request, &overlay, &answer.part, &owners);
-    let proposed =
-        ProposedUpdate { engine, overlay, owners, changes, repeated, classes, is_told, writing };
+    let proposed = ProposedUpdate {
+        engine,
+        overlay,
+        owners,
+        answered,
+        changes,
+        repeated,
+        classes,
+        is_told,
+        writing,
+    };
     remember(daemon, call.question().pid, &record, &proposed);
     Ok((proceed, Some(proposed)))
 }

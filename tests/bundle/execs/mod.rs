@@ -3,6 +3,7 @@
 //! rules refuse some, and a call that nothing wants to know of is the runtime's as it came.
 
 mod audited;
+mod guarded;
 mod plugins;
 mod results;
 mod ruled;

@@ -19,7 +19,7 @@ use test_support::{TestHost, started, succeeds, wait_until};
 use super::{document, host, last_words, lines};
 
 /// A host with a running container `c1`, whose plugin `10-a` is this one.
-fn with(plugin: &ExecPlugin) -> TestHost {
+pub(super) fn with(plugin: &ExecPlugin) -> TestHost {
     let host = host("exec = true\n", "");
     succeeds(&host.create("c1"));
     connect(&host, plugin, "10-a");
@@ -40,11 +40,11 @@ pub(super) fn connect(host: &TestHost, plugin: &ExecPlugin, id: &str) -> nri_plu
     handle
 }
 
-fn adjusting(adjust: ExecAdjustment) -> ExecPlugin {
+pub(super) fn adjusting(adjust: ExecAdjustment) -> ExecPlugin {
     ExecPlugin::answering(ExecAnswer::Adjust(adjust))
 }
 
-fn variable(name: &str, value: &str) -> ExecAdjustment {
+pub(super) fn variable(name: &str, value: &str) -> ExecAdjustment {
     ExecAdjustment { env: vec![env(name, value)], ..Default::default() }
 }
 
@@ -61,19 +61,19 @@ fn all_four() -> ExecAdjustment {
 }
 
 /// `exec` with a document of these members.
-fn exec(host: &TestHost, process: &Value) -> Output {
+pub(super) fn exec(host: &TestHost, process: &Value) -> Output {
     host.write("process", &document(process).to_string());
     let file = host.path("process").display().to_string();
     host.verb(&["exec", "--process", &file, "--detach", "c1"])
 }
 
 /// The document that the runtime got.
-fn got(host: &TestHost) -> Value {
+pub(super) fn got(host: &TestHost) -> Value {
     serde_json::from_str(&host.read("fake/process.json")).unwrap()
 }
 
 #[track_caller]
-fn refused(host: &TestHost, output: &Output, words: &[&str]) {
+pub(super) fn refused(host: &TestHost, output: &Output, words: &[&str]) {
     let line = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!((output.status.code(), line.lines().count()), (Some(255), 1), "{line}");
     assert!(words.iter().all(|word| line.contains(word)), "{words:?}: {line}");

@@ -3,7 +3,7 @@
 //! again and again are not tried each time.
 
 use nri_plugin::api::extension::{UpdateOutcome, UpdateResult};
-use nri_plugin::{ExtensionEvent, PluginHandle, Update, api};
+use nri_plugin::{ExtensionEvent, PluginHandle, Update, Updates, api};
 use serde_json::json;
 use test_support::exec_plugin::ExecPlugin;
 use test_support::{TestHost, started, succeeds, wait_until};
@@ -26,9 +26,14 @@ fn with(plugin: &ExecPlugin) -> (TestHost, PluginHandle) {
 
 /// Asks for shares of a container; returns the updates that failed.
 fn ask(handle: &PluginHandle, container: &str, shares: u64) -> Vec<api::ContainerUpdate> {
+    ask_all(handle, &[container], shares)
+}
+
+fn ask_all(handle: &PluginHandle, all: &[&str], shares: u64) -> Vec<api::ContainerUpdate> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let update: Update = Update::of(container).cpu_shares(shares);
-    runtime.block_on(handle.update(update)).unwrap()
+    let update = |container: &&str| -> Update { Update::of(container).cpu_shares(shares) };
+    let updates: Updates = all.iter().map(update).collect();
+    runtime.block_on(handle.update(updates)).unwrap()
 }
 
 /// The plugin's results, once there are so many.
@@ -116,6 +121,9 @@ fn updates_that_fail_again_and_again_are_slowed_down_until_one_succeeds() {
     let other = connect(&host, &second, "20-b");
     std::fs::remove_file(host.path("fake/fail-update")).unwrap();
     assert!(ask(&other, "c1", 88).is_empty());
+    succeeds(&host.create("c2"));
+    let failed = ask_all(&handle, &["c1", "c2"], 78);
+    assert!(failed.iter().all(|update| update.container_id == "c1"), "{failed:?}");
     wait_until("it is tried again", || ask(&handle, "c1", 77).is_empty());
     assert!(ask(&handle, "c1", 78).is_empty(), "a success ends the pauses");
 }

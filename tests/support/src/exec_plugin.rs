@@ -5,11 +5,16 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 use nri_plugin::api::extension::{
     ExecAdjustment, ExecContainerRequest, ExecContainerResponse, PostExecRequest, UpdateResult,
     UpdateResultsRequest, ValidateExecRequest,
 };
-use nri_plugin::{Context, Event, ExtensionEvent, Handler, Plugin, PluginHandle, api, async_trait};
+use nri_plugin::{
+    Context, Event, ExtensionEvent, Handler, Plugin, PluginHandle, Update, Updates, api,
+    async_trait,
+};
 
 /// What a plugin does with an exec.
 #[derive(Clone)]
@@ -20,6 +25,8 @@ pub enum ExecAnswer {
     Hang,
     /// Closes its connection instead.
     Leave,
+    /// Likewise, once it is notified.
+    LeaveLater(Arc<Notify>),
 }
 
 /// A plugin that takes part in execs.
@@ -29,6 +36,10 @@ pub struct ExecPlugin {
     answer: Option<ExecAnswer>,
     rejects: Option<&'static str>,
     policy: Option<api::FailurePolicy>,
+    /// Never answers notifications, nor Shutdown.
+    hangs_otherwise: bool,
+    /// What it sets where the engine updates a container.
+    pub shares: Option<u64>,
     /// Requests as they came, oldest first.
     pub execs: Arc<Mutex<Vec<ExecContainerRequest>>>,
     pub validated: Arc<Mutex<Vec<ValidateExecRequest>>>,
@@ -43,6 +54,8 @@ impl ExecPlugin {
             answer: None,
             rejects: None,
             policy: None,
+            hangs_otherwise: false,
+            shares: None,
             execs: Arc::default(),
             validated: Arc::default(),
             posts: Arc::default(),
@@ -71,6 +84,13 @@ impl ExecPlugin {
         self
     }
 
+    /// It never answers a notification, nor Shutdown.
+    #[must_use]
+    pub fn hanging_otherwise(mut self) -> Self {
+        self.hangs_otherwise = true;
+        self
+    }
+
     /// Runs it until its connection ends, once it takes part.
     pub fn connect(&self, socket: PathBuf, id: &str) -> PluginHandle {
         let plugin = Plugin::new(id, self.clone()).unwrap().socket(socket).reconnect(false);
@@ -96,7 +116,25 @@ impl ExecPlugin {
 #[async_trait]
 impl Handler for ExecPlugin {
     fn events(&self) -> &[Event] {
-        &[Event::RunPodSandbox]
+        match self.shares {
+            None => &[Event::RunPodSandbox],
+            Some(_) => &[Event::RunPodSandbox, Event::UpdateContainer],
+        }
+    }
+
+    async fn shutdown(&self) {
+        if self.hangs_otherwise {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn update_container(
+        &self,
+        _: &Context,
+        request: api::UpdateContainerRequest,
+    ) -> nri_plugin::Result<api::UpdateContainerResponse> {
+        let update = |shares| -> Update { Update::of(&request.container.id).cpu_shares(shares) };
+        Ok(self.shares.map(update).into_iter().collect::<Updates>().into())
     }
 
     fn extension_events(&self) -> &[ExtensionEvent] {
@@ -120,7 +158,10 @@ impl Handler for ExecPlugin {
             }
             Some(ExecAnswer::Refuse(why)) => Err(why.into()),
             Some(answer) => {
-                if matches!(answer, ExecAnswer::Leave) {
+                if let ExecAnswer::LeaveLater(when) = &answer {
+                    when.notified().await;
+                }
+                if !matches!(answer, ExecAnswer::Hang) {
                     context.runtime().close();
                 }
                 std::future::pending().await
@@ -139,6 +180,9 @@ impl Handler for ExecPlugin {
 
     async fn post_exec(&self, _: &Context, request: PostExecRequest) -> nri_plugin::Result<()> {
         self.posts.lock().unwrap().push(request);
+        if self.hangs_otherwise {
+            std::future::pending::<()>().await;
+        }
         Ok(())
     }
 

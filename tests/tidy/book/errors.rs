@@ -380,7 +380,7 @@ fn the_program_the_table_of_codes_and_the_page_agree() {
 #[test]
 fn the_newest_code_is_never_lower_than_before() {
     assert!(
-        messages::table().count() >= 499,
+        messages::table().count() >= 502,
         "a row of src/messages.txt was removed: retire its code"
     );
 }

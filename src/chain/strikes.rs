@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Requests in a row that a plugin did not answer in time, and whether waiting for it still has a use.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Consecutive time-outs after which the daemon no longer waits for a connected plugin, until it
+/// sends something. NRI: the reference waits its full time-out each time (BUG-48).
+pub(super) const HANGING_STRIKES: u32 = 3;
+
+/// The time that a hanging plugin is not called: one that lost a request may never send another
+/// frame unasked.
+const RETRY_AFTER: Duration = Duration::from_secs(60);
+
+/// The time-outs in a row.
+#[derive(Debug, Default)]
+pub(super) struct Strikes {
+    count: Cell<u32>,
+    /// Frames that the plugin had sent at the last one.
+    received: Cell<usize>,
+    at: Cell<Option<Instant>>,
+}
+
+impl Strikes {
+    /// How many there are.
+    pub(super) fn count(&self) -> u32 {
+        self.count.get()
+    }
+
+    /// Adds one; `received`: the frames that the plugin has sent so far.
+    pub(super) fn add(&self, received: usize) {
+        self.resume(self.count.get() + 1, received);
+    }
+
+    /// Begins anew: the plugin answered.
+    pub(super) fn clear(&self) {
+        self.count.set(0);
+    }
+
+    /// Continues with this many.
+    pub(super) fn resume(&self, count: u32, received: usize) {
+        self.count.set(count);
+        self.received.set(received);
+        self.at.set((count > 0).then(Instant::now));
+    }
+
+    /// Whether there are so many, the last of them within this time, that waiting has no use.
+    pub(super) fn are_too_many(&self, within: Duration) -> bool {
+        let is_recent = self.at.get().is_some_and(|at| at.elapsed() < within);
+        self.count.get() >= HANGING_STRIKES && is_recent
+    }
+
+    /// Whether there are so many that waiting has no use. A frame from the plugin ends that, and so does
+    /// [`RETRY_AFTER`].
+    pub(super) fn are_hopeless(&self, received: usize) -> bool {
+        let since = self.at.get().map_or(Duration::ZERO, |at| at.elapsed());
+        is_given_up(self.count.get(), received == self.received.get(), since)
+    }
+}
+
+fn is_given_up(strikes: u32, is_silent: bool, since: Duration) -> bool {
+    strikes >= HANGING_STRIKES && is_silent && since < RETRY_AFTER
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_time_outs_without_a_frame_end_the_waiting_for_a_minute() {
+        let short = Duration::from_secs(1);
+        assert!(is_given_up(3, true, short) && is_given_up(9, true, short));
+        assert!(!is_given_up(2, true, short), "two may be bad luck");
+        assert!(!is_given_up(3, false, short), "a frame came");
+        assert!(!is_given_up(3, true, RETRY_AFTER), "it is tried again");
+    }
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What plugins protect in execs holds at the edges: while the daemon stops, while a plugin leaves, beside one that hangs,
+//! and for a wrapper that did not know of them.
+
+use std::sync::Arc;
+
+use nix::sys::signal::{Signal, kill};
+use nri_plugin::ExtensionEvent;
+use nri_plugin::api::extension::UpdateOutcome;
+use serde_json::{Value, json};
+use test_support::exec_plugin::{ExecAnswer, ExecPlugin};
+use test_support::{TestHost, succeeds, wait_until};
+use tokio::sync::Notify;
+
+use super::plugins::{adjusting, connect, exec, got, refused, variable, with};
+use super::{host, last_words, reconfigure};
+use crate::updates::{settled, update as engine_updates};
+
+fn hanging() -> ExecPlugin {
+    ExecPlugin::answering(ExecAnswer::Hang)
+}
+
+fn has_run(host: &TestHost) -> bool {
+    last_words(host).iter().any(|word| word == "exec")
+}
+
+#[test]
+fn no_exec_passes_while_the_daemon_and_its_plugins_end() {
+    let validator = ExecPlugin::validating(Some("never")).hanging_otherwise();
+    let host = with(&validator);
+    let daemon = nix::unistd::Pid::from_raw(host.daemon_pid());
+    kill(daemon, Signal::SIGTERM).unwrap();
+    let mut is_gone = false;
+    // Once more when it is gone.
+    wait_until("the daemon has ended", || {
+        assert_eq!(exec(&host, &json!({})).status.code(), Some(255));
+        std::mem::replace(&mut is_gone, !host.path("run/daemon.sock").exists())
+    });
+    assert!(!has_run(&host));
+    assert_eq!(host.read("run/execs"), "plugins protect\n");
+}
+
+#[test]
+fn a_plugin_that_hangs_in_notifications_goes_on_protecting() {
+    let events = [ExtensionEvent::VALIDATE_EXEC, ExtensionEvent::POST_EXEC];
+    let validator = ExecPlugin::subscribed(&events).hanging_otherwise();
+    let host = with(&validator);
+    for count in 1..5 {
+        succeeds(&exec(&host, &json!({})));
+        wait_until("it is notified", || validator.posts.lock().unwrap().len() >= count.min(2));
+    }
+    assert_eq!(validator.validated.lock().unwrap().len(), 4);
+    let row = host.admin(&["plugins"])[0].clone();
+    assert_eq!((&row["state"], &row["timeouts"]), (&json!("synchronized"), &json!(0)));
+}
+
+#[test]
+fn an_exec_that_waits_behind_another_is_refused_too_when_the_plugin_leaves() {
+    let leave = Arc::new(Notify::new());
+    let plugin = ExecPlugin::answering(ExecAnswer::LeaveLater(Arc::clone(&leave))).protecting();
+    let host = with(&plugin);
+    let (first, second) = std::thread::scope(|scope| {
+        let first = scope.spawn(|| host.verb(&["exec", "c1", "first"]));
+        wait_until("it is asked", || plugin.execs.lock().unwrap().len() == 1);
+        let second = scope.spawn(|| host.verb(&["exec", "c1", "second"]));
+        wait_until("both are served", || host.admin(&["status"])["requests"]["exec"] == 2);
+        leave.notify_one();
+        (first.join().unwrap(), second.join().unwrap())
+    });
+    assert_eq!((first.status.code(), second.status.code()), (Some(255), Some(255)));
+    assert!(!has_run(&host));
+}
+
+#[test]
+fn a_validator_has_its_time_beside_a_plugin_that_hangs() {
+    let (silent, validator) = (hanging(), ExecPlugin::validating(None));
+    let host = with(&silent);
+    connect(&host, &validator, "90-v");
+    succeeds(&exec(&host, &json!({})));
+    assert!(has_run(&host));
+    assert_eq!(validator.validated.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn a_plugin_that_lets_three_execs_wait_in_vain_is_not_waited_for() {
+    for (plugin, code) in [(hanging(), 0), (hanging().protecting(), 255)] {
+        let host = with(&plugin);
+        for _ in 0..4 {
+            assert_eq!(exec(&host, &json!({})).status.code(), Some(code));
+        }
+        assert_eq!(plugin.execs.lock().unwrap().len(), 3);
+        let failure = host.admin(&["plugins"])[0]["last_failure"].to_string();
+        assert!(failure.contains("has not answered the last execs"), "{failure}");
+    }
+}
+
+/// A host with an exec rule, whose wrappers do not know yet that plugins take part.
+fn unaware(plugin: &ExecPlugin) -> TestHost {
+    let host = with(plugin);
+    reconfigure(&host, "", "[[exec_rule]]\nname = \"none\"\nterminal = true\n");
+    succeeds(&host.call(&["nri", "reload"]));
+    host.write("run/execs", "rules\n");
+    host
+}
+
+#[test]
+fn a_command_line_that_was_sent_for_rules_alone_is_judged_by_no_plugin() {
+    let host = unaware(&adjusting(variable("A", "1")));
+    succeeds(&host.verb(&["exec", "c1", "sh", "-c", "true"]));
+    let words = last_words(&host);
+    assert_eq!(words[words.len() - 4..], ["c1", "sh", "-c", "true"], "nothing of it is lost");
+    let validator = ExecPlugin::validating(None);
+    let host = unaware(&validator);
+    let why = ["could not be shown to the plugins"];
+    refused(&host, &host.verb(&["exec", "c1", "sh", "-c", "true"]), &why);
+    assert!(validator.validated.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_file_that_cannot_be_read_may_say_that_plugins_protect_execs() {
+    let mut host = with(&ExecPlugin::validating(None));
+    host.kill_daemon();
+    std::fs::remove_file(host.path("run/execs")).unwrap();
+    std::fs::create_dir(host.path("run/execs")).unwrap();
+    refused(&host, &exec(&host, &json!({})), &["plugins take part in execs"]);
+}
+
+#[test]
+fn what_plugins_protected_before_a_restart_survives_another_program() {
+    let plugin = ExecPlugin::validating(None);
+    let mut host = with(&plugin);
+    host.kill_daemon();
+    host.configure(&host.path("fake/runc"), "---plugin_registration_timeout = \"60s\"\n");
+    host.start_daemon();
+    succeeds(&host.call(&["nri", "reexec"]));
+    let words = ["the plugins that protect execs have not returned"];
+    refused(&host, &exec(&host, &json!({})), &words);
+    connect(&host, &plugin, "10-a");
+    succeeds(&exec(&host, &json!({})));
+}
+
+#[test]
+fn the_other_form_of_exec_has_the_user_that_runc_gives_it() {
+    let plugin = ExecPlugin::validating(None);
+    let host = host("", "");
+    let mut spec: Value = serde_json::from_str(&host.read("bundle/config.json")).unwrap();
+    spec["process"]["user"] = json!({"uid": 1, "gid": 2, "additionalGids": [3]});
+    host.write("bundle/config.json", &spec.to_string());
+    succeeds(&host.create("c1"));
+    connect(&host, &plugin, "10-a");
+    for flags in [&[][..], &["--user", "7"], &["--user", "7:8"]] {
+        succeeds(&host.verb(&[&["exec"][..], flags, &["c1", "sh"]].concat()));
+    }
+    let seen = plugin.validated.lock().unwrap().clone();
+    let users = seen.iter().map(|request| &request.process.user);
+    let users: Vec<_> = users.map(|u| (u.uid, u.gid, u.additional_gids.clone())).collect();
+    assert_eq!(users, [(1, 2, vec![3]), (7, 2, vec![3]), (7, 8, vec![3])]);
+    host.write("fake/argv", "");
+    // A name belongs to the container's files: nobody here knows who that is.
+    refused(&host, &host.verb(&["exec", "--user", "mary", "c1", "sh"]), &["could not be shown"]);
+}
+
+#[test]
+fn arguments_that_a_plugin_changes_are_in_no_line_about_the_change() {
+    let mut adjust = variable("A", "1");
+    adjust.args = vec!["wrap".into(), "TOKEN=other".into()];
+    let host = with(&adjusting(adjust));
+    succeeds(&exec(&host, &json!({"args": ["sh", "TOKEN=secret"]})));
+    assert_eq!(got(&host)["args"], json!(["wrap", "TOKEN=other"]));
+    wait_until("the change is in the log", || {
+        host.admin(&["audit", "--action", "applied"]).to_string().contains("process.args")
+    });
+    let log = host.read("log/audit.log");
+    assert!(!log.contains("secret") && !log.contains("TOKEN=other"), "{log}");
+}
+
+#[test]
+fn the_answer_to_an_engines_update_has_its_result() {
+    let mut plugin = ExecPlugin::subscribed(&[ExtensionEvent::UPDATE_RESULTS]);
+    plugin.shares = Some(77);
+    let host = with(&plugin);
+    settled(&host);
+    let outcome = |count: usize| {
+        wait_until("the result is there", || plugin.results.lock().unwrap().len() == count);
+        let result = plugin.results.lock().unwrap()[count - 1].clone();
+        assert_eq!(
+            (result.container_id.as_str(), result.event.as_str()),
+            ("c1", "UpdateContainer")
+        );
+        result
+    };
+    succeeds(&engine_updates(&host, &json!({"cpu": {"shares": 1000}})));
+    assert_eq!(outcome(1).outcome, UpdateOutcome::UPDATE_APPLIED.into());
+    host.write("fake/fail-update", "");
+    assert!(!engine_updates(&host, &json!({"cpu": {"shares": 900}})).status.success());
+    let failed = outcome(2);
+    assert_eq!(failed.outcome, UpdateOutcome::UPDATE_FAILED.into());
+    assert!(failed.reason.contains("the runtime did not take"), "{failed}");
+}

@@ -240,7 +240,8 @@ pub(crate) fn open_same(host: &Host, pid: u32, start: Option<u64>) -> io::Result
 fn stat_field<T: FromStr>(host: &Host, pid: u32, number: usize) -> io::Result<Option<T>> {
     let mut bytes = [0; 2048];
     let path = host.path(format!("/proc/{pid}/stat"));
-    let opened = openat(AT_FDCWD, &path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+    let opened = openat(AT_FDCWD, &path, flags, Mode::empty());
     // The kernel gives it whole.
     let read = opened.and_then(|file| nix::unistd::read(file, &mut bytes));
     let Some(length) = read.map_err(io::Error::from).if_there()? else { return Ok(None) };

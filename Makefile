@@ -92,6 +92,11 @@ newer:
 bench: build newer
 	@sh scripts/bench.sh $$($(MAKE) -s --no-print-directory path) $(TARGET)
 
+# How costs grow with what others choose, as curves with limits. NRI_RUNC_BENCH: some of them (benches/verbs/growth.rs);
+# KEEP=1 puts numbers and pictures into the book.
+bench-growth: build newer
+	@sh scripts/bench-growth.sh $$($(MAKE) -s --no-print-directory path) $(TARGET)
+
 # What a change costs: the bench of another commit (REV) and of this one in turns, ROUNDS times.
 # NRI_RUNC_BENCH: as for `make bench`.
 REV ?=

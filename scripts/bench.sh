@@ -35,5 +35,7 @@ else
     echo "bench: the Go adaptation cannot be built: chain10, chain10_cpu, events_parallel, synchronize_10000 and the daemon's memory are skipped; see target/bench/go.log"
 fi
 # Built as the binary is: the measured adaptation runs inside of it.
+# It mounts memory where /run is none.
+trap 'umount /run/nri-runc-bench 2>/dev/null && rmdir /run/nri-runc-bench || true' EXIT
 cargo bench --quiet --locked --bench verbs ${2:+--target "$2"}
 find /sys/fs/cgroup -depth -type d -path "*/nri-runc-bench*" -exec rmdir {} + 2>/dev/null || true

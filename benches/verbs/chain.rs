@@ -21,7 +21,7 @@ const EVENTS: u32 = 50;
 const GO: &str = "the Go adaptation v0.12.5";
 
 /// One side: a process that is told what to do line by line.
-struct Side {
+pub(crate) struct Side {
     child: Child,
     say: ChildStdin,
     hear: BufReader<ChildStdout>,
@@ -29,10 +29,17 @@ struct Side {
 }
 
 impl Side {
-    fn start(command: Command, dir: &Path, name: &str, works: Duration) -> Self {
+    /// With so many plugins, each of which sets so many variables and works for so long.
+    pub(crate) fn start(
+        command: Command,
+        dir: &Path,
+        name: &str,
+        (count, variables, works): (usize, usize, Duration),
+    ) -> Self {
         let mut side = Self::alone(command, dir, name, "request");
-        side.plugins = Plugins::start(&dir.join(format!("{name}.sock")), PLUGINS, works);
-        assert_eq!(side.ask(&format!("plugins {PLUGINS}")), "ok");
+        let socket = dir.join(format!("{name}.sock"));
+        side.plugins = Plugins::setting(&socket, count, works, variables);
+        assert_eq!(side.ask(&format!("plugins {count}")), "ok");
         side
     }
 
@@ -57,7 +64,7 @@ impl Side {
     }
 
     /// Wall and processor time of one creation, in microseconds.
-    fn run(&mut self, events: u32, at: usize) -> (f64, f64) {
+    pub(crate) fn run(&mut self, events: u32, at: usize) -> (f64, f64) {
         let answer = self.ask(&format!("run {events} {at}"));
         let mut numbers = answer.split(' ').map(|n| n.parse::<f64>().unwrap() / 1000.0);
         let mut next = || numbers.next().unwrap() / f64::from(events);
@@ -73,7 +80,7 @@ impl Drop for Side {
 }
 
 /// The container that is created: what a Kubernetes container looks like, 9 KiB.
-fn write_request(dir: &Path) {
+pub(crate) fn write_request(dir: &Path) {
     let map = |count: usize, what: &str| {
         (0..count)
             .map(|n| (format!("example.org/{what}-{n}"), format!("value {n} of {what}")))
@@ -146,10 +153,11 @@ pub(crate) fn ours() -> Command {
 pub(crate) fn measure(go: &Path, dir: &Path) -> (Vec<Ratio>, Memory) {
     write_request(dir);
     let theirs = || Command::new(go);
+    let ten = |works| (PLUGINS, 1, works);
     let (mut wall, mut cpu, mut parallel) = (Vec::new(), Vec::new(), Vec::new());
     let memory = {
-        let mut here = Side::start(ours(), dir, "ours", Duration::ZERO);
-        let mut there = Side::start(theirs(), dir, "theirs", Duration::ZERO);
+        let mut here = Side::start(ours(), dir, "ours", ten(Duration::ZERO));
+        let mut there = Side::start(theirs(), dir, "theirs", ten(Duration::ZERO));
         here.run(EVENTS, 1);
         there.run(EVENTS, 1);
         for _ in 0..ROUNDS {
@@ -162,8 +170,8 @@ pub(crate) fn measure(go: &Path, dir: &Path) -> (Vec<Ratio>, Memory) {
     };
     {
         let works = Duration::from_millis(1);
-        let mut here = Side::start(ours(), dir, "ours-slow", works);
-        let mut there = Side::start(theirs(), dir, "theirs-slow", works);
+        let mut here = Side::start(ours(), dir, "ours-slow", ten(works));
+        let mut there = Side::start(theirs(), dir, "theirs-slow", ten(works));
         for _ in 0..5 {
             let per_second = |wall: f64| 1e6 / wall;
             let ours = per_second(here.run(640, 64).0);

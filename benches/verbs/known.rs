@@ -53,7 +53,7 @@ pub(crate) fn update_other(place: &Place) -> Ratio {
 }
 
 /// A daemon that knows `count` containers besides those that are measured.
-fn knowing(binary: &Path, tools: &Path, count: usize) -> Place {
+pub(crate) fn knowing(binary: &Path, tools: &Path, count: usize) -> Place {
     let mut place = Place::new(binary.to_owned(), tools);
     place.start_daemon();
     let bundle = place.path("bundle").display().to_string();

@@ -17,6 +17,7 @@ mod broker;
 mod busy;
 mod chain;
 mod cri;
+mod growth;
 mod known;
 mod memory;
 mod mover;
@@ -50,7 +51,6 @@ struct Place {
 
 impl Place {
     fn new(binary: PathBuf, tools: &Path) -> Self {
-        // Engines keep bundles and we keep state below /run, which is memory.
         let temp = tempfile::tempdir_in(base()).unwrap();
         let place = Self { temp, binary, runc: tools.join("runc"), daemon: None };
         let bin = place.path("bundle/rootfs/bin");
@@ -303,10 +303,24 @@ fn memory(
     [ratio(0, ours.resident, theirs.resident), ratio(1, ours.private, theirs.private)]
 }
 
-/// Where /run is no memory, as in containers, other memory stands for it.
+/// Memory below /run, where engines keep bundles. Where /run is none, as in containers, a file system of its own is
+/// mounted there, which scripts/bench.sh removes.
 fn base() -> &'static Path {
-    let shared = Path::new("/dev/shm");
-    if shared.is_dir() { shared } else { Path::new("/tmp") }
+    let (run, own) = (Path::new("/run"), Path::new("/run/nri-runc-bench"));
+    let is_memory = |path: &Path| {
+        let found = nix::sys::statfs::statfs(path);
+        found.is_ok_and(|found| found.filesystem_type() == nix::sys::statfs::TMPFS_MAGIC)
+    };
+    if is_memory(run) {
+        return run;
+    }
+    std::fs::create_dir_all(own).unwrap();
+    let none: Option<&str> = None;
+    if !is_memory(own) {
+        nix::mount::mount(Some("tmpfs"), own, Some("tmpfs"), nix::mount::MsFlags::empty(), none)
+            .unwrap();
+    }
+    own
 }
 
 fn main() {
@@ -381,6 +395,10 @@ fn measure() {
     };
     let go = std::env::var_os("NRI_RUNC_GO_ADAPTATION");
     let binary = PathBuf::from(binary);
+    if std::env::var_os("NRI_RUNC_GROWTH").is_some() {
+        let go = go.as_deref().map(Path::new);
+        return growth::measure(&binary, Path::new(&tools), go, is_wanted);
+    }
     let mut place = Place::new(binary.clone(), Path::new(&tools));
     place.start_daemon();
     let mut ratios = Vec::new();

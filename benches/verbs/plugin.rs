@@ -17,6 +17,8 @@ use ttrpc::r#async::TtrpcContext;
 struct Adder {
     index: String,
     works: Duration,
+    /// How many variables it adds.
+    variables: usize,
 }
 
 #[async_trait]
@@ -48,9 +50,13 @@ impl api::Plugin for Adder {
             std::thread::sleep(self.works);
         }
         let name = format!("ADDED_{}", self.index);
-        let env = api::KeyValue { key: name.clone(), value: "b".into(), ..Default::default() };
+        let one = |number: usize| api::KeyValue {
+            key: if number == 0 { name.clone() } else { format!("{name}_{number}") },
+            value: "b".into(),
+            ..Default::default()
+        };
         let adjust = api::ContainerAdjustment {
-            env: vec![env],
+            env: (0..self.variables).map(one).collect(),
             annotations: [(name, "b".to_owned())].into(),
             ..Default::default()
         };
@@ -58,11 +64,14 @@ impl api::Plugin for Adder {
     }
 }
 
-/// `plugin SOCKET INDEX MICROSECONDS`
+/// `plugin SOCKET INDEX MICROSECONDS VARIABLES`
 pub(crate) fn main(words: &[String]) {
-    let [socket, index, works] = words else { return };
-    let adder =
-        Adder { index: index.clone(), works: Duration::from_micros(works.parse().unwrap()) };
+    let [socket, index, works, variables] = words else { return };
+    let adder = Adder {
+        index: index.clone(),
+        works: Duration::from_micros(works.parse().unwrap()),
+        variables: variables.parse().unwrap(),
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
@@ -108,10 +117,16 @@ pub(crate) struct Plugins(Vec<Child>);
 
 impl Plugins {
     pub(crate) fn start(socket: &Path, count: usize, works: Duration) -> Self {
+        Self::setting(socket, count, works, 1)
+    }
+
+    /// Plugins that add so many variables each.
+    pub(crate) fn setting(socket: &Path, count: usize, works: Duration, variables: usize) -> Self {
         let start = |number: usize| {
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.arg("plugin").arg(socket).arg(format!("{:02}", number + 10));
-            command.arg(works.as_micros().to_string()).stdin(Stdio::null()).spawn().unwrap()
+            command.arg(works.as_micros().to_string()).arg(variables.to_string());
+            command.stdin(Stdio::null()).spawn().unwrap()
         };
         Self((0..count).map(start).collect())
     }

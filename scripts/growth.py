@@ -78,7 +78,9 @@ def draw(name, rows):
         left = LEFT + math.log(x / xs[0]) / span * (WIDTH - LEFT - RIGHT)
         return f"{left:.1f},{HEIGHT - BOTTOM - y / marks[-1] * (HEIGHT - TOP - BOTTOM):.1f}"
 
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">', STYLE]
+    who = " and of ".join(text for text in names if text)
+    words = escape(f"{title}: the median and the 90th percentile of {who}")
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{words}">', STYLE]
     out.append(f'<rect class="back" x="0.5" y="0.5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="6"/>')
     out.append(f'<text class="name" x="14" y="24">{escape(title)}, {escape(unit)}</text>')
     for mark in marks:

@@ -7,7 +7,8 @@
 //! hidden from them. Nothing is edited here.
 //! Reference: Go `encoding/json` (`Unmarshal`); tried with runc 1.1.5, 1.5.2 and 1.6.0-rc.1.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::LazyLock;
 
@@ -73,15 +74,16 @@ fn is_plain(text: &[u8], span: &Range<usize>, name: &str, depth: usize) -> bool 
     match text.get(span.start) {
         Some(b'{' | b'[') if depth > DEEPEST => false,
         Some(b'{') => {
-            let mut seen: HashMap<String, ()> = HashMap::new();
             let members = scan::members(text, span.start).unwrap_or_default();
+            let mut seen = Seen::of(members.len());
+            let is_data = MAPS.contains(&name);
             members.iter().all(|member| {
                 let Some(key) = plain_text(text, &member.key) else { return false };
-                let is_data = MAPS.contains(&name);
-                let folded = if is_data { key.clone() } else { fold(&key) };
-                let is_usual = is_data || KNOWN.get(&folded).is_none_or(|known| *known == key);
+                let folded = if is_data { key.clone() } else { folded(&key) };
+                let is_usual =
+                    is_data || KNOWN.get(folded.as_ref()).is_none_or(|known| *known == key);
                 is_usual
-                    && seen.insert(folded, ()).is_none()
+                    && seen.is_new(folded)
                     && is_plain(text, &member.value, &key, depth + 1)
                     && !(STRING_MAPS.contains(&name) && is_null(text, &member.value))
             })
@@ -97,16 +99,45 @@ fn is_plain(text: &[u8], span: &Range<usize>, name: &str, depth: usize) -> bool 
     }
 }
 
+/// The keys of an object so far. Most have few, which are compared one by one.
+enum Seen<'t> {
+    Few(Vec<Cow<'t, str>>),
+    Many(HashSet<Cow<'t, str>>),
+}
+
+impl<'t> Seen<'t> {
+    fn of(count: usize) -> Self {
+        if count <= 16 { Self::Few(Vec::with_capacity(count)) } else { Self::Many(HashSet::new()) }
+    }
+
+    fn is_new(&mut self, key: Cow<'t, str>) -> bool {
+        match self {
+            Self::Few(keys) if keys.contains(&key) => false,
+            Self::Few(keys) => {
+                keys.push(key);
+                true
+            }
+            Self::Many(keys) => keys.insert(key),
+        }
+    }
+}
+
+/// A key without its case; most keys have none.
+fn folded<'t>(key: &Cow<'t, str>) -> Cow<'t, str> {
+    let has_case = |byte: u8| !byte.is_ascii() || byte.is_ascii_uppercase();
+    if key.bytes().any(has_case) { Cow::Owned(fold(key)) } else { key.clone() }
+}
+
 fn is_null(text: &[u8], span: &Range<usize>) -> bool {
     text.get(span.clone()) == Some(b"null")
 }
 
 /// A string that every reader reads alike.
-fn plain_text(text: &[u8], span: &Range<usize>) -> Option<String> {
+fn plain_text<'t>(text: &'t [u8], span: &Range<usize>) -> Option<Cow<'t, str>> {
     let literal = text.get(span.clone())?;
     match literal.strip_prefix(b"\"")?.strip_suffix(b"\"")? {
-        plain if !plain.contains(&b'\\') => std::str::from_utf8(plain).ok().map(str::to_owned),
-        _ => serde_json::from_slice(literal).ok(),
+        plain if !plain.contains(&b'\\') => std::str::from_utf8(plain).ok().map(Cow::Borrowed),
+        _ => serde_json::from_slice(literal).ok().map(Cow::Owned),
     }
 }
 

@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
-use serde_json::value::RawValue;
 
 use crate::files;
 use crate::host::Host;
@@ -112,13 +111,12 @@ pub(crate) struct RuntimeState {
 /// Members of runc's `state.json`, crun's `status` and youki's `state.json`.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct StateFile {
+struct StateFile<C: Default> {
     // runc
     init_process_pid: Value,
     init_process_start: Value,
     cgroup_paths: Value,
-    #[serde(deserialize_with = "lenient")]
-    config: RuncConfig,
+    config: C,
     // crun and youki
     pid: Value,
     bundle: Value,
@@ -129,12 +127,12 @@ struct StateFile {
     systemd_cgroup: Value,
 }
 
+/// `config` of runc: it has hundreds of members, of which two count.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct RuncConfig {
+struct RuncConfig<C: Default> {
     labels: Value,
-    #[serde(deserialize_with = "lenient")]
-    cgroups: RuncCgroups,
+    cgroups: C,
 }
 
 #[derive(Default, Deserialize)]
@@ -144,14 +142,36 @@ struct RuncCgroups {
 }
 
 /// What cannot be understood is as if it were absent: it must not hide the other members.
-fn lenient<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Default + DeserializeOwned,
-{
-    // Its text, not its members: `config` has hundreds, of which two count.
-    let value = <&RawValue>::deserialize(deserializer)?;
-    Ok(serde_json::from_str(value.get()).unwrap_or_default())
+#[derive(Default)]
+struct Lenient<T>(T);
+
+impl<'de, T: Default + DeserializeOwned> Deserialize<'de> for Lenient<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        Ok(Self(serde_json::from_value(value).unwrap_or_default()))
+    }
+}
+
+type Exact = StateFile<RuncConfig<RuncCgroups>>;
+
+/// Reads the file in one pass, and member by member only where one of them has another form.
+fn parse(bytes: &[u8]) -> Option<Exact> {
+    if let Ok(file) = serde_json::from_slice(bytes) {
+        return Some(file);
+    }
+    let file: StateFile<Lenient<RuncConfig<Lenient<RuncCgroups>>>> =
+        serde_json::from_slice(bytes).ok()?;
+    let Lenient(RuncConfig { labels, cgroups: Lenient(cgroups) }) = file.config;
+    Some(StateFile {
+        config: RuncConfig { labels, cgroups },
+        init_process_pid: file.init_process_pid,
+        init_process_start: file.init_process_start,
+        cgroup_paths: file.cgroup_paths,
+        pid: file.pid,
+        bundle: file.bundle,
+        process_start_time: file.process_start_time,
+        systemd_cgroup: file.systemd_cgroup,
+    })
 }
 
 impl RuntimeState {
@@ -166,14 +186,14 @@ impl RuntimeState {
             let Some(written) = stamp(&path)? else { continue };
             let bytes = files::read_own(&path, limits::CONTAINER_FILE).if_there()?;
             let Some(bytes) = bytes else { continue };
-            if let Ok(file) = serde_json::from_slice(&bytes) {
+            if let Some(file) = parse(&bytes) {
                 return Ok(Some(Self::from_file(name, file, written.1)));
             }
         }
         Ok(None)
     }
 
-    fn from_file(name: &str, file: StateFile, written: i64) -> Self {
+    fn from_file(name: &str, file: Exact, written: i64) -> Self {
         let labels = file.config.labels.as_array().into_iter().flatten();
         let label = labels.filter_map(Value::as_str).find_map(|l| l.strip_prefix("bundle="));
         let bundle = label.or_else(|| file.bundle.as_str());

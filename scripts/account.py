@@ -59,30 +59,35 @@ def run(words, env):
     return (time.perf_counter() - begun) * 1e6, (usage.ru_utime + usage.ru_stime) * 1e6
 
 
-def parts(text):
-    """Each create's times between its system calls."""
-    calls, found = {}, []
+def parts(text, daemon):
+    """Each create's times between its system calls, and how many calls wrapper and daemon make."""
+    calls, found, counts, of_daemon = {}, [], {}, []
     for line in text.splitlines():
         match = EVENT.match(line)
         if not match:
             continue
         pid, at, kind, number, result = match.groups()
         at, number = float(at) * 1e6, int(number)
+        if int(pid) == daemon and kind == "enter":
+            of_daemon.append(at)
         if kind == "exit" and number == EXECVE and result == "0":
             seen = calls.setdefault(pid, {})
             seen.setdefault("runtime" if "began" in seen else "began", at)
         elif pid in calls and kind == "enter":
             seen = calls[pid]
+            if "runtime" not in seen:
+                counts[pid] = counts.get(pid, 0) + 1
             key = {CONNECT: "connect", SENDMSG: "ask", EXECVE: "become", EXIT: "end"}.get(number)
             if key:
                 seen.setdefault(key, at)
             if key == "end" and "runtime" in seen:
-                found.append(seen)
+                found.append((seen, counts[pid]))
         elif pid in calls and kind == "exit" and number == RECVFROM:
             calls[pid].setdefault("verdict", at)
-    whole = [seen for seen in found if all(key in seen for key in ("connect", "ask", "verdict", "become"))]
+    whole = [one for one in found if all(key in one[0] for key in ("connect", "ask", "verdict", "become"))]
     # Every second one is the delete after it.
-    whole = sorted(whole, key=lambda seen: seen["began"])[::2]
+    whole.sort(key=lambda one: one[0]["began"])
+    pairs = list(zip(whole[::2], whole[1::2]))
     steps = [
         ("the wrapper starts, reads its configuration, finds the runtime", "began", "connect"),
         ("it opens the bundle and asks the daemon", "connect", "ask"),
@@ -90,7 +95,9 @@ def parts(text):
         ("the wrapper exchanges the documents and becomes the runtime", "verdict", "runtime"),
         ("the runtime", "runtime", "end"),
     ]
-    return [(what, median(seen[to] - seen[since] for seen in whole)) for what, since, to in steps], len(whole)
+    rows = [(what, median(one[0][to] - one[0][since] for one, _ in pairs)) for what, since, to in steps]
+    within = [sum(one[0]["began"] <= at < after[0]["began"] for at in of_daemon) for one, after in pairs]
+    return rows, median(count for (_, count), _ in pairs), median(within), len(pairs)
 
 
 def main():
@@ -128,13 +135,14 @@ def main():
         perf.send_signal(2)
         perf.wait()
         text = subprocess.run(["perf", "script", *FIELDS, "-i", data], capture_output=True, text=True, check=True).stdout
-        rows, count = parts(text)
+        rows, own, daemons, count = parts(text, daemon.pid)
         wall = [median(x[0] for x in side) for side in (bare, ours)]
         cpu = [median(x[1] for x in side) for side in (bare, ours)]
         print(f"create, {len(plugins)} plugins: {wall[1]:.0f} us, runc alone {wall[0]:.0f} ({wall[1] / wall[0]:.3f})")
         print(f"processor time: wrapper and runtime {cpu[1]:.0f} us, daemon {median(cost):.0f}, runc alone {cpu[0]:.0f}")
         for what, took in rows:
             print(f"{took:9.0f} us  {what}")
+        print(f"system calls: {own:.0f} of the wrapper, {daemons:.0f} of the daemon, until the next command")
         total = sum(took for _, took in rows)
         print(f"{total:9.0f} us  together, of {count} creates under perf; the rest is fork, exit and wait of the caller")
     finally:

@@ -200,7 +200,8 @@ fn an_edit_of_daemon_json_is_all_that_uninstall_leaves() {
         }
         place.uninstall("docker");
         let wanted = edited(&edits, before.as_ref().unwrap_or(&json!({})));
-        if before.is_none() && without_empty_tables(wanted.clone()) == json!({}) {
+        let nothing = [json!({}), json!({"runtimes": {}})];
+        if before.is_none() && nothing.contains(&wanted) {
             prop_assert!(!place.path(DOCKER).exists());
             return Ok(());
         }

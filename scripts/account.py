@@ -114,14 +114,14 @@ def main():
         children = [subprocess.Popen(plugin.split() + [f"{root}/nri.sock"]) for plugin in plugins]
         time.sleep(2)
         bare, ours, cost = [], [], []
-        for _ in range(ROUNDS):
-            bare.append(run([runc, *create], env))
-            run(delete, env)
+        for number in range(ROUNDS * 2):
+            program, side = ((runc, bare), (binary, ours))[(number + number // 2) % 2]
             before = spent(daemon.pid)
-            ours.append(run([binary, *create], env))
+            side.append(run([program, *create], env))
             time.sleep(0.05)
-            cost.append(spent(daemon.pid) - before)
-            run([binary, *delete[1:]], env)
+            if side is ours:
+                cost.append(spent(daemon.pid) - before)
+            run([program, *delete[1:]], env)
             time.sleep(0.05)
         data = f"{root}/perf.data"
         events = ["-e", "raw_syscalls:sys_enter", "-e", "raw_syscalls:sys_exit"]

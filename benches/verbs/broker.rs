@@ -127,7 +127,7 @@ async fn run(
                         injections: &[],
                     };
                     let merged = chain::create(&table, creation, &()).await.unwrap();
-                    assert_eq!(merged.adjust.env.len(), seats.len());
+                    assert!(merged.adjust.env.len() >= seats.len());
                 }
             })
         })

@@ -46,15 +46,19 @@ fn each_picture_is_shown_and_has_words_for_readers() {
     assert!(count >= 3 && drawn >= 9, "{count} pictures were found, {drawn} drawn");
 }
 
-/// Runs the script that draws the pictures in a copy of their folder; what it printed.
-#[expect(clippy::disallowed_methods, reason = "a script of the repository")]
 fn pictures(edit: impl FnOnce(&Path), arguments: &[&str]) -> Option<(bool, String)> {
+    drawn_by("scripts/pictures.py", edit, arguments)
+}
+
+/// Runs a script that draws pictures in a copy of their folder; what it printed.
+#[expect(clippy::disallowed_methods, reason = "a script of the repository")]
+fn drawn_by(script: &str, edit: impl FnOnce(&Path), arguments: &[&str]) -> Option<(bool, String)> {
     let copy = tempfile::tempdir().unwrap();
     let at = |path: &str| copy.path().join(path);
     std::fs::create_dir_all(at("docs/pictures")).unwrap();
     std::fs::create_dir(at("scripts")).unwrap();
-    let script = "scripts/pictures.py";
     program::copy(&root().join(script), &at(script));
+    program::copy(&root().join("docs/growth.csv"), &at("docs/growth.csv"));
     for entry in std::fs::read_dir(root().join("docs/pictures")).unwrap().flatten() {
         program::copy(&entry.path(), &at("docs/pictures").join(entry.file_name()));
     }
@@ -71,6 +75,21 @@ fn pictures(edit: impl FnOnce(&Path), arguments: &[&str]) -> Option<(bool, Strin
 fn each_picture_is_what_its_source_draws() {
     let Some((is_same, printed)) = pictures(|_| (), &["--check"]) else { return };
     assert!(is_same, "{printed}");
+}
+
+#[test]
+fn each_curve_is_what_its_numbers_draw() {
+    let script = "scripts/growth.py";
+    let Some((is_same, printed)) = drawn_by(script, |_| (), &["--check"]) else { return };
+    assert!(is_same, "{printed}");
+    let other = |folder: &Path| {
+        let numbers = folder.with_file_name("growth.csv");
+        let text = std::fs::read_to_string(&numbers).unwrap();
+        let text = text.replacen("plugins,32,ours,", "plugins,32,ours,1", 1);
+        nri_runc::testing::files::replace(&numbers, text.as_bytes()).unwrap();
+    };
+    let Some((is_same, printed)) = drawn_by(script, other, &["--check"]) else { return };
+    assert!(!is_same && printed.contains("growth-plugins.svg"), "{printed}");
 }
 
 #[test]

@@ -224,6 +224,14 @@ pub(super) fn creates(host: &TestHost, id: &str, by: &str) {
     assert_eq!(adjusted_by(host, id), by, "{id}");
 }
 
+/// Creates a container, which `old` adjusts, and waits for the last event of it: one that connects later is
+/// not told of it, and one that is being synchronized has it in its queue. The state `created` is shown
+/// before that event is sent.
+fn creates_settled(host: &TestHost, old: &Candidate, id: &str) {
+    creates(host, id, "old");
+    old.hears(&format!("PostCreateContainer {id}"));
+}
+
 fn takeovers(host: &TestHost, result: &str) -> usize {
     let page = String::from_utf8(host.call(&["nri", "metrics"]).stdout).unwrap();
     let row = format!("nri_runc_plugin_takeovers_total{{plugin=\"10-foo\",result=\"{result}\"}} ");
@@ -235,7 +243,7 @@ fn takeovers(host: &TestHost, result: &str) -> usize {
 fn a_newcomer_takes_the_place_once_it_is_synchronized_and_the_old_one_is_shut_down() {
     let host = started("");
     let old = first(&host, works("old"));
-    creates(&host, "c1", "old");
+    creates_settled(&host, &old, "c1");
     let new = Candidate::with("new", &[("Synchronize", Does::Waits)]).connect(&host);
     new.hears("Synchronize");
     assert_eq!(states(&host), ["synchronized", "synchronizing"]);
@@ -289,6 +297,15 @@ fn patience(does: Does) -> &'static str {
     }
 }
 
+/// The same for a plugin whose Synchronize the test holds: only its other requests end early.
+fn patience_with_held_synchronize(does: Does) -> String {
+    let patience = patience(does);
+    match patience {
+        "" => String::new(),
+        short => format!("{short}[plugin.foo]\nsync_timeout = \"60s\"\n"),
+    }
+}
+
 #[test]
 fn a_newcomer_that_fails_changes_nothing() {
     for (at, does) in [
@@ -301,7 +318,7 @@ fn a_newcomer_that_fails_changes_nothing() {
     ] {
         let host = started(patience(does));
         let old = first(&host, works("old"));
-        creates(&host, "c1", "old");
+        creates_settled(&host, &old, "c1");
         let new = Candidate::with("new", &[(at, does)]).connect(&host);
         new.hears(at);
         nothing_has_changed(&host, &old, at);
@@ -325,14 +342,14 @@ fn nothing_has_changed(host: &TestHost, old: &Candidate, what: &str) {
 /// A newcomer that hears of the creation of `c2` once it is let go on, with what it wants.
 fn late(
     host: &TestHost,
+    old: &Candidate,
     does: &[(&'static str, Does)],
     wants: Vec<api::ContainerUpdate>,
 ) -> Arc<Candidate> {
     let does = [&[("Synchronize", Does::Waits)], does].concat();
     let late = Candidate { wants, ..Candidate::with("new", &does) }.connect(host);
     late.hears("Synchronize");
-    creates(host, "c2", "old");
-    wait_until("it is created", || host.admin(&["explain", "c2"])["state"] == "created");
+    creates_settled(host, old, "c2");
     late.may_go_on.add_permits(1);
     late
 }
@@ -340,11 +357,11 @@ fn late(
 #[test]
 fn a_newcomer_that_fails_at_an_event_that_it_has_missed_changes_nothing() {
     for does in [Does::Leaves, Does::Hangs] {
-        let host = started(patience(does));
+        let host = started(&patience_with_held_synchronize(does));
         let old = first(&host, works("old"));
-        creates(&host, "c1", "old");
+        creates_settled(&host, &old, "c1");
         let update = update_of("c1", &json!({"cpu": {"shares": 77}}));
-        let new = late(&host, &[("PostCreateContainer", does)], vec![update]);
+        let new = late(&host, &old, &[("PostCreateContainer", does)], vec![update]);
         new.hears("PostCreateContainer c2");
         nothing_has_changed(&host, &old, "an event");
         assert_eq!(takeovers(&host, "failed"), 1);
@@ -357,10 +374,10 @@ fn a_newcomer_that_fails_at_an_event_that_it_has_missed_changes_nothing() {
 fn updates_that_the_newcomer_wants_are_carried_out_once_it_has_the_place() {
     let host = started("");
     let old = first(&host, works("old"));
-    creates(&host, "c1", "old");
+    creates_settled(&host, &old, "c1");
     super::updates::settled(&host);
     let update = update_of("c1", &json!({"cpu": {"shares": 77}}));
-    let new = late(&host, &[("PostCreateContainer", Does::Waits)], vec![update]);
+    let new = late(&host, &old, &[("PostCreateContainer", Does::Waits)], vec![update]);
     new.hears("PostCreateContainer c2");
     assert_eq!(host.read("fake/update.json"), "", "it has no say yet");
     new.may_go_on.add_permits(1);
@@ -408,7 +425,7 @@ fn a_create_waits_no_longer_once_the_newcomer_has_failed_too() {
 fn an_update_that_the_newcomer_requests_before_it_has_the_place_is_refused_in_time() {
     let host = started("");
     let old = first(&host, works("old"));
-    creates(&host, "c1", "old");
+    creates_settled(&host, &old, "c1");
     super::updates::settled(&host);
     let request = api::UpdateContainersRequest {
         update: vec![update_of("c1", &json!({"cpu": {"shares": 77}}))],
@@ -432,8 +449,7 @@ fn an_update_that_the_newcomer_requests_before_it_has_the_place_is_refused_in_ti
     let socket = host.path("nri.sock");
     let new = test_support::scripted_plugin::connect(socket, "10", "foo", script);
     wait_until("it is synchronized", || told.lock().unwrap().contains(&"Synchronize".to_owned()));
-    creates(&host, "c2", "old");
-    wait_until("it is created", || host.admin(&["explain", "c2"])["state"] == "created");
+    creates_settled(&host, &old, "c2");
     *hold.0.lock().unwrap() = true;
     hold.1.notify_all();
     old.hears("Shutdown");
@@ -476,7 +492,7 @@ fn a_required_plugin_is_there_all_the_while() {
     new.hears("Synchronize");
     let is_connected = || host.admin(&["status"])["required"][0]["connected"] == true;
     assert!(is_connected());
-    creates(&host, "c1", "old");
+    creates_settled(&host, &old, "c1");
     new.may_go_on.add_permits(1);
     old.hears("Shutdown");
     assert!(is_connected());

@@ -7,6 +7,8 @@
 mod accept;
 /// `nri-runc nri VERB`, for operators.
 pub(crate) mod admin;
+/// What the daemon answers about itself, its plugins and its pods.
+pub(crate) mod answers;
 /// runc's command line, read by a table.
 pub(crate) mod argv;
 /// The audit log: each change and its author, as lines.

@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::answers::PodRow;
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
 use crate::stream::{EventKind, Since};
@@ -59,12 +61,20 @@ fn cursor(text: &str) -> std::result::Result<String, String> {
     }
 }
 
+/// The pod of an event, as far as the filters need it.
+fn pod_of(event: &Value) -> PodRow {
+    let of = |member: &str| event[member].as_str().unwrap_or_default().to_owned();
+    let labels = Option::deserialize(&event["labels"]).unwrap_or_default();
+    PodRow { namespace: of("namespace"), engine: of("engine"), labels, ..PodRow::default() }
+}
+
 impl Events {
     /// Whether the filters admit an event. Missing events concern every reader.
     fn admits(&self, event: &Value) -> bool {
         let filter = self.subject.filter();
         let is_kind = self.kind.is_empty() || self.kind.iter().any(|kind| event["kind"] == **kind);
-        let is_pods = self.pods.is_empty() || event["pod_id"] != "" && self.pods.admits(event);
+        let is_pods =
+            self.pods.is_empty() || event["pod_id"] != "" && self.pods.admits(&pod_of(event));
         event["kind"] == "lost" || is_kind && is_pods && filter.admits(event)
     }
 }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 
 use super::policy::exec_rule;
-use super::show::{ago, milliseconds, name_of_pod, rows, table, text, wrapped};
+use super::show::{ago_of, milliseconds, name_of_pod, rows, table, text, wrapped};
 use crate::messages;
 use crate::text::{printable, short_id};
 
@@ -57,7 +57,7 @@ fn state(document: &Value) -> String {
         None => state,
         Some((key, word)) => {
             let time = time(&document[format!("{key}_time")]);
-            let ago = ago(&document[format!("{key}_at")]);
+            let ago = ago_of(&document[format!("{key}_at")]);
             format!("{state} ({word} {time}, {ago} ago{})", exit(document))
         }
     }
@@ -75,7 +75,7 @@ fn exit(container: &Value) -> String {
 /// Age since its creation, or since the refusal of one that was never created.
 fn age(container: &Value) -> String {
     let created = Some(&container["created_at"]).filter(|at| at.as_i64() > Some(0));
-    ago(created.unwrap_or(&container["refused_at"]))
+    ago_of(created.unwrap_or(&container["refused_at"]))
 }
 
 /// Formats a time to the second.
@@ -102,7 +102,7 @@ fn changes(document: &Value, wide: bool, page: &mut String) {
         changes.chunk_by(|one, next| one["at"] == next["at"] && one["event"] == next["event"])
     {
         let Some(first) = event.first() else { continue };
-        let (name, time, ago) = (text(&first["event"]), time(&first["time"]), ago(&first["at"]));
+        let (name, time, ago) = (text(&first["event"]), time(&first["time"]), ago_of(&first["at"]));
         let _infallible = writeln!(page, "\n{name}, {time} ({ago} ago)");
         let rows = rows(&Value::from(event.to_vec()), |change| {
             let (before, after) = differing(&change["before"], &change["after"]);

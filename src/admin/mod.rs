@@ -26,6 +26,7 @@ mod reload;
 mod resident;
 mod show;
 mod signals;
+mod status;
 mod suggest;
 mod switch;
 mod sysdump;
@@ -42,8 +43,10 @@ use std::path::PathBuf;
 use clap::builder::Resettable;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::answers::Status;
 use crate::config::{self, Config, Loaded};
 use crate::daemon;
 use crate::error::{Error, Result};
@@ -336,7 +339,11 @@ fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
             let start = daemon::Start { ready_fd, state_fd, in_background, is_trial };
             daemon::run(loaded, &start).map(|()| DONE)
         }
-        AdminVerb::Status(_) => tell(format, &answer("status")?, show::status, paint::trouble),
+        AdminVerb::Status(_) => {
+            let document = answer("status")?;
+            let status = read(&document)?;
+            tell(format, &document, |_| status::page(&status), paint::trouble)
+        }
         AdminVerb::Metrics => tell(format, &answer("metrics")?, show::metrics, paint::plain),
         AdminVerb::Top(options) => top::top(config, options, format),
         AdminVerb::Plugins(wanted) => plugins::plugins(config, wanted, format),
@@ -414,6 +421,21 @@ fn check_user(is_roots: bool, config: &Config) -> Result<()> {
 fn ask(config: &Config, question: &Value) -> Result<Value> {
     let answer = wrapper::admin(config, &question.to_string())?;
     serde_json::from_str(&answer).map_err(|error| Error::new(error.to_string()))
+}
+
+/// Reads an answer of the daemon.
+///
+/// # Errors
+/// Fails where the daemon is of a version whose answer has another form.
+fn read<T: DeserializeOwned>(document: &Value) -> Result<T> {
+    T::deserialize(document).map_err(|error| {
+        let error = Error::new(format!("the daemon's answer cannot be read: {error}"));
+        error.hint("the running daemon has another version: nri-runc nri reexec")
+    })
+}
+
+fn ask_status(config: &Config) -> Result<Status> {
+    read(&ask(config, &json!({"verb": "status"}))?)
 }
 
 /// Several that are meant are listed, and that is a failure: nothing was explained.

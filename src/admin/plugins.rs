@@ -5,12 +5,15 @@
 use clap::Args;
 use serde_json::{Value, json};
 
+use crate::answers::{AnswerRow, PluginRow, PluginState, Status, SynchronizeRow, TimeLimits};
 use crate::config::Config;
 use crate::error::Result;
+use crate::text::printable;
 
 use super::output::{Format, ListOutput, print_page, tell};
+use super::show::{ago, fit, or_dash, screen, table, wrapped};
 use super::watch::{ListRow, WatchedList, watch};
-use super::{ask, paint, show};
+use super::{ask, ask_status, paint, read, show};
 
 /// The arguments of `plugins`.
 #[derive(Debug, Args)]
@@ -35,84 +38,269 @@ pub(super) fn plugins(config: &Config, wanted: &Plugins, format: Format) -> Resu
     if wanted.watch {
         let list = WatchedList {
             question,
-            head: show::PLUGINS_HEAD.to_vec(),
-            rows: &|document: Value| Ok(watched(&document)),
+            head: HEAD.to_vec(),
+            rows: &|document: Value| watched(&document),
             gone: None,
         };
         return watch(config, &list, format);
     }
     let document = ask(config, &question)?;
     match format {
-        Format::Name => print_page(&names(&document), paint::plain),
+        Format::Name => print_page(&names(&read::<Vec<_>>(&document)?), paint::plain),
         Format::Json | Format::Yaml => tell(format, &document, |_| String::new(), paint::plain),
         Format::Page | Format::Wide | Format::Junit => {
-            let status = ask(config, &json!({"verb": "status"}))?;
-            let page = show::plugins(&document, format == Format::Wide);
-            let page = page + &show::missing_plugins(&status) + &show::plugin_socket(&status);
+            let (plugins, status): (Vec<PluginRow>, _) = (read(&document)?, ask_status(config)?);
+            let screen = screen().filter(|_| format == Format::Page);
+            let page = page(&plugins, format == Format::Wide, screen);
+            let page = page + &missing_plugins(&status) + &plugin_socket(&status);
             print_page(&page, paint::states)
         }
     }
 }
 
+const HEAD: [&str; 6] = ["plugin", "state", "pid", "requests", "failures", "on failure"];
+
+/// The columns that are shortened where the list is wider than the screen: names.
+const SHORTENED: [usize; 1] = [0];
+
+/// Returns a row of the list.
+fn cells(plugin: &PluginRow) -> Vec<String> {
+    let policy = plugin.failure_policy.as_ref();
+    let policy = policy.map(|policy| format!("{} ({})", policy.on_failure, policy.on_failure_from));
+    vec![
+        shown_id(plugin),
+        plugin.state.name().to_owned(),
+        or_dash(plugin.pid),
+        plugin.requests.to_string(),
+        plugin.failures.to_string(),
+        or_dash(policy),
+    ]
+}
+
+/// Formats `NN-name`.
+fn shown_id(plugin: &PluginRow) -> String {
+    match plugin.index.is_empty() && plugin.name.is_empty() {
+        true => "(not registered)".to_owned(),
+        false => printable(&plugin.id()),
+    }
+}
+
+/// Renders the page; the wide one adds events, strikes and NRI versions below the table.
+fn page(plugins: &[PluginRow], wide: bool, screen: Option<usize>) -> String {
+    let mut rows: Vec<_> = plugins.iter().map(cells).collect();
+    fit(&HEAD, &mut rows, &SHORTENED, screen);
+    let mut page = table(&HEAD, &rows);
+    for plugin in plugins {
+        let id = shown_id(plugin);
+        let (title, about) = (|what: &str| format!("{id}: {what}"), about(plugin));
+        if wide {
+            page.push_str(&format!("{id}: {}\n", terms(plugin)));
+            let limits = plugin.time_limits.as_ref().map(time_limits);
+            limits.iter().for_each(|limits| page.push_str(&wrapped(&title("time limits"), limits)));
+            page.push_str(&wrapped(&title("events"), &printable(&plugin.events.join(" "))));
+        }
+        if !plugin.deprecated_events.is_empty() {
+            let events = printable(&plugin.deprecated_events.join(" "));
+            page.push_str(&wrapped(&title("takes as deprecated StateChange"), &events));
+        }
+        about.iter().for_each(|line| page.push_str(&format!("{id}: {line}\n")));
+    }
+    page
+}
+
+/// Describes the terms of a plugin's connection.
+fn terms(plugin: &PluginRow) -> String {
+    let strikes = plugin.failure_policy.as_ref();
+    let strikes = strikes.map(|policy| format!("{} ({})", policy.strikes, policy.strikes_from));
+    let version = Some(&plugin.nri_version).filter(|version| !version.is_empty());
+    let since = match plugin.connected_at {
+        at if at > 0 => format!(", connected {} ago", ago(at)),
+        _ => String::new(),
+    };
+    format!("strikes {}, NRI version {}{since}", or_dash(strikes), or_dash(version))
+}
+
+/// Describes the times, failures and the end of a plugin, each in a line.
+fn about(plugin: &PluginRow) -> Vec<String> {
+    let mut lines = Vec::new();
+    lines.extend(plugin.synchronizing.as_ref().map(synchronizing));
+    lines.extend(plugin.answers.as_ref().map(answer_times));
+    if let Some(failure) = &plugin.last_failure {
+        lines.push(format!("last failure {} ago: {}", ago(failure.at), printable(&failure.what)));
+    }
+    if plugin.unresponsive {
+        lines.push("its last requests all timed out".to_owned());
+    }
+    lines.extend(plugin.outdated.as_deref().map(printable));
+    if let Some(at) = plugin.gone_at {
+        lines.push(format!("disconnected {} ago: {}", ago(at), or_dash(plugin.reason.as_ref())));
+    }
+    match &plugin.exit_status {
+        None if plugin.state != PluginState::Synchronized => {
+            lines.extend(plugin.start_failure.as_deref().map(printable));
+        }
+        Some(status) if plugin.state == PluginState::Gone => {
+            let last = plugin.last_words.last();
+            let last = last.map(|words| format!("; its last line: {}", printable(words)));
+            let (status, last) = (printable(status), last.unwrap_or_default());
+            lines.push(format!("{status}{last} (restarts: {})", plugin.restarts));
+        }
+        None | Some(_) => {}
+    }
+    lines
+}
+
+/// Formats how long a plugin took to answer, and its limit.
+fn answer_times(answers: &AnswerRow) -> String {
+    let [p50, p99, limit] =
+        [answers.p50_ms, answers.p99_ms, answers.limit_ms].map(show::milliseconds);
+    format!("answers within {p50} (p50), {p99} (p99), limit {limit}")
+}
+
+/// Formats the limits of a plugin's requests. Without one for the whole Synchronize, each of its requests has
+/// that of any other.
+fn time_limits(limits: &TimeLimits) -> String {
+    let whole = limits.synchronize_ms.map(show::milliseconds);
+    let whole = whole.map(|time| format!(", {time} for Synchronize")).unwrap_or_default();
+    format!("{} a request{whole}", show::milliseconds(limits.request_ms))
+}
+
+/// Formats how far a Synchronize is; requests are counted where it has several.
+fn synchronizing(progress: &SynchronizeRow) -> String {
+    let [passed, limit] = [progress.for_ms, progress.limit_ms].map(show::milliseconds);
+    let answered = match progress.answered {
+        0 => String::new(),
+        count => format!(", {count} parts answered"),
+    };
+    format!("is being synchronized for {passed}, limit {limit}{answered}")
+}
+
+/// Returns a line below the list, if the socket is not open.
+fn plugin_socket(status: &Status) -> String {
+    match status.plugin_socket.as_str() {
+        "open" => String::new(),
+        why => format!("plugin socket: {}\n", printable(why)),
+    }
+}
+
+/// Lists the required plugins that are not connected, also if they never were.
+fn missing_plugins(status: &Status) -> String {
+    let line = |plugin: &str| {
+        let plugin = printable(plugin);
+        format!(
+            "{plugin}: required but not connected: creates are refused, except in exempt namespaces\n"
+        )
+    };
+    status.missing_plugins().map(line).collect()
+}
+
 /// Lists the names of connected plugins; a name that two connections share, as during a
 /// replacement, once.
-fn names(document: &Value) -> String {
-    let connected = document.as_array().into_iter().flatten().filter(|row| is_connected(row));
-    let mut names: Vec<String> = connected.map(|row| show::plugin_id(row) + "\n").collect();
+fn names(plugins: &[PluginRow]) -> String {
+    let is_connected = |row: &&PluginRow| {
+        matches!(row.state, PluginState::Synchronized | PluginState::Synchronizing)
+    };
+    let connected = plugins.iter().filter(is_connected);
+    let mut names: Vec<String> = connected.map(|row| shown_id(row) + "\n").collect();
     names.dedup();
     names.concat()
 }
 
-fn is_connected(row: &Value) -> bool {
-    row["state"] == "synchronized" || row["state"] == "synchronizing"
-}
-
 /// Returns the rows to watch; the request counts are not compared, as they change all the time.
-fn watched(document: &Value) -> Vec<ListRow> {
+fn watched(document: &Value) -> Result<Vec<ListRow>> {
+    let plugins: Vec<PluginRow> = read(document)?;
+    let documents = document.as_array().into_iter().flatten();
     let mut rows: Vec<ListRow> = Vec::new();
-    for row in document.as_array().into_iter().flatten() {
-        let name = show::plugin_id(row);
+    for (row, document) in plugins.iter().zip(documents) {
+        let name = shown_id(row);
         let same = rows.iter().filter(|other| other.name == name).count();
-        let compared = ["state", "pid", "failures", "exit_status", "restarts"].map(|key| &row[key]);
+        let compared = (row.state.name(), row.pid, row.failures, &row.exit_status, row.restarts);
         rows.push(ListRow {
             key: format!("{name} {same}"),
-            compared: json!(compared).to_string(),
-            cells: show::plugin_row(row),
+            compared: format!("{compared:?}"),
+            cells: cells(row),
             name,
-            document: row.clone(),
+            document: document.clone(),
         });
     }
-    rows
+    Ok(rows)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::answers::{PolicyRow, RequiredPlugin};
 
-    fn row(name: &str, state: &str, pid: u32) -> Value {
-        json!({"index": "10", "name": name, "state": state, "pid": pid, "requests": pid})
+    fn row(name: &str, state: PluginState, pid: i32) -> PluginRow {
+        PluginRow {
+            index: "10".to_owned(),
+            name: name.to_owned(),
+            state,
+            pid: Some(pid),
+            ..PluginRow::default()
+        }
     }
 
     #[test]
     fn names_are_those_of_connected_plugins_each_once() {
-        let list = json!([
-            row("a", "synchronized", 1),
-            row("a", "synchronizing", 2),
-            row("b", "gone", 3),
-            row("", "registering", 4),
-            row("c\nforged", "synchronized", 5)
-        ]);
+        let list = [
+            row("a", PluginState::Synchronized, 1),
+            row("a", PluginState::Synchronizing, 2),
+            row("b", PluginState::Gone, 3),
+            row("", PluginState::Registering, 4),
+            row("c\nforged", PluginState::Synchronized, 5),
+        ];
         assert_eq!(names(&list), "10-a\n10-c\\nforged\n");
     }
 
     #[test]
-    fn two_processes_of_one_plugin_are_two_rows_and_a_count_is_no_news() {
-        let rows = watched(&json!([row("a", "synchronized", 1), row("a", "synchronizing", 2)]));
-        assert_ne!(rows[0].key, rows[1].key);
-        let mut more = row("a", "synchronized", 1);
-        more["requests"] = json!(100);
-        assert_eq!(watched(&json!([more]))[0].compared, rows[0].compared);
-        let gone = watched(&json!([row("a", "gone", 1)]));
-        assert_ne!(gone[0].compared, rows[0].compared);
+    fn processes_of_one_plugin_are_rows_and_a_count_is_no_change() {
+        let rows = |rows: &[PluginRow]| watched(&json!(rows)).unwrap();
+        let one = row("a", PluginState::Synchronized, 1);
+        let both = rows(&[one.clone(), row("a", PluginState::Synchronizing, 2)]);
+        assert_ne!(both[0].key, both[1].key);
+        let more = PluginRow { requests: 100, ..one };
+        assert_eq!(rows(&[more])[0].compared, both[0].compared);
+        assert_ne!(rows(&[row("a", PluginState::Gone, 1)])[0].compared, both[0].compared);
+        assert!(watched(&json!({"no": "list"})).is_err());
+    }
+
+    #[test]
+    fn plugins_lists_a_required_plugin_that_never_connected() {
+        let required = [("10-there", true), ("20-guard", false)]
+            .map(|(plugin, connected)| RequiredPlugin { connected, plugin: plugin.to_owned() });
+        let status = Status { required: required.to_vec(), ..Status::default() };
+        let page = missing_plugins(&status);
+        assert!(page.starts_with("20-guard: required but not connected"), "{page}");
+        assert_eq!(page.lines().count(), 1);
+        assert_eq!(missing_plugins(&Status { pass_through: true, ..status }), "");
+    }
+
+    #[test]
+    fn no_line_of_the_list_is_longer_than_a_terminal() {
+        let events = ["RunPodSandbox", "CreateContainer", "PostCreateContainer", "StopContainer"];
+        let limits = TimeLimits { request_ms: 2000.0, synchronize_ms: Some(90_000.0) };
+        let policy = PolicyRow {
+            on_failure: "refuse".to_owned(),
+            on_failure_from: "configuration".to_owned(),
+            strikes: 1,
+            strikes_from: "default".to_owned(),
+        };
+        let plugin = PluginRow {
+            nri_version: "v0.12.5".to_owned(),
+            events: [events, events].concat().into_iter().map(str::to_owned).collect(),
+            failure_policy: Some(policy),
+            time_limits: Some(limits),
+            ..row("resource-defaults", PluginState::Synchronized, 7)
+        };
+        let page = page(&[plugin], true, Some(show::TERMINAL_WIDTH));
+        assert!(page.lines().all(|line| line.len() <= show::TERMINAL_WIDTH), "{page}");
+        assert_eq!(page.matches("PostCreateContainer").count(), 2, "{page}");
+        assert!(page.contains("strikes 1 (default), NRI version v0.12.5"), "{page}");
+        assert!(page.contains("\n10-reso...efaults  synchronized  7 "), "{page}");
+        let limits = "10-resource-defaults: time limits 2s a request, 90s for Synchronize\n";
+        assert!(page.contains(limits), "{page}");
+        let only = TimeLimits { request_ms: 500.0, synchronize_ms: None };
+        assert_eq!(time_limits(&only), "500ms a request");
     }
 }

@@ -3,11 +3,13 @@
 //! them; they are filtered here.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 
+use crate::answers::{ContainerRow, PodRow};
 use crate::config::Config;
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
@@ -15,9 +17,9 @@ use crate::glob;
 use crate::text::{printable, short_id};
 
 use super::output::{Format, ListOutput, print, tell};
-use super::show::{ago, fit, name_of_pod, screen, table, text};
+use super::show::{ago, fit, or_dash, screen, table};
 use super::watch::{ListRow, WatchedList, watch};
-use super::{ask, paint};
+use super::{ask, paint, read};
 
 /// The arguments of `pods`.
 #[derive(Debug, Args)]
@@ -74,8 +76,8 @@ fn label(text: &str) -> std::result::Result<LabelFilter, String> {
 }
 
 impl LabelFilter {
-    fn admits(&self, labels: &Value) -> bool {
-        let found = labels[&self.key].as_str();
+    fn admits(&self, labels: &BTreeMap<String, String>) -> bool {
+        let found = labels.get(&self.key);
         let has_it = match &self.value {
             None => found.is_some(),
             Some(value) => found == Some(value),
@@ -85,16 +87,15 @@ impl LabelFilter {
 }
 
 impl PodFilter {
-    /// Whether it admits a pod, or an event of one. Labels that are not known may be any.
-    pub(super) fn admits(&self, pod: &Value) -> bool {
-        let of = |member: &str| pod[member].as_str().unwrap_or_default();
+    /// Whether it admits a pod. Labels that are not known may be any.
+    pub(super) fn admits(&self, pod: &PodRow) -> bool {
         let is_any = |wanted: &[String], found: &str| {
             wanted.is_empty() || wanted.iter().any(|wanted| glob::matches(wanted, found))
         };
-        is_any(&self.namespace, of("namespace"))
-            && is_any(&self.engine, of("engine"))
-            && (pod["labels"].is_null()
-                || self.label.iter().all(|label| label.admits(&pod["labels"])))
+        let has = |labels| self.label.iter().all(|label| label.admits(labels));
+        is_any(&self.namespace, &pod.namespace)
+            && is_any(&self.engine, &pod.engine)
+            && pod.labels.as_ref().is_none_or(has)
     }
 
     /// Whether it admits any pod.
@@ -104,22 +105,17 @@ impl PodFilter {
 }
 
 impl Pods {
-    fn admits(&self, pod: &Value) -> bool {
+    fn admits(&self, pod: &PodRow) -> bool {
+        let states = pod.containers.iter().map(|container| &container.state);
+        let mut states = std::iter::once(&pod.state).chain(states);
         self.filter.admits(pod)
-            && (self.state.is_empty()
-                || std::iter::once(pod).chain(members(pod)).any(|one| self.has_state(one)))
-    }
-
-    fn has_state(&self, one: &Value) -> bool {
-        self.state.iter().any(|state| one["state"] == **state)
+            && (self.state.is_empty() || states.any(|state| self.state.contains(state)))
     }
 
     /// Returns the pods that the filters admit.
-    fn select(&self, document: Value) -> Result<Vec<Value>> {
-        let Value::Array(mut pods) = document else {
-            return Err(Error::new("the daemon sent no list of pods"));
-        };
-        if !self.filter.label.is_empty() && pods.iter().any(|pod| pod["labels"].is_null()) {
+    fn select(&self, document: &Value) -> Result<Vec<PodRow>> {
+        let mut pods: Vec<PodRow> = read(document)?;
+        if !self.filter.label.is_empty() && pods.iter().any(|pod| pod.labels.is_none()) {
             return Err(Error::new("the running daemon is older and does not list labels")
                 .hint("replace it: nri-runc nri reexec"));
         }
@@ -135,27 +131,17 @@ pub(super) fn pods(config: &Config, wanted: &Pods, format: Format) -> Result<u8>
         let list = WatchedList {
             question,
             head: head(format),
-            rows: &|document| Ok(watched(&wanted.select(document)?, format, room(format))),
+            rows: &|document| Ok(watched(&wanted.select(&document)?, format, room(format))),
             gone: Some("removed"),
         };
         return watch(config, &list, format);
     }
-    let pods = wanted.select(ask(config, &question)?)?;
+    let pods = wanted.select(&ask(config, &question)?)?;
     if format == Format::Name {
-        let names = pods.iter().map(|pod| printable(&handle(pod)) + "\n");
+        let names = pods.iter().map(|pod| printable(&pod.full_name()) + "\n");
         return print(names.collect::<String>().as_bytes());
     }
-    tell(format, &Value::Array(pods), |pods| page(pods, format, room(format)), paint::states)
-}
-
-/// Returns the name by which other verbs find a pod.
-fn handle(pod: &Value) -> String {
-    let of = |member: &str| pod[member].as_str().unwrap_or_default().to_owned();
-    match (of("namespace"), of("name")) {
-        (_, name) if name.is_empty() || name == of("id") => of("id"),
-        (namespace, name) if namespace.is_empty() => name,
-        (namespace, name) => format!("{namespace}/{name}"),
-    }
+    tell(format, &json!(pods), |_| page(&pods, format, room(format)), paint::states)
 }
 
 fn head(format: Format) -> Vec<&'static str> {
@@ -175,15 +161,15 @@ fn room(format: Format) -> Option<usize> {
 const SHORTENED: [usize; 2] = [0, 5];
 
 /// Renders the page; the wide one has whole IDs, UIDs and labels.
-fn page(document: &Value, format: Format, screen: Option<usize>) -> String {
-    let mut pods: Vec<&Value> = document.as_array().into_iter().flatten().collect();
+fn page(pods: &[PodRow], format: Format, screen: Option<usize>) -> String {
+    let mut pods: Vec<&PodRow> = pods.iter().collect();
     pods.sort_by_key(|pod| Reverse(created_at(pod)));
     let mut lines = Vec::new();
     for pod in pods {
         lines.push(row_of_pod(pod, format));
-        for container in members(pod) {
-            let mark = if container["found"] == true { " (recovered)" } else { "" };
-            let name = format!("  {}{mark}", id(&container["name"], format));
+        for container in &pod.containers {
+            let mark = if container.found { " (recovered)" } else { "" };
+            let name = format!("  {}{mark}", id(&container.name, format));
             lines.push(row_of_container(container, name, String::new(), format));
         }
     }
@@ -191,41 +177,37 @@ fn page(document: &Value, format: Format, screen: Option<usize>) -> String {
     table(&head(format), &lines)
 }
 
-fn members(pod: &Value) -> impl Iterator<Item = &Value> {
-    pod["containers"].as_array().into_iter().flatten()
-}
-
 /// Returns the pod's creation time; an older daemon sends it for containers only.
-fn created_at(pod: &Value) -> i64 {
-    let times = std::iter::once(pod).chain(members(pod));
-    let times = times.filter_map(|one| one["created_at"].as_i64()).filter(|at| *at > 0);
+fn created_at(pod: &PodRow) -> i64 {
+    let times = pod.containers.iter().map(|container| container.times.created_at);
+    let times = std::iter::once(pod.created_at).chain(times).filter(|at| *at > 0);
     times.min().unwrap_or_default()
 }
 
 /// Shortens an ID, or a name that an engine generated, unless the page is wide.
-fn id(value: &Value, format: Format) -> String {
-    let whole = text(value);
+fn id(whole: &str, format: Format) -> String {
+    let whole = printable(whole);
     if format == Format::Wide { whole } else { short_id(&whole).to_owned() }
 }
 
-fn row_of_pod(pod: &Value, format: Format) -> Vec<String> {
+fn row_of_pod(pod: &PodRow, format: Format) -> Vec<String> {
     // A container without a pod has its own ID as the pod's name.
-    let name = match pod["id"] == pod["name"] {
-        true => id(&pod["id"], format),
-        false => name_of_pod(&pod["namespace"], &pod["name"]),
+    let name = match pod.id == pod.name {
+        true => id(&pod.id, format),
+        false => printable(&pod.full_name()),
     };
     let mut row = vec![
         name,
-        text(&pod["state"]),
-        ago(&created_at(pod).into()),
+        printable(&pod.state),
+        ago(created_at(pod)),
         "-".to_owned(),
-        text(&pod["engine"]),
-        id(&pod["id"], format),
+        printable(&pod.engine),
+        id(&pod.id, format),
     ];
     if format == Format::Wide {
-        let uid = text(&pod["uid"]);
-        let labels = pod["labels"].as_object().into_iter().flatten();
-        let labels = labels.map(|(key, value)| format!("{}={}", printable(key), text(value)));
+        let uid = printable(&pod.uid);
+        let labels = pod.labels.iter().flatten();
+        let labels = labels.map(|(key, value)| printable(&format!("{key}={value}")));
         let labels = labels.collect::<Vec<_>>().join(",");
         row.extend([uid, labels].map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }));
     }
@@ -233,41 +215,41 @@ fn row_of_pod(pod: &Value, format: Format) -> Vec<String> {
 }
 
 fn row_of_container(
-    container: &Value,
+    container: &ContainerRow,
     name: String,
     engine: String,
     format: Format,
 ) -> Vec<String> {
     vec![
         name,
-        text(&container["state"]),
-        ago(&container["created_at"]),
-        text(&container["pid"]),
+        printable(&container.state),
+        ago(container.times.created_at),
+        or_dash(container.pid),
         engine,
-        id(&container["id"], format),
+        id(&container.id, format),
     ]
 }
 
 /// Returns the rows of `--watch`: each stands alone, so a container's name follows its pod's.
-fn watched(pods: &[Value], format: Format, screen: Option<usize>) -> Vec<ListRow> {
+fn watched(pods: &[PodRow], format: Format, screen: Option<usize>) -> Vec<ListRow> {
     let mut rows = Vec::new();
     for pod in pods {
         let cells = row_of_pod(pod, format);
-        let key = pod["id"].to_string();
+        let key = pod.id.clone();
         if !format.is_page() {
-            let (compared, name) = (pod.to_string(), handle(pod));
-            rows.push(ListRow { key, compared, cells, name, document: pod.clone() });
+            let (document, name) = (json!(pod), pod.full_name());
+            rows.push(ListRow { key, compared: document.to_string(), cells, name, document });
             continue;
         }
-        let (name_of_pod, engine) = (cells[0].clone(), text(&pod["engine"]));
-        let compared = pod["state"].to_string();
+        let (name_of_pod, engine) = (cells[0].clone(), printable(&pod.engine));
+        let compared = pod.state.clone();
         let document = Value::Null;
         rows.push(ListRow { key: key.clone(), compared, cells, name: String::new(), document });
-        for container in members(pod) {
-            let name = format!("{name_of_pod}/{}", id(&container["name"], format));
+        for container in &pod.containers {
+            let name = format!("{name_of_pod}/{}", id(&container.name, format));
             let cells = row_of_container(container, name, engine.clone(), format);
-            let compared = json!([container["state"], container["pid"]]).to_string();
-            let (key, name) = (format!("{key}/{}", container["id"]), String::new());
+            let compared = format!("{:?}", (&container.state, container.pid));
+            let (key, name) = (format!("{key}/{}", container.id), String::new());
             rows.push(ListRow { key, compared, cells, name, document: Value::Null });
         }
     }
@@ -292,24 +274,28 @@ mod tests {
         pods: Pods,
     }
 
-    fn list() -> Value {
+    fn list() -> Vec<PodRow> {
         let pod = |namespace: &str, name: &str, at: i64, labels: Value| {
             json!({"id": format!("id-{name}"), "name": name, "namespace": namespace, "uid": "u",
                 "state": "ready", "engine": "containerd-cri", "labels": labels, "created_at": at,
                 "containers": [{"id": format!("c-{name}"), "name": "app", "state": "running",
                     "pid": 7, "created_at": at + 1}]})
         };
-        json!([
+        rows(&json!([
             pod("shop", "web", 1, json!({"app": "web", "tier": "front"})),
             pod("shop", "db", 3, json!({"app": "db"})),
             pod("kube-system", "dns", 2, json!({})),
-        ])
+        ]))
+    }
+
+    fn rows(document: &Value) -> Vec<PodRow> {
+        read(document).unwrap()
     }
 
     fn selected(words: &[&str]) -> String {
         let line = Line::try_parse_from(words).unwrap();
-        let pods = line.pods.select(list()).unwrap();
-        pods.iter().map(|pod| pod["name"].as_str().unwrap()).collect::<Vec<_>>().join(" ")
+        let pods = line.pods.select(&json!(list())).unwrap();
+        pods.iter().map(|pod| pod.name.as_str()).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
@@ -342,9 +328,9 @@ mod tests {
     #[test]
     fn labels_of_an_older_daemon_are_not_taken_for_none() {
         let line = Line::try_parse_from(["-l", "app"]).unwrap();
-        let error = line.pods.select(json!([{"id": "a"}])).unwrap_err().to_string();
+        let error = line.pods.select(&json!([{"id": "a"}])).unwrap_err().to_string();
         assert!(error.contains("older") && error.contains("reexec"), "{error}");
-        assert!(line.pods.select(Value::Null).is_err());
+        assert!(line.pods.select(&Value::Null).is_err());
     }
 
     #[test]
@@ -362,12 +348,13 @@ mod tests {
     fn long_names_and_ids_fit_the_screen_and_a_pipe_gets_them_whole() {
         let (name, id) = ("checkout-service-deployment-7d9f8b6c5d-".repeat(2), "id-".repeat(30));
         let member = json!({"id": id, "name": name, "state": "running", "pid": 4_194_303});
-        let list = json!([{"id": id, "name": name, "namespace": "payments-production", "uid": "u",
-            "state": "ready", "engine": "containerd-cri", "created_at": 1, "containers": [member]}]);
+        let list = rows(&json!([{"id": id, "name": name, "namespace": "payments-production",
+            "uid": "u", "state": "ready", "engine": "containerd-cri", "created_at": 1,
+            "containers": [member]}]));
         let fits = |page: &str| page.lines().all(|line| line.chars().count() <= 80);
         let narrow = page(&list, Format::Page, Some(80));
         assert!(fits(&narrow) && narrow.contains("payment"), "{narrow}");
-        let rows = watched(list.as_array().unwrap(), Format::Page, Some(80));
+        let rows = watched(&list, Format::Page, Some(80));
         let cells: Vec<_> = rows.into_iter().map(|row| row.cells).collect();
         assert!(fits(&table(&head(Format::Page), &cells)), "{cells:?}");
         let whole = page(&list, Format::Page, None);
@@ -376,19 +363,20 @@ mod tests {
 
     #[test]
     fn a_pod_is_named_as_explain_takes_it() {
-        assert_eq!(handle(&list()[0]), "shop/web");
-        assert_eq!(handle(&json!({"id": "c1", "name": "c1", "namespace": "plain"})), "c1");
-        assert_eq!(handle(&json!({"id": "c1", "name": "web", "namespace": ""})), "web");
-        assert_eq!(handle(&json!({"id": "c1"})), "c1");
+        assert_eq!(list()[0].full_name(), "shop/web");
+        let handle = |pod: Value| rows(&json!([pod]))[0].full_name();
+        assert_eq!(handle(json!({"id": "c1", "name": "c1", "namespace": "plain"})), "c1");
+        assert_eq!(handle(json!({"id": "c1", "name": "web", "namespace": ""})), "web");
+        assert_eq!(handle(json!({"id": "c1"})), "c1");
     }
 
     #[test]
     fn a_watched_row_is_compared_without_its_age() {
         let (mut list, format) = (list(), Format::Page);
-        let rows = |list: &Value| watched(list.as_array().unwrap(), format, None);
+        let rows = |list: &[PodRow]| watched(list, format, None);
         let before = rows(&list);
         assert_eq!(before[1].cells[0], "shop/web/app");
-        list[0]["containers"][0]["state"] = "stopped".into();
+        list[0].containers[0].state = "stopped".to_owned();
         let after = rows(&list);
         let changed = before.iter().zip(&after).filter(|(one, two)| one.compared != two.compared);
         assert_eq!(

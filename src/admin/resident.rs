@@ -12,6 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::answers::{ConfigurationInForce, Program, ProgramFile, Status};
 use crate::config::{self, Config, Loaded};
 use crate::error::{Context, DaemonSeen, Error, Result};
 use crate::files;
@@ -43,7 +44,7 @@ const HANG_WAIT: Duration = Duration::from_secs(5);
 /// The daemon's process.
 struct RunningDaemon {
     /// Its status; for one that does not respond, the part that its process shows.
-    status: Value,
+    status: Status,
     pid: u32,
     process: OwnedFd,
     /// It listens but does not respond.
@@ -83,10 +84,9 @@ impl RunningDaemon {
                 Some(pid) => Sight::Changing(silent_holder(config, pid), Some(pid)),
             });
         }
-        let error = match super::ask(config, &json!({"verb": "status"})) {
+        let error = match super::ask_status(config) {
             Ok(status) => {
-                let pid = status["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
-                let pid = pid.filter(|pid| *pid > 1).ok_or_else(unknown_process)?;
+                let pid = Some(status.pid).filter(|pid| *pid > 1).ok_or_else(unknown_process)?;
                 return Ok(match open(pid) {
                     Ok(process) => Sight::Running(Self { status, pid, process, hangs: false }),
                     Err(has_ended) => Sight::Changing(has_ended, None),
@@ -124,7 +124,7 @@ impl RunningDaemon {
     /// # Errors
     /// Fails when systemd runs it and cannot be asked to stop it.
     fn unit(&self, instead: &str) -> Result<Option<Unit>> {
-        if self.status["supervisor"] != "systemd" {
+        if self.status.supervisor.as_deref() != Some("systemd") {
             return Ok(None);
         }
         Unit::of(self.pid).map(Some).map_err(|error| {
@@ -236,17 +236,20 @@ pub(super) fn holder(lock: &Path) -> Option<u32> {
 }
 
 /// Returns the part of the status that an unresponsive daemon's process shows.
-fn shown_by_process(pid: u32) -> Value {
+fn shown_by_process(pid: u32) -> Status {
     let host = Host::default();
     let value = |name: &str| {
         let value = procfs::variable(&host, pid, name).or_absent()?;
         value.map(|value| value.to_string_lossy().into_owned())
     };
-    json!({
-        "supervisor": value("NOTIFY_SOCKET").map(|_socket| "systemd"),
-        "configuration": {"file": value(config::FILE_VARIABLE)},
-        "program": {"path": std::fs::read_link(format!("/proc/{pid}/exe")).ok()},
-    })
+    let file = value(config::FILE_VARIABLE).map(PathBuf::from);
+    let path = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    Status {
+        supervisor: value("NOTIFY_SOCKET").map(|_socket| "systemd".to_owned()),
+        configuration: Some(ConfigurationInForce { file, ..ConfigurationInForce::default() }),
+        program: path.map(|path| Program { path, file: None }),
+        ..Status::default()
+    }
 }
 
 /// Stops the daemon.
@@ -282,11 +285,12 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Value> {
     let running = RunningDaemon::find(loaded)
         .or_else(|error| can_serve_in(&loaded.config.run_dir).and(Err(error)))?;
     let status = running.as_ref().map(|running| &running.status);
-    let path = |value: &Value| value.as_str().map(PathBuf::from);
+    let in_force = status.and_then(|status| status.configuration.as_ref());
+    let file = in_force.and_then(|in_force| in_force.file.clone());
+    // The one that responds knows that it has no file.
     let file = match status {
-        Some(status) if status["pid"].is_u64() => path(&status["configuration"]["file"]),
-        Some(status) => path(&status["configuration"]["file"]).or_else(|| loaded.only.clone()),
-        None => loaded.only.clone(),
+        Some(status) if status.pid > 0 => file,
+        Some(_) | None => file.or_else(|| loaded.only.clone()),
     };
     let next = runtime::verify(config::load(file.as_deref()));
     if let Some(problem) = next.refusal() {
@@ -314,8 +318,8 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Value> {
     let killed = running.as_ref().map_or(Ok(false), |running| running.end(unit.is_some()))?;
     let was = running.as_ref().map(|running| running.pid);
     if unit.is_none() {
-        let program = status.and_then(|status| path(&status["program"]["path"]));
-        let program = program.filter(|program| program.is_file());
+        let program = status.and_then(|status| status.program.as_ref());
+        let program = program.map(|program| program.path.clone()).filter(|path| path.is_file());
         let program = program.unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
         // Starting forks, which requires a single thread.
         progress::clear();
@@ -326,14 +330,11 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Value> {
 }
 
 /// Returns the process of the daemon that responds now, and is not `was`.
-fn pid_of_next(config: &Config, was: Option<u32>) -> Result<Value> {
+fn pid_of_next(config: &Config, was: Option<u32>) -> Result<u32> {
     let deadline = Instant::now() + NEXT_WAIT;
     loop {
-        let status = super::ask(config, &json!({"verb": "status"}));
-        match status {
-            Ok(status) if was.is_none_or(|was| status["pid"] != was) => {
-                return Ok(status["pid"].clone());
-            }
+        match super::ask_status(config) {
+            Ok(status) if was != Some(status.pid) => return Ok(status.pid),
             Err(error) if Instant::now() > deadline => {
                 return Err(match error.daemon() {
                     DaemonSeen::Absent | DaemonSeen::Exited => {
@@ -370,7 +371,7 @@ pub(super) fn reexec(config: &Config) -> Result<Value> {
     if !wrapper::is_listening(config) {
         return Ok(json!({"reexecuted": false, "pid": null}));
     }
-    let before = super::ask(config, &json!({"verb": "status"})).unwrap_or_default();
+    let before = super::ask_status(config).unwrap_or_default();
     let request = json!({"verb": "reexec"}).to_string();
     let answer = wrapper::admin_within(config, &request, REEXEC_WAIT)
         .map_err(|error| without_answer(config, &before, error))?;
@@ -381,25 +382,26 @@ pub(super) fn reexec(config: &Config) -> Result<Value> {
 }
 
 /// Explains a connection that ended during a re-execution.
-fn without_answer(config: &Config, before: &Value, error: Error) -> Error {
+fn without_answer(config: &Config, before: &Status, error: Error) -> Error {
     if error.daemon() != DaemonSeen::Exited {
         return error;
     }
     let deadline = Instant::now() + CHANGE_WAIT;
     let now = loop {
-        match super::ask(config, &json!({"verb": "status"})) {
-            Ok(status) => break Some(status["pid"].clone()),
+        match super::ask_status(config) {
+            Ok(status) => break Some(status.pid),
             Err(_) if Instant::now() > deadline => break None,
             Err(_) => std::thread::sleep(LOOK_PAUSE),
         }
     };
     let next = match now {
         // The daemon serves: another request re-executed it.
-        Some(pid) if pid == before["pid"] => return error,
+        Some(pid) if pid == before.pid => return error,
         Some(pid) => format!("another daemon runs, process {pid}"),
         None => format!("no daemon runs{}", words_of_next(config)),
     };
-    let path = before["program"]["path"].as_str().unwrap_or_default();
+    let path = before.program.as_ref().map(|program| program.path.to_string_lossy());
+    let path = path.unwrap_or_default();
     let what =
         format!("the next program, {path}, exited when it took the daemon's place, and {next}");
     Error::new(what)
@@ -430,19 +432,20 @@ pub(super) fn show_reexecuted(document: &Value) -> String {
 
 /// Lists the parts of a daemon with this status that are older than the files on disk, each with
 /// the command that renews it.
-pub(super) fn outdated(status: &Value) -> Vec<(String, &'static str)> {
+pub(super) fn outdated(status: &Status) -> Vec<(String, &'static str)> {
     let restart = "nri-runc nri restart";
-    let changed = status["configuration"]["changed"].as_array().into_iter().flatten();
-    let changed: Vec<&str> = changed.filter_map(Value::as_str).collect();
+    let in_force = status.configuration.as_ref();
+    let changed = in_force.map(|in_force| in_force.changed.as_slice()).unwrap_or_default();
     // A daemon of an earlier version only applies the log level.
-    let restarts = status["configuration"]["restart_needed"].as_array();
+    let restarts = in_force.and_then(|in_force| in_force.restart_needed.as_ref());
     let is_live = restarts.is_some_and(Vec::is_empty);
     let mut found = Vec::new();
     if !changed.is_empty() {
         let what = format!("older than the configuration files; changed: {}", changed.join(", "));
         found.push((what, if is_live { "nri-runc nri reload" } else { restart }));
     }
-    let program = outdated_program(status).into_iter();
+    let program = status.program.as_ref();
+    let program = program.and_then(|program| outdated_program(program, status.pid)).into_iter();
     // A re-execution keeps plugins connected, but refuses a change that needs a restart.
     let next = if is_live { "nri-runc nri reexec" } else { restart };
     found.extend(program.map(|(what, is_there)| (what, if is_there { next } else { restart })));
@@ -450,20 +453,14 @@ pub(super) fn outdated(status: &Value) -> Vec<(String, &'static str)> {
 }
 
 /// Describes how the program differs from its file, and whether that exists.
-fn outdated_program(status: &Value) -> Option<(String, bool)> {
-    let program = &status["program"];
-    let path = Path::new(program["path"].as_str()?);
+fn outdated_program(program: &Program, pid: u32) -> Option<(String, bool)> {
+    let path = &program.path;
     let Ok(meta) = std::fs::metadata(path) else {
         return Some((format!("its executable {} is missing", path.display()), false));
     };
-    let modified = json!([meta.mtime(), meta.mtime_nsec()]);
-    let is_same = program["device"] == meta.dev()
-        && program["inode"] == meta.ino()
-        && program["size"] == meta.len()
-        && program["modified"] == modified;
-    let own = PathBuf::from(format!("/proc/{}/exe", status["pid"]));
+    let own = PathBuf::from(format!("/proc/{pid}/exe"));
     // A reinstalled identical file does not count as another program.
-    if is_same || runtime::has_same_bytes(&own, path) {
+    if program.file == Some(ProgramFile::of(&meta)) || runtime::has_same_bytes(&own, path) {
         return None;
     }
     Some((format!("older than its executable {}", path.display()), true))

@@ -9,8 +9,7 @@ use serde_json::Value;
 
 use crate::audit;
 use crate::limits;
-use crate::messages;
-use crate::text::{age, printable, span};
+use crate::text::{age, printable};
 
 /// Returns the metrics as the daemon wrote them.
 pub(super) fn metrics(document: &Value) -> String {
@@ -21,7 +20,7 @@ pub(super) fn metrics(document: &Value) -> String {
 pub(super) const REDACTED: &str = "(hidden; --show-env shows it)";
 
 /// Columns that every terminal has.
-const TERMINAL_WIDTH: usize = 80;
+pub(super) const TERMINAL_WIDTH: usize = 80;
 
 /// Stands for the middle of a text.
 const LEFT_OUT: &str = "...";
@@ -68,169 +67,19 @@ pub(super) fn rows(document: &Value, row: impl Fn(&Value) -> Vec<String>) -> Vec
     document.as_array().into_iter().flatten().map(row).collect()
 }
 
-/// Adds a line of `status`: a title and its value.
-fn line(page: &mut String, title: &str, words: &str) {
-    let _infallible = writeln!(page, "{:<16}{words}", format!("{title}:"));
+/// Formats a value that may be unknown.
+pub(super) fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| printable(&value.to_string()))
 }
 
-/// Renders the page of `status`.
-pub(super) fn status(document: &Value) -> String {
-    let mut page = String::new();
-    let of = |key: &str| text(&document[key]);
-    line(&mut page, "version", &format!("{} (NRI {})", of("version"), of("nri_version")));
-    let uptime = span(document["uptime_seconds"].as_u64().unwrap_or_default());
-    line(&mut page, "daemon", &format!("running for {uptime} (process {})", of("pid")));
-    line(&mut page, "switched on", &switched_on(document));
-    line(&mut page, "run directory", &of("run_dir"));
-    let log = match document["log_failure"].as_str() {
-        Some(why) => format!("{} ({})", of("log"), printable(why)),
-        None => of("log"),
-    };
-    line(&mut page, "log", &log);
-    line(&mut page, "plugin socket", &socket_with_path(document));
-    line(&mut page, "plugins", &of("plugins"));
-    line(&mut page, "pods", &of("pods"));
-    line(&mut page, "containers", &of("containers"));
-    let counts = document["requests"].as_object().into_iter().flatten();
-    let counts = counts.map(|(verb, count)| format!("{} {}", printable(verb), text(count)));
-    let counts = counts.collect::<Vec<_>>().join(", ");
-    line(&mut page, "requests", if counts.is_empty() { "none yet" } else { &counts });
-    for (key, words) in [
-        ("bypassed", "ran without plugins because the daemon was away"),
-        ("found", "recovered after their records were lost; plugin changes unknown"),
-    ] {
-        let count = document[key].as_u64().unwrap_or_default();
-        let words = if count == 0 { "none".to_owned() } else { format!("{count} {words}") };
-        line(&mut page, key, &words);
-    }
-    troubles(&mut page, document);
-    page
-}
-
-/// Adds the lines of `status` about present and past failures.
-fn troubles(page: &mut String, document: &Value) {
-    for (key, title) in [("set_aside", "set aside"), ("unwritten", "unwritten")] {
-        for name in document[key].as_array().into_iter().flatten() {
-            line(page, title, &text(name));
-        }
-    }
-    if let Some(count) = document["records_refused"]["count"].as_u64() {
-        let why = text(&document["records_refused"]["why"]);
-        line(page, "unwritten", &format!("records of {count} failed requests: {why}"));
-    }
-    for plugin in document["outdated_plugins"].as_array().into_iter().flatten() {
-        line(page, "outdated", &format!("{}: {}", text(&plugin["plugin"]), text(&plugin["why"])));
-    }
-    for plugin in document["absent_plugins"].as_array().into_iter().flatten() {
-        line(page, "absent", &format!("{} took part before and has not returned", text(plugin)));
-    }
-    if let Some(why) = document["audit"]["failure"].as_str() {
-        line(page, "audit log", &printable(why));
-    }
-    for missing in document["missing"].as_array().into_iter().flatten() {
-        line(
-            page,
-            "not read",
-            &format!("{}: {}", text(&missing["engine"]), text(&missing["what"])),
-        );
-    }
-    for failure in document["failures"].as_array().into_iter().flatten() {
-        let times = failure["count"].as_u64().filter(|count| *count > 1);
-        let times = times.map_or_else(String::new, |count| format!(" ({count} times)"));
-        line(
-            page,
-            "failure",
-            &format!(
-                "{} ago: {}{times}",
-                ago(&failure["at"]),
-                messages::with_code(&text(&failure["what"]))
-            ),
-        );
-    }
-}
-
-/// Describes whether plugins can connect, and where: a daemon keeps the path of its start.
-fn socket_with_path(document: &Value) -> String {
-    let (state, path) =
-        (text(&document["plugin_socket"]), text(&document["plugin_socket_state"]["path"]));
-    let until = match document["pass_through"] == true {
-        true => "; until then containers are created unchanged",
-        false => "",
-    };
-    if path == "-" || state.contains(&path) {
-        return format!("{state}{until}");
-    }
-    format!("{state}{until} ({path})")
-}
-
-fn switched_on(document: &Value) -> String {
-    match document["disabled_by"].as_str() {
-        None => "yes".to_owned(),
-        Some(by) => {
-            format!("NO, disabled by {}: every command goes straight to the runtime", printable(by))
-        }
-    }
+/// Formats the age of a time in nanoseconds of a document.
+pub(super) fn ago_of(at: &Value) -> String {
+    ago(at.as_i64().unwrap_or_default())
 }
 
 /// Formats the age of a time in nanoseconds.
-pub(super) fn ago(at: &Value) -> String {
-    age(at.as_i64().unwrap_or_default(), SystemTime::now())
-}
-
-/// Returns a line below `plugins`, if the socket is not open.
-pub(super) fn plugin_socket(status: &Value) -> String {
-    match text(&status["plugin_socket"]) {
-        open if open == "open" => String::new(),
-        why => format!("plugin socket: {why}\n"),
-    }
-}
-
-/// Lists the required plugins that are not connected, also if they never were.
-pub(super) fn missing_plugins(status: &Value) -> String {
-    let mut page = String::new();
-    if status["pass_through"] == true || status["disabled"] == true {
-        return page;
-    }
-    for row in status["required"].as_array().into_iter().flatten() {
-        if row["connected"] != true {
-            let _infallible = writeln!(
-                page,
-                "{}: required but not connected: creates are refused, except in exempt namespaces",
-                text(&row["plugin"])
-            );
-        }
-    }
-    page
-}
-
-pub(super) const PLUGINS_HEAD: [&str; 6] =
-    ["plugin", "state", "pid", "requests", "failures", "on failure"];
-
-/// Returns a row of `plugins`.
-pub(super) fn plugin_row(plugin: &Value) -> Vec<String> {
-    vec![
-        plugin_id(plugin),
-        text(&plugin["state"]),
-        text(&plugin["pid"]),
-        text(&plugin["requests"]),
-        text(&plugin["failures"]),
-        policy(plugin, "on_failure", "on_failure_from"),
-    ]
-}
-
-/// Formats how long a plugin took to answer, and its limit.
-fn answer_times(answers: &Value) -> Option<String> {
-    let time = |member: &str| Some(milliseconds(answers[member].as_f64()?));
-    let (p50, p99, limit) = (time("p50_ms")?, time("p99_ms")?, time("limit_ms")?);
-    Some(format!("answers within {p50} (p50), {p99} (p99), limit {limit}"))
-}
-
-/// Formats the limits of a plugin's requests. Without one for the whole Synchronize, each of its requests has
-/// that of any other.
-fn time_limits(limits: &Value) -> Option<String> {
-    let time = |member: &str| Some(milliseconds(limits[member].as_f64()?));
-    let whole = time("synchronize_ms").map(|time| format!(", {time} for Synchronize"));
-    Some(format!("{} a request{}", time("request_ms")?, whole.unwrap_or_default()))
+pub(super) fn ago(at: i64) -> String {
+    age(at, SystemTime::now())
 }
 
 /// Formats a time with two digits.
@@ -242,72 +91,6 @@ pub(super) fn milliseconds(millis: f64) -> String {
         _ if millis >= 9.95 => format!("{millis:.0}ms"),
         _ => format!("{millis:.1}ms"),
     }
-}
-
-/// Formats how far a Synchronize is; requests are counted where it has several.
-fn synchronizing(progress: &Value) -> Option<String> {
-    let time = |member: &str| Some(milliseconds(progress[member].as_f64()?));
-    let (passed, limit) = (time("for_ms")?, time("limit_ms")?);
-    let answered = progress["answered"].as_u64().filter(|count| *count > 0);
-    let answered = answered.map(|count| format!(", {count} parts answered")).unwrap_or_default();
-    Some(format!("is being synchronized for {passed}, limit {limit}{answered}"))
-}
-
-/// Renders the page of `plugins`; the wide one adds events, strikes and NRI versions below the
-/// table.
-pub(super) fn plugins(document: &Value, wide: bool) -> String {
-    let mut page = table(&PLUGINS_HEAD, &rows(document, plugin_row));
-    for plugin in document.as_array().into_iter().flatten() {
-        let (id, failure) = (plugin_id(plugin), &plugin["last_failure"]);
-        if wide {
-            let strikes = policy(plugin, "strikes", "strikes_from");
-            let version = text(&plugin["nri_version"]);
-            let version = if version.is_empty() { "-" } else { &version };
-            let since = match plugin["connected_at"].as_i64().filter(|at| *at > 0) {
-                Some(_) => format!(", connected {} ago", ago(&plugin["connected_at"])),
-                None => String::new(),
-            };
-            let _infallible =
-                writeln!(page, "{id}: strikes {strikes}, NRI version {version}{since}");
-            let limits = time_limits(&plugin["time_limits"]);
-            limits.iter().for_each(|limits| {
-                page.push_str(&wrapped(&format!("{id}: time limits"), limits));
-            });
-            page.push_str(&wrapped(&format!("{id}: events"), &text(&plugin["events"])));
-        }
-        if plugin["deprecated_events"].as_array().is_some_and(|events| !events.is_empty()) {
-            let events = text(&plugin["deprecated_events"]);
-            page.push_str(&wrapped(&format!("{id}: takes as deprecated StateChange"), &events));
-        }
-        let times = [synchronizing(&plugin["synchronizing"]), answer_times(&plugin["answers"])];
-        times.iter().flatten().for_each(|line| page.push_str(&format!("{id}: {line}\n")));
-        if failure.is_object() {
-            let (ago, what) = (ago(&failure["at"]), text(&failure["what"]));
-            let _infallible = writeln!(page, "{id}: last failure {ago} ago: {what}");
-        }
-        if plugin["unresponsive"] == true {
-            let _infallible = writeln!(page, "{id}: its last requests all timed out");
-        }
-        if let Some(why) = plugin["outdated"].as_str() {
-            let _infallible = writeln!(page, "{id}: {}", printable(why));
-        }
-        if plugin["gone_at"].is_number() {
-            let (ago, why) = (ago(&plugin["gone_at"]), text(&plugin["reason"]));
-            let _infallible = writeln!(page, "{id}: disconnected {ago} ago: {why}");
-        }
-        if plugin["state"] != "synchronized" && plugin["exit_status"].is_null() {
-            let why = plugin["start_failure"].as_str().map(printable);
-            why.iter().for_each(|why| page.push_str(&format!("{id}: {why}\n")));
-        }
-        if plugin["state"] == "gone" && !plugin["exit_status"].is_null() {
-            let _infallible = write!(page, "{id}: {}", text(&plugin["exit_status"]));
-            if let Some(words) = plugin["last_words"].as_array().and_then(|lines| lines.last()) {
-                let _infallible = write!(page, "; its last line: {}", text(words));
-            }
-            let _infallible = writeln!(page, " (restarts: {})", text(&plugin["restarts"]));
-        }
-    }
-    page
 }
 
 /// Renders `plugins --logs`: the lines of the present run and of the one before, each with its
@@ -329,15 +112,6 @@ pub(super) fn plugin_output(document: &Value) -> String {
 
 /// The characters of a time up to its seconds.
 const SECONDS: usize = 19;
-
-/// Formats a value of a plugin's failure policy, and its origin.
-fn policy(plugin: &Value, key: &str, origin: &str) -> String {
-    let policy = &plugin["failure_policy"];
-    match text(&policy[key]) {
-        none if none == "-" => none,
-        value => format!("{value} ({})", text(&policy[origin])),
-    }
-}
 
 /// Wraps words to the terminal's width, indented after the first line.
 pub(super) fn wrapped(title: &str, words: &str) -> String {
@@ -482,39 +256,6 @@ mod tests {
     }
 
     #[test]
-    fn plugins_lists_a_required_plugin_that_never_connected() {
-        let status = json!({"required": [
-            {"plugin": "10-there", "connected": true}, {"plugin": "20-guard", "connected": false}]});
-        let page = missing_plugins(&status);
-        assert!(page.starts_with("20-guard: required but not connected"), "{page}");
-        assert_eq!(page.lines().count(), 1);
-        let mut passing = status;
-        passing["pass_through"] = json!(true);
-        assert_eq!(missing_plugins(&passing), "");
-    }
-
-    #[test]
-    fn no_line_of_the_wide_list_of_plugins_is_longer_than_a_terminal() {
-        let events = ["RunPodSandbox", "CreateContainer", "PostCreateContainer", "StopContainer"];
-        let events = [events, events].concat();
-        let document = json!([{"index": "10", "name": "resource-defaults", "state": "ready",
-            "pid": 7, "requests": 12, "failures": 0, "nri_version": "v0.12.5",
-            "events": events,
-            "failure_policy": {"on_failure": "refuse", "on_failure_from": "configuration",
-                "strikes": 1, "strikes_from": "default"},
-            "time_limits": {"request_ms": 2000.0, "synchronize_ms": 90_000.0}}]);
-        let page = plugins(&document, true);
-        assert!(page.lines().all(|line| line.len() <= TERMINAL_WIDTH), "{page}");
-        assert_eq!(page.matches("PostCreateContainer").count(), 2, "{page}");
-        assert!(page.contains("strikes 1 (default), NRI version v0.12.5"), "{page}");
-        let limits = "10-resource-defaults: time limits 2s a request, 90s for Synchronize\n";
-        assert!(page.contains(limits), "{page}");
-        let only = time_limits(&json!({"request_ms": 500.0, "synchronize_ms": null}));
-        assert_eq!(only.unwrap(), "500ms a request");
-        assert_eq!(time_limits(&Value::Null), None, "it is not registered, or the daemon older");
-    }
-
-    #[test]
     fn a_cell_of_any_length_keeps_its_row_and_widens_no_other() {
         let long = "x".repeat(70_000);
         let rows = [(&*long, "a"), ("short", "b")];
@@ -553,10 +294,5 @@ mod tests {
         fit(&head, &mut cut, &[0, 2], Some(1));
         assert_eq!(shortened("\u{e4}bcdefgh", 5), "\u{e4}...h");
         assert_eq!((shortened("abc", 3).as_str(), shortened("abcd", 0).as_str()), ("abc", "..."));
-    }
-
-    #[test]
-    fn an_unexpected_document_is_an_empty_table() {
-        assert_eq!(plugins(&json!({"no": "list"}), false).lines().count(), 1);
     }
 }

@@ -2,8 +2,7 @@
 //! The meaning of a missing reply: the operator's setting over the plugin's declaration over the
 //! default, for each half separately (NRI FailurePolicy; the default is the reference's).
 
-use serde_json::{Value, json};
-
+use crate::answers::PolicyRow;
 use crate::config::{OnFailure, PluginSettings};
 
 use super::api;
@@ -62,17 +61,17 @@ impl Policy {
     }
 
     /// As `nri-runc nri plugins --json` shows it.
-    pub fn to_json(&self) -> Value {
+    pub(crate) fn row(&self) -> PolicyRow {
         let on_failure = match self.on_failure {
             OnFailure::Refuse => "refuse",
             OnFailure::Skip => "skip",
         };
-        json!({
-            "on_failure": on_failure,
-            "on_failure_from": self.on_failure_from.name(),
-            "strikes": self.strikes,
-            "strikes_from": self.strikes_from.name(),
-        })
+        PolicyRow {
+            on_failure: on_failure.to_owned(),
+            on_failure_from: self.on_failure_from.name().to_owned(),
+            strikes: self.strikes,
+            strikes_from: self.strikes_from.name().to_owned(),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::plugins::RECENT_NANOS;
 use super::{Daemon, finding, warning};
+use crate::answers::RefusedConnections;
 use crate::clock;
 use crate::config::{Config, PluginOrigin};
 use crate::plugin::discover;
@@ -143,12 +144,11 @@ fn programs(config: &Config) -> Option<Value> {
 
 /// Reports recently refused connections, one row per reason.
 fn refused(running: &Daemon) -> Vec<Value> {
-    let all = running.status["refused_connections"].as_array().into_iter().flatten();
     let now = clock::now();
-    let is_recent =
-        |row: &&Value| row["at"].as_i64().is_some_and(|at| now.saturating_sub(at) < RECENT_NANOS);
+    let is_recent = |row: &&RefusedConnections| now.saturating_sub(row.at) < RECENT_NANOS;
+    let all = running.status.iter().flat_map(|status| &status.refused_connections);
     let rows = all.filter(is_recent).filter_map(|row| {
-        let hint = match row["why"].as_str()? {
+        let hint = match row.why.as_str() {
             "user" => "run it as root; allow its user only if that user may be root on this node (nri.allowed_uids)",
             "from" => "start it where [plugin.NAME] from says, or change from",
             "pre-installed" => "stop that process, or remove the file",
@@ -156,8 +156,7 @@ fn refused(running: &Daemon) -> Vec<Value> {
             "crowded" => "stop the process that connects so often, or take the socket from its pod",
             _ => return None,
         };
-        let last = row["last"].as_str().unwrap_or_default();
-        let detail = format!("{} refused; the last: {last}", row["count"]);
+        let detail = format!("{} refused; the last: {}", row.count, row.last);
         Some(warning("plugin connections", detail, hint))
     });
     rows.collect()

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::plugins::RECENT_NANOS;
 use super::{Daemon, finding, warning};
 use crate::admin::resident;
+use crate::answers::Failure;
 use crate::config::{Config, Loaded};
 use crate::daemon::other;
 use crate::error::{Error, Result};
@@ -106,10 +107,11 @@ pub(super) fn programs(programs: &[PathBuf]) -> Vec<Value> {
 /// Reports a daemon that cannot understand this program's requests: each create would re-execute it
 /// first, and bypass it if that does not help.
 pub(super) fn protocol(config: &Config, running: &Daemon) -> Option<Value> {
-    running.status()?;
+    let status = running.status.as_ref()?;
     let (theirs, own) = wrapper::other_protocol(config)?;
-    let version = running.status["version"].as_str().unwrap_or("?");
-    let program = running.status["program"]["path"].as_str().unwrap_or("the daemon's path");
+    let version = &status.version;
+    let program = status.program.as_ref().map(|program| program.path.to_string_lossy());
+    let program = program.unwrap_or("the daemon's path".into());
     let detail = format!("version {version} speaks protocol {theirs}, this nri-runc {own}");
     let hint = match theirs < own {
         true => format!("install this version at {program}, then: nri-runc nri reexec"),
@@ -120,12 +122,11 @@ pub(super) fn protocol(config: &Config, running: &Daemon) -> Option<Value> {
 
 /// Reports the daemon's recent failures, other than refused containers.
 pub(super) fn failures(running: &Daemon, now: i64) -> Option<Value> {
-    let all = running.status["failures"].as_array()?.iter();
-    let is_recent =
-        |at: &Value| at.as_i64().is_some_and(|at| now.saturating_sub(at) < RECENT_NANOS);
-    let recent: Vec<&Value> =
-        all.filter(|note| note["refused"] == false && is_recent(&note["at"])).collect();
-    let last = recent.last()?["what"].as_str().unwrap_or_default();
+    let is_recent = |at: i64| now.saturating_sub(at) < RECENT_NANOS;
+    let all = running.status.as_ref()?.failures.iter();
+    let recent: Vec<&Failure> =
+        all.filter(|failure| !failure.refused && is_recent(failure.at)).collect();
+    let last = &recent.last()?.what;
     let detail = format!("{} in the last ten minutes; the last: {last}", recent.len());
     Some(warning("failures", detail, "nri-runc nri status"))
 }

@@ -15,7 +15,8 @@ mod run_dir;
 
 use serde_json::{Value, json};
 
-use super::{install, progress};
+use super::{ask_status, install, progress, read};
+use crate::answers::{MissingData, PluginRow, RefusedRecords, Status};
 use crate::clock;
 use crate::config::{Config, Consequence, DaemonPolicy, Loaded, Problem, RootlessPolicy, rootless};
 use crate::inject;
@@ -36,10 +37,8 @@ fn warning(check: &str, detail: String, hint: &str) -> Value {
 /// The daemon's responses, requested once: a hanging daemon is waited for once, not by each check.
 struct Daemon {
     is_listening: bool,
-    /// Empty without a response.
-    status: Value,
-    /// The rows of `plugins`; empty without a response.
-    plugins: Value,
+    status: Option<Status>,
+    plugins: Vec<PluginRow>,
     /// Containers that reach the plugin socket.
     socket_mounts: Value,
     /// The containers of the plain runtime that plugins do not see.
@@ -53,20 +52,23 @@ impl Daemon {
         let is_listening = wrapper::is_listening(config);
         let mut daemon = Self {
             is_listening,
-            status: Value::Null,
-            plugins: Value::Null,
+            status: None,
+            plugins: Vec::new(),
             socket_mounts: Value::Null,
             unseen: Value::Null,
             problem: None,
         };
         let ask = |verb: &str| super::ask(config, &json!({"verb": verb}));
         if is_listening {
-            match ask("status").and_then(|status| Ok((status, ask("plugins")?))) {
-                Ok((status, plugins)) => (daemon.status, daemon.plugins) = (status, plugins),
+            let plugins = || read(&ask("plugins")?);
+            match ask_status(config).and_then(|status| Ok((status, plugins()?))) {
+                Ok((status, plugins)) => {
+                    (daemon.status, daemon.plugins) = (Some(status), plugins);
+                }
                 Err(error) => daemon.problem = Some(error.why()),
             }
         }
-        if daemon.status().is_some() {
+        if daemon.status.is_some() {
             // An earlier version does not know the requests.
             daemon.socket_mounts = ask("socket_mounts").unwrap_or_default();
             daemon.unseen = ask("unseen").unwrap_or_default();
@@ -74,9 +76,14 @@ impl Daemon {
         daemon
     }
 
-    /// Returns its status, if it responds.
-    fn status(&self) -> Option<&Value> {
-        Some(&self.status).filter(|status| status.is_object())
+    /// Its process, if it responds.
+    fn pid(&self) -> Option<i64> {
+        self.status.as_ref().map(|status| i64::from(status.pid))
+    }
+
+    /// Whether the engine itself serves plugins, and nri-runc only executes the runtime.
+    fn passes_through(&self) -> bool {
+        self.status.as_ref().is_some_and(|status| status.pass_through)
     }
 }
 
@@ -90,13 +97,13 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     let can_serve = super::resident::can_serve_in(&config.run_dir);
     findings.extend(run_dir::rows(config, &running, &can_serve));
     progress::step("checking the engines");
-    let engines = install::check_engines(config, running.status["pid"].as_i64());
+    let engines = install::check_engines(config, running.pid());
     findings.extend(node::runtimes(config, &engines.findings));
     findings.push(daemon::row(loaded, &running, can_serve));
     findings.extend(daemon::programs(&engines.programs));
     findings.push(without_daemon(config));
     findings.push(rootless_containers(config, &running));
-    let outdated = running.status().map(super::resident::outdated).unwrap_or_default();
+    let outdated = running.status.as_ref().map(super::resident::outdated).unwrap_or_default();
     findings.extend(outdated.iter().map(|(what, hint)| finding("daemon", false, what, hint)));
     findings.extend(daemon::protocol(config, &running));
     let socket = plugins::socket(config, &running, engines.takes_over.as_deref());
@@ -112,8 +119,9 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Value> {
     progress::step("checking the records");
     findings.extend(node::audit(config, &running));
     findings.extend(node::log(&running));
-    findings.extend(unread(&running.status));
-    findings.extend(records(config, &running.status));
+    let status = running.status.as_ref();
+    findings.extend(status.map(unread).unwrap_or_default());
+    findings.extend(records(config, &status.cloned().unwrap_or_default()));
     findings.extend(node::unseen(config, &running));
     findings.extend(daemon::failures(&running, clock::now()));
     findings.extend(engines.findings);
@@ -138,13 +146,10 @@ fn next_step(findings: &[Value], otherwise: String) -> Value {
 fn configuration(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
     let config = &loaded.config;
     let mut advice = loaded.advice();
-    if running.status().is_some() {
+    if running.status.is_some() {
         let (installed, _) = discover(&config.plugin_path, &config.plugin_config_path);
-        let id =
-            |row: &Value| Some(format!("{}-{}", row["index"].as_str()?, row["name"].as_str()?));
-        let rows = running.plugins.as_array().into_iter().flatten();
-        let known: Vec<String> =
-            rows.filter_map(id).chain(installed.iter().map(PluginFile::id)).collect();
+        let connected = running.plugins.iter().map(PluginRow::id);
+        let known: Vec<String> = connected.chain(installed.iter().map(PluginFile::id)).collect();
         advice.extend(config.unseen_plugins(&known));
     }
     advice.extend(inject::unfit(config));
@@ -165,9 +170,8 @@ fn errors(loaded: &Loaded, running: &Daemon) -> Vec<Value> {
         return vec![finding("configuration", true, detail, "")];
     }
     // A daemon keeps the last valid configuration.
-    let is_older = running.status().is_some_and(|status| {
-        status["configuration"].is_object() && status["configuration"]["protection_error"].is_null()
-    });
+    let in_force = running.status.as_ref().and_then(|status| status.configuration.as_ref());
+    let is_older = in_force.is_some_and(|in_force| in_force.protection_error.is_none());
     let told = loaded.problems.iter();
     let shown = |problem: &Problem| {
         use Consequence::{Ignored, KeepsLast, RefusesCreates, UsesNoFile};
@@ -225,7 +229,7 @@ fn rootless_containers(config: &Config, running: &Daemon) -> Value {
         Err(error) => error.to_string(),
     };
     let detail = format!("{detail}; but {known} ({})", marker.display());
-    match running.status() {
+    match &running.status {
         // It writes the file again within seconds, unless it has other settings or cannot.
         Some(_) => finding(
             "rootless",
@@ -238,20 +242,14 @@ fn rootless_containers(config: &Config, running: &Daemon) -> Value {
 }
 
 /// Reports the engine state that a running daemon could not read.
-fn unread(status: &Value) -> Vec<Value> {
-    let missing = status["missing"].as_array().cloned().unwrap_or_default();
-    let lines = missing.iter().map(|line| {
-        let text = |key: &str| line[key].as_str().unwrap_or_default().to_owned();
-        let mut detail = text("what");
-        if !text("id").is_empty() {
-            let count = &line["count"];
-            detail.push_str(&format!(
-                " ({count} times since the daemon started, last {})",
-                text("id")
-            ));
+fn unread(status: &Status) -> Vec<Value> {
+    let lines = status.missing.iter().map(|MissingData { engine, what, count, id, .. }| {
+        let mut detail = what.clone();
+        if !id.is_empty() {
+            detail.push_str(&format!(" ({count} times since the daemon started, last {id})"));
         }
         warning(
-            &format!("engine {}", text("engine")),
+            &format!("engine {engine}"),
             detail,
             "docs/engines.md lists what nri-runc reads for each engine",
         )
@@ -260,23 +258,20 @@ fn unread(status: &Value) -> Vec<Value> {
 }
 
 /// Reports identity claims by tenants that nri-runc ignored.
-fn forged(status: &Value) -> Option<Value> {
-    let all = status["contradictions"].as_array()?;
-    let last = all.last()?;
-    let text = |key: &str| last[key].as_str().unwrap_or_default();
-    let (id, what) = (crate::text::short_id(text("id")), crate::error::quoted(text("what")));
-    let detail =
-        format!("ignored identity claims: {}; the most recent, of {id}: {what}", all.len());
+fn forged(status: &Status) -> Option<Value> {
+    let (all, last) = (status.contradictions.len(), status.contradictions.last()?);
+    let (id, what) = (crate::text::short_id(&last.id), crate::error::quoted(&last.what));
+    let detail = format!("ignored identity claims: {all}; the most recent, of {id}: {what}");
     Some(finding("identity", true, detail, ""))
 }
 
 /// Reports records that could not be read or written, and containers whose records were lost.
-fn records(config: &Config, status: &Value) -> Vec<Value> {
+fn records(config: &Config, status: &Status) -> Vec<Value> {
     let folder = config.run_dir.join("state/aside");
     let aside = std::fs::read_dir(&folder).into_iter().flatten().flatten();
     let aside: Vec<String> =
         aside.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    let unwritten = status["unwritten"].as_array().map_or(0, Vec::len);
+    let unwritten = status.unwritten.len();
     let mut findings = Vec::new();
     if !aside.is_empty() {
         let detail = format!("{} unusable: {}", aside.len(), aside.join(", "));
@@ -288,13 +283,13 @@ fn records(config: &Config, status: &Value) -> Vec<Value> {
         let hint = format!("free space in {}", config.run_dir.display());
         findings.push(finding("records", false, detail, &hint));
     }
-    if let Some(count) = status["records_refused"]["count"].as_u64() {
-        let why = status["records_refused"]["why"].as_str().unwrap_or_default();
+    if let Some(RefusedRecords { count, why }) = &status.records_refused {
         let detail = format!("{count} requests failed, as their records were not written: {why}");
         let hint = format!("free space in {}", config.run_dir.display());
         findings.push(finding("records", false, detail, &hint));
     }
-    if let Some(found) = status["found"].as_u64().filter(|found| *found > 0) {
+    let found = status.found;
+    if found > 0 {
         let detail = format!(
             "{found} containers were recovered after their records were lost; plugin changes unknown"
         );
@@ -308,22 +303,20 @@ fn required(config: &Config, running: &Daemon) -> Option<Value> {
     if !config.requires_plugins() {
         return None;
     }
-    let Some(status) = running.status() else {
+    let Some(status) = &running.status else {
         let detail = "unknown until the daemon runs";
         return Some(finding("required plugins", true, detail, ""));
     };
-    let rows = status["required"].as_array().cloned().unwrap_or_default();
     let named = |wanted: bool| {
-        let rows = rows.iter().filter(|row| (row["connected"] == true) == wanted);
-        let names = rows.filter_map(|row| row["plugin"].as_str());
-        names.collect::<Vec<_>>().join(", ")
+        let rows = status.required.iter().filter(|row| row.connected == wanted);
+        rows.map(|row| row.plugin.as_str()).collect::<Vec<_>>().join(", ")
     };
     let away = named(false);
-    if rows.is_empty() {
+    if status.required.is_empty() {
         let detail = "the running daemon requires none: it is older than the configuration";
         return Some(finding("required plugins", true, detail, ""));
     }
-    if away.is_empty() || status["pass_through"] == true {
+    if away.is_empty() || status.pass_through {
         return Some(finding("required plugins", true, named(true), ""));
     }
     let detail = format!("{away} not connected: creates are refused, except in exempt namespaces");

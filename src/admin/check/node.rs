@@ -61,7 +61,7 @@ pub(super) fn clock(now: i64) -> Option<Value> {
 /// Checks the audit log, if one is kept.
 pub(super) fn audit(config: &Config, running: &Daemon) -> Option<Value> {
     let target = config.audit_target?;
-    let status = &running.status["audit"];
+    let counts = running.status.as_ref().and_then(|status| status.audit.as_ref());
     let (place, tried) = match target {
         AuditTarget::File => (config.audit_path.display().to_string(), appends(&config.audit_path)),
         AuditTarget::Journal if config.host().path(journal::SOCKET).exists() => {
@@ -73,11 +73,10 @@ pub(super) fn audit(config: &Config, running: &Daemon) -> Option<Value> {
     if let Err(error) = tried {
         return Some(finding("audit log", false, error.why(), hint));
     }
-    if let Some(failure) = status["failure"].as_str() {
+    if let Some(failure) = counts.and_then(|counts| counts.failure.as_ref()) {
         return Some(finding("audit log", false, failure, hint));
     }
-    let lost = status["lost"].as_u64().unwrap_or_default();
-    Some(match lost {
+    Some(match counts.map_or(0, |counts| counts.lost) {
         0 => finding("audit log", true, place, ""),
         lost => {
             let detail = format!("{place}: {lost} lines were lost since the daemon started");
@@ -88,17 +87,15 @@ pub(super) fn audit(config: &Config, running: &Daemon) -> Option<Value> {
 
 /// Reports the daemon's log while it cannot be written, or if lines were lost.
 pub(super) fn log(running: &Daemon) -> Option<Value> {
-    let status = &running.status;
-    let place = status["log"].as_str().unwrap_or_default();
-    let lost = status["log_lines_lost"].as_u64().unwrap_or_default();
-    let lost = format!("{lost} lines were lost since the daemon started");
-    if let Some(failure) = status["log_failure"].as_str() {
+    let status = running.status.as_ref()?;
+    let place = &status.log;
+    let lost = format!("{} lines were lost since the daemon started", status.log_lines_lost);
+    if let Some(failure) = &status.log_failure {
         let detail = format!("{place}: {failure}; {lost}");
         let hint = "restart the service that reads the log, or make its file writable";
         return Some(warning("log", detail, hint));
     }
-    let is_whole = status["log_lines_lost"].as_u64().is_none_or(|lost| lost == 0);
-    (!is_whole).then(|| finding("log", true, format!("{place}: {lost}"), ""))
+    (status.log_lines_lost > 0).then(|| finding("log", true, format!("{place}: {lost}"), ""))
 }
 
 /// Reports the containers of this node that plugins do not see.

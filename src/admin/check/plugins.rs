@@ -5,19 +5,19 @@
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
-use std::time::SystemTime;
 
 use serde_json::Value;
 
-use super::super::show::milliseconds;
+use super::super::show::{ago, milliseconds};
 use super::{Daemon, finding, warning};
+use crate::answers::{PluginRow, PluginState, Status};
 use crate::clock;
 use crate::config::Config;
 use crate::files;
 use crate::limits;
 use crate::plugin::socket::{name_for_install, obstacle};
 use crate::plugin::{PluginFile, Unusable, UnusableKind, discover};
-use crate::text::{age, counted};
+use crate::text::counted;
 
 /// Seconds after the daemon's start before a plugin that is not yet synchronized is reported.
 const SETTLED: u64 = 10;
@@ -37,17 +37,18 @@ pub(super) fn socket(config: &Config, running: &Daemon, taken_over: Option<&str>
         let detail = format!("{path}: unknown: the daemon gave no status");
         return warning("plugin socket", detail, "nri-runc nri restart");
     }
-    let Some(status) = running.status() else { return socket_alone(config, taken_over) };
-    let said = status["plugin_socket"].as_str().unwrap_or_default();
+    let Some(status) = &running.status else { return socket_alone(config, taken_over) };
+    let said = &status.plugin_socket;
     let mut detail = format!("{path}: {said}");
-    if status["pass_through"] == true {
+    if status.pass_through {
         detail.push_str("; until then containers are created unchanged");
     }
-    if status["pass_through"] == true && config.requires_plugins() {
+    if status.pass_through && config.requires_plugins() {
         detail.push_str(", and required plugins are not enforced");
     }
-    let listener = &status["plugin_socket_state"]["listener"];
-    let hint = match (taken_over, listener["engine"].as_str().map(name_for_install)) {
+    let listener = status.plugin_socket_state.listener.as_ref();
+    let engine = listener.and_then(|listener| listener.engine.as_deref());
+    let hint = match (taken_over, engine.map(name_for_install)) {
         (Some(command), _) => command.to_owned(),
         (None, Some(engine)) => format!(
             "nri-runc nri install {engine} --take-over-nri, or with --beside; then restart the engine"
@@ -105,16 +106,16 @@ pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Value> {
     rows.extend(folder(&config.plugin_path));
     rows.extend(problems.iter().take(limits::LISTED).map(skipped));
     rows.extend(others_skipped(problems.get(limits::LISTED..).unwrap_or_default()));
-    let is_used = running.status["pass_through"] != true && !running.plugins.is_null();
-    if is_used {
-        rows.extend(names.iter().filter_map(|id| launched(id, running)));
-        rows.extend(running.plugins.as_array().into_iter().flatten().filter_map(|row| {
-            let is_launched = names.contains(&id_of(row));
-            let gone = || departed(row, config).filter(|_| !is_launched);
-            connected(row).or_else(gone)
-        }));
-        rows.extend(absent(running));
-    }
+    let Some(status) = running.status.as_ref().filter(|status| !status.pass_through) else {
+        return rows;
+    };
+    rows.extend(names.iter().filter_map(|id| launched(id, status, &running.plugins)));
+    rows.extend(running.plugins.iter().filter_map(|row| {
+        let is_launched = names.contains(&row.id());
+        let gone = || departed(row, config).filter(|_| !is_launched);
+        connected(row).or_else(gone)
+    }));
+    rows.extend(absent(status));
     rows
 }
 
@@ -145,7 +146,7 @@ fn others_skipped(others: &[Unusable]) -> Option<Value> {
     let row = skipped(first.or_else(|| others.first())?);
     let more = counted(others.len(), "more file");
     let detail = format!("{more} among the plugins cannot be used");
-    let hint = text(&row["hint"]);
+    let hint = row["hint"].as_str().unwrap_or_default();
     Some(match first {
         Some(_) => finding("pre-installed plugins", false, detail, hint),
         None => warning("pre-installed plugins", detail, hint),
@@ -161,33 +162,25 @@ fn folder(path: &Path) -> Option<Value> {
     (is_missing && !is_usual).then(|| warning("pre-installed plugins", detail, hint))
 }
 
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
-fn id_of(row: &Value) -> String {
-    format!("{}-{}", text(&row["index"]), text(&row["name"]))
-}
-
 /// Reports a pre-installed plugin that does not run, or runs outdated; a required one also has a
 /// row in `required`.
-fn launched(id: &str, running: &Daemon) -> Option<Value> {
-    let is_settled = running.status["uptime_seconds"].as_u64().is_some_and(|up| up >= SETTLED);
-    let row = running.plugins.as_array().into_iter().flatten().find(|row| id_of(row) == id);
+fn launched(id: &str, status: &Status, plugins: &[PluginRow]) -> Option<Value> {
+    let is_settled = status.uptime_seconds >= SETTLED;
+    let row = plugins.iter().find(|row| row.id() == id);
     let hint = format!("nri-runc nri plugins --logs {id} shows why; correct or reinstall {id}");
-    let state = row.map_or("not started", |row| text(&row["state"]));
-    if let Some(why) = row.and_then(|row| row["outdated"].as_str()) {
+    let state = row.map_or("not started", |row| row.state.name());
+    if let Some(why) = row.and_then(|row| row.outdated.as_ref()) {
         return Some(finding("pre-installed plugins", false, format!("{id}: {why}"), &hint));
     }
-    if state == "synchronized" {
+    if state == PluginState::Synchronized.name() {
         return None;
     }
-    let row = row.unwrap_or(&Value::Null);
-    let mut why = Vec::from_iter(row["start_failure"].as_str().map(ToOwned::to_owned));
-    if why.is_empty() && !row["exit_status"].is_null() {
-        why.push(text(&row["exit_status"]).to_owned());
-        let last = row["last_words"].as_array().and_then(|lines| lines.last());
-        why.extend(last.map(|line| format!("its last line: {}", text(line))));
+    let mut why = Vec::from_iter(row.and_then(|row| row.start_failure.clone()));
+    if why.is_empty()
+        && let Some(PluginRow { exit_status: Some(status), last_words, .. }) = row
+    {
+        why.push(status.clone());
+        why.extend(last_words.last().map(|line| format!("its last line: {line}")));
     }
     if why.is_empty() && !is_settled {
         return None;
@@ -198,60 +191,54 @@ fn launched(id: &str, running: &Daemon) -> Option<Value> {
 }
 
 /// Reports a connected plugin without which containers are created, always or at times.
-fn connected(row: &Value) -> Option<Value> {
-    let id = id_of(row);
-    if row["unresponsive"] == true {
+fn connected(row: &PluginRow) -> Option<Value> {
+    let id = row.id();
+    if row.unresponsive {
         let detail = format!("{id} does not answer: containers are created without it, or refused");
         return Some(finding("plugins", false, detail, &format!("restart {id}")));
     }
-    if row["answers"]["busy_for_an_hour"] == true {
-        let time = |member: &str| milliseconds(row["answers"][member].as_f64().unwrap_or_default());
-        let (p99, limit) = (time("p99_ms"), time("limit_ms"));
+    if let Some(answers) = row.answers.as_ref().filter(|answers| answers.busy_for_an_hour) {
+        let (p99, limit) = (milliseconds(answers.p99_ms), milliseconds(answers.limit_ms));
         let detail = format!(
             "{id} has used more than half of its time for an hour: 99% of its answers come within {p99}, its limit is {limit}"
         );
-        let name = text(&row["name"]);
         let hint =
-            format!("nri-runc nri top; restart {id}, or raise plugin.{name}.request_timeout");
+            format!("nri-runc nri top; restart {id}, or raise plugin.{}.request_timeout", row.name);
         return Some(warning("plugins", detail, &hint));
     }
-    let failure = &row["last_failure"];
-    let at = failure["at"].as_i64().filter(|at| clock::now().saturating_sub(*at) < RECENT_NANOS)?;
-    if row["state"] != "synchronized" || row["timeouts"] == 0 {
+    let is_recent = |at: i64| clock::now().saturating_sub(at) < RECENT_NANOS;
+    let failure = row.last_failure.as_ref().filter(|failure| is_recent(failure.at))?;
+    if row.state != PluginState::Synchronized || row.timeouts == 0 {
         return None;
     }
-    let ago = age(at, SystemTime::now());
-    let detail = format!("{id} failed lately; {ago} ago: {}", text(&failure["what"]));
+    let detail = format!("{id} failed lately; {} ago: {}", ago(failure.at), failure.what);
     Some(warning("plugins", detail, "nri-runc nri plugins"))
 }
 
 /// Reports a plugin that disconnected.
-fn departed(row: &Value, config: &Config) -> Option<Value> {
-    let id = id_of(row);
+fn departed(row: &PluginRow, config: &Config) -> Option<Value> {
+    let id = row.id();
     // `access` reports refused connections.
-    if row["state"] != "gone" || !row["gone_at"].is_number() || row["refused"] == true {
-        return None;
-    }
-    let ago = age(row["gone_at"].as_i64().unwrap_or_default(), SystemTime::now());
-    let detail = format!("{id} disconnected {ago} ago: {}", text(&row["reason"]));
-    let hint = match row["launched"] == true {
+    let is_gone = row.state == PluginState::Gone && !row.refused;
+    let at = row.gone_at.filter(|_| is_gone)?;
+    let reason = row.reason.as_deref().unwrap_or_default();
+    let detail = format!("{id} disconnected {} ago: {reason}", ago(at));
+    let hint = match row.launched {
         true => {
             let folder = config.plugin_path.display();
             format!("put {id} back into {folder}, unless it was removed on purpose")
         }
         false => format!("restart {id}, unless it was stopped on purpose"),
     };
-    Some(match row["struck"] == true {
+    Some(match row.struck {
         true => finding("plugins", false, detail, &hint),
         false => warning("plugins", detail, &hint),
     })
 }
 
 /// Reports plugins that were connected before the daemon started.
-fn absent(running: &Daemon) -> Vec<Value> {
-    let ids = running.status["absent_plugins"].as_array().into_iter().flatten();
-    let rows = ids.map(|id| {
-        let id = text(id);
+fn absent(status: &Status) -> Vec<Value> {
+    let rows = status.absent_plugins.iter().map(|id| {
         let detail = format!("{id} took part before the daemon started, and has not returned");
         warning("plugins", detail, &format!("start {id}, unless it was stopped on purpose"))
     });
@@ -260,19 +247,27 @@ fn absent(running: &Daemon) -> Vec<Value> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+    use crate::answers::AnswerRow;
 
     #[test]
     fn a_plugin_is_named_after_an_hour_above_half_of_its_limit_and_not_before() {
-        let row = |is_busy: bool| {
-            json!({"index": "10", "name": "a", "state": "synchronized", "timeouts": 0, "answers":
-                {"count": 9, "p50_ms": 900.0, "p99_ms": 1681.79, "limit_ms": 2000.0, "busy_for_an_hour": is_busy}})
+        let row = |busy_for_an_hour: bool| PluginRow {
+            index: "10".to_owned(),
+            name: "a".to_owned(),
+            state: PluginState::Synchronized,
+            answers: Some(AnswerRow {
+                count: 9,
+                p50_ms: 900.0,
+                p99_ms: 1681.79,
+                limit_ms: 2000.0,
+                busy_for_an_hour,
+            }),
+            ..PluginRow::default()
         };
         assert_eq!(connected(&row(false)), None);
         let finding = connected(&row(true)).unwrap();
-        let (detail, hint) = (text(&finding["detail"]), text(&finding["hint"]));
+        let [detail, hint] = ["detail", "hint"].map(|key| finding[key].as_str().unwrap());
         assert!(
             detail.contains("10-a has used more than half of its time for an hour"),
             "{detail}"

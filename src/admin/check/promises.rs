@@ -5,6 +5,7 @@
 use serde_json::Value;
 
 use super::{Daemon, finding, warning};
+use crate::answers::PromiseRow;
 use crate::config::Config;
 use crate::error::quoted;
 use crate::limits;
@@ -18,20 +19,19 @@ pub(super) fn rows(config: &Config, running: &Daemon, socket: &Value) -> Vec<Val
         return Vec::new();
     }
     let mut rows = Vec::new();
-    let of_daemon = running.status.get("promises").and_then(Value::as_array);
-    let is_unmet = |row: &&Value| row["connected"] != true;
-    let unmet: Vec<&Value> = of_daemon.into_iter().flatten().filter(is_unmet).collect();
+    let of_daemon = running.status.as_ref().and_then(|status| status.promises.as_ref());
+    let unmet: Vec<&PromiseRow> =
+        of_daemon.into_iter().flatten().filter(|row| !row.connected).collect();
     for row in unmet.iter().take(limits::LISTED) {
-        let text = |key: &str| quoted(row[key].as_str().unwrap_or_default());
-        let (name, plugin) = (text("promise"), text("plugin"));
+        let (name, plugin) = (quoted(&row.promise), quoted(&row.plugin));
         let detail =
             format!("the promise \"{name}\" needs the plugin {plugin}, which is not connected");
-        if row["mode"] == "audit" {
+        if row.mode == "audit" {
             let hint = "start it before the promise is enforced";
             rows.push(warning(PROMISES, format!("{detail}; it is in audit mode"), hint));
             continue;
         }
-        let hint = match running.status["pass_through"] == true {
+        let hint = match running.passes_through() {
             true => socket["hint"].as_str().unwrap_or_default(),
             false => "start it; to see why it is not connected: nri-runc nri plugins",
         };

@@ -188,8 +188,8 @@ fn notes(config: &Config, folder: &str, check: &str, what: &str) -> Option<Value
 
 /// Reports running containers that no plugin adjusted.
 fn unadjusted(running: &Daemon) -> Option<Value> {
-    let ids = running.status["unadjusted"].as_array()?.iter();
-    let ids: Vec<&str> = ids.filter_map(Value::as_str).map(short_id).collect();
+    let ids = running.status.as_ref()?.unadjusted.iter();
+    let ids: Vec<&str> = ids.map(|id| short_id(id)).collect();
     if ids.is_empty() {
         return None;
     }

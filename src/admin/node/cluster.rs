@@ -22,6 +22,7 @@ use super::helper::{ApiError, ApiProblem, Helper};
 use super::log;
 use super::pod_events::PodEvents;
 use super::program::node_configuration;
+use crate::answers::Status;
 use crate::config;
 use crate::error::{Error, Result};
 use crate::limits;
@@ -336,7 +337,7 @@ impl DaemonFeed {
     }
 
     /// The status of the daemon, if it answers.
-    fn status(&self) -> Option<Value> {
+    fn status(&self) -> Option<Status> {
         let config = node_configuration(&self.folder).ok()?.config;
         let question = json!({"verb": "status"}).to_string();
         let status = wrapper::admin_within(&config, &question, STATUS_WAIT).ok()?;

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::cluster::{Failures, NodeApi, needing};
 use super::helper::{ApiError, ApiProblem};
 use super::log;
+use crate::answers::Status;
 use crate::error::Error;
 use crate::files;
 use crate::limits;
@@ -49,7 +50,7 @@ impl NodeConditions {
 
     /// Notes which plugins are missing by the daemon's status. Without a daemon nothing is known: the next
     /// container starts it, so its node must get pods.
-    pub(super) fn observe(&mut self, status: Option<&Value>) {
+    pub(super) fn observe(&mut self, status: Option<&Status>) {
         let now = Instant::now();
         let Some(status) = status else {
             if self.heard.is_none_or(|heard| heard.elapsed() >= UNKNOWN_AFTER) {
@@ -58,7 +59,7 @@ impl NodeConditions {
             return;
         };
         self.heard = Some(now);
-        let names = missing_plugins(status);
+        let names: BTreeSet<String> = status.missing_plugins().map(str::to_owned).collect();
         self.missing.retain(|name, _| names.contains(name));
         for name in names {
             self.missing.entry(name).or_insert(now);
@@ -117,17 +118,6 @@ impl NodeConditions {
         }
         self.shown = Some((now, Instant::now()));
     }
-}
-
-/// Required plugins that are not connected. None is required while plugins are disabled, or served by
-/// the engine's own NRI.
-fn missing_plugins(status: &Value) -> BTreeSet<String> {
-    if status["pass_through"] == true || status["disabled"] == true {
-        return BTreeSet::new();
-    }
-    let rows = status["required"].as_array().into_iter().flatten();
-    let missing = rows.filter(|row| row["connected"] == false);
-    missing.filter_map(|row| row["plugin"].as_str()).map(ToOwned::to_owned).collect()
 }
 
 /// The type of a plugin's condition and the key of its taint: names that Kubernetes does not take get
@@ -242,29 +232,18 @@ fn taint_change(node: &Value, wanted: &Keys, effect: Option<&str>) -> Option<Val
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::answers::RequiredPlugin;
 
     fn keys(names: &[&str]) -> Keys {
         names.iter().map(|name| (key(name), (*name).to_owned())).collect()
     }
 
-    fn status(rows: &[(&str, bool)]) -> Value {
-        let rows: Vec<Value> = rows
-            .iter()
-            .map(|(plugin, connected)| json!({"plugin": plugin, "connected": connected}))
-            .collect();
-        json!({"required": rows, "pass_through": false, "disabled": false})
-    }
-
-    #[test]
-    fn a_plugin_is_missing_only_where_it_is_asked_for() {
-        let mut status = status(&[("10-a", false), ("b", true)]);
-        assert_eq!(missing_plugins(&status), BTreeSet::from(["10-a".to_owned()]));
-        status["disabled"] = json!(true);
-        assert!(missing_plugins(&status).is_empty(), "plugins are disabled");
-        status["disabled"] = json!(false);
-        status["pass_through"] = json!(true);
-        assert!(missing_plugins(&status).is_empty(), "the engine's own NRI serves them");
-        assert!(missing_plugins(&Value::Null).is_empty());
+    fn status(rows: &[(&str, bool)]) -> Status {
+        let row = |(plugin, connected): &(&str, bool)| RequiredPlugin {
+            connected: *connected,
+            plugin: (*plugin).to_owned(),
+        };
+        Status { required: rows.iter().map(row).collect(), ..Status::default() }
     }
 
     #[test]

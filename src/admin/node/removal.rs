@@ -12,6 +12,7 @@ use super::program::node_configuration;
 use super::record::NodeRecord;
 use super::setup::{NodeSetup, show_changes};
 use super::signals::EndSignals;
+use crate::answers::Status;
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
 use crate::text::counted;
@@ -99,8 +100,8 @@ fn end_daemon(config: &Config) -> Result<bool> {
         return Ok(true);
     }
     let status = wrapper::admin(config, &json!({"verb": "status"}).to_string())?;
-    let status: Value = serde_json::from_str(&status).unwrap_or_default();
-    if status["supervisor"] == "systemd" {
+    let status: Status = serde_json::from_str(&status).unwrap_or_default();
+    if status.supervisor.as_deref() == Some("systemd") {
         log("the daemon is left to systemd, which runs it");
         return Ok(false);
     }

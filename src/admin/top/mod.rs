@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::config::{Config, parse_duration};
 use crate::error::Result;
@@ -19,7 +19,7 @@ use crate::error::Result;
 use super::exit::DONE;
 use super::output::{Format, PlainOutput, print, tell};
 use super::{ask, paint};
-use sample::Sample;
+use sample::{Document, Sample};
 use terminal::{Screen, Woken};
 
 /// Intervals over which rates and latencies are computed.
@@ -57,7 +57,7 @@ pub(super) fn top(config: &Config, options: &Top, format: Format) -> Result<u8> 
         samples.take(config)?;
         std::thread::sleep(options.interval);
         samples.take(config)?;
-        return tell(format, &samples.document(), |_| String::new(), paint::plain);
+        return tell(format, &json!(samples.document()), |_| String::new(), paint::plain);
     }
     if terminal::is_terminal() {
         return live(config, options, &mut samples);
@@ -102,7 +102,7 @@ struct Samples(VecDeque<Sample>);
 
 impl Samples {
     fn take(&mut self, config: &Config) -> Result<()> {
-        let sample = Sample::of(&ask(config, &json!({"verb": "top"}))?);
+        let sample = Sample::of(&ask(config, &json!({"verb": "top"}))?)?;
         if self.0.back().is_some_and(|last| last.pid() != sample.pid()) {
             self.0.clear(); // Another daemon counts from zero.
         }
@@ -113,10 +113,8 @@ impl Samples {
         Ok(())
     }
 
-    fn document(&self) -> Value {
-        match (self.0.front(), self.0.back()) {
-            (Some(first), Some(last)) => sample::document(first, last),
-            _ => Value::Null,
-        }
+    fn document(&self) -> Document {
+        let both = self.0.front().zip(self.0.back());
+        both.map(|(first, last)| sample::document(first, last)).unwrap_or_default()
     }
 }

@@ -2,14 +2,15 @@
 //! The page of `top`: a few lines about the node, then plugins, commands, failures and pods, cut to
 //! the size of the terminal.
 
-use serde_json::Value;
-
-use crate::admin::show::{ago, lines_of, name_of_pod, table, text};
+use crate::admin::show::{ago, lines_of, or_dash, table};
+use crate::answers::PodRow;
 use crate::limits;
-use crate::text::{counted, span};
+use crate::text::{counted, printable, span};
+
+use super::sample::Document;
 
 /// Renders the page; `size` is the terminal's.
-pub(super) fn page(document: &Value, size: Option<(usize, usize)>) -> String {
+pub(super) fn page(document: &Document, size: Option<(usize, usize)>) -> String {
     let mut lines = head(document);
     let limit = |most: usize| size.map_or(usize::MAX, |_| most);
     add_section(&mut lines, plugins(document), limit(limits::TOP_PLUGINS));
@@ -24,7 +25,7 @@ pub(super) fn page(document: &Value, size: Option<(usize, usize)>) -> String {
 
 /// Renders the page that is shown while the daemon does not respond.
 pub(super) fn failure(problem: &str, size: (usize, usize)) -> String {
-    let problem = crate::text::printable(problem);
+    let problem = printable(problem);
     fit(
         vec![format!("{}  {problem}", now()), String::new(), "Trying again.".to_owned()],
         Some(size),
@@ -45,28 +46,24 @@ fn now() -> String {
     crate::text::rfc3339(std::time::SystemTime::now())
 }
 
-fn head(document: &Value) -> Vec<String> {
-    let uptime = span(document["uptime_seconds"].as_u64().unwrap_or_default());
-    let (version, pid) = (text(&document["version"]), text(&document["pid"]));
+fn head(document: &Document) -> Vec<String> {
+    let (version, pid) = (printable(&document.version), document.pid);
+    let uptime = span(document.uptime_seconds);
     let mut lines = vec![format!("nri-runc {version}  {}  daemon {pid} up {uptime}", now())];
-    let states = document["containers"].as_object().into_iter().flatten();
-    let states = states.filter(|(_, count)| count.as_f64() > Some(0.0));
-    let states: Vec<String> = states
-        .map(|(state, count)| format!("{} {}", number(count), text(&state.as_str().into())))
-        .collect();
-    let pods = &document["pods"];
-    let known = usize::try_from(pods["known"].as_u64().unwrap_or_default()).unwrap_or(0);
+    let states = document.containers.iter().filter(|(_, count)| **count > 0.0);
+    let states: Vec<String> =
+        states.map(|(state, count)| format!("{count:.0} {}", printable(state))).collect();
     let states = if states.is_empty() { "none".to_owned() } else { states.join(", ") };
     lines.push(format!(
         "{} ({} ready)  containers: {states}",
-        counted(known, "pod"),
-        text(&pods["ready"])
+        counted(document.pods.known, "pod"),
+        document.pods.ready
     ));
-    if let Some(by) = document["disabled_by"].as_str() {
-        lines.push(format!("PLUGINS ARE DISABLED by {}", text(&by.into())));
+    if let Some(by) = &document.disabled_by {
+        lines.push(format!("PLUGINS ARE DISABLED by {}", printable(by)));
     }
-    if document["plugin_socket"] != "open" {
-        lines.push(format!("plugin socket: {}", text(&document["plugin_socket"])));
+    if document.plugin_socket != "open" {
+        lines.push(format!("plugin socket: {}", printable(&document.plugin_socket)));
     }
     lines
 }
@@ -83,50 +80,52 @@ fn add_section(lines: &mut Vec<String>, section: String, most: usize) {
     }
 }
 
-fn plugins(document: &Value) -> String {
+fn plugins(document: &Document) -> String {
     let head =
         ["plugin", "state", "pid", "req/s", "mean", "p99", "queue", "errors", "skips", "refusals"];
-    let rows: Vec<Vec<String>> = rows(&document["plugins"], |plugin| {
+    let rows = document.plugins.iter().map(|plugin| {
         vec![
-            text(&plugin["plugin"]),
-            text(&plugin["state"]),
-            text(&plugin["pid"]),
-            rate(&plugin["per_second"]),
-            time(&plugin["mean_seconds"]),
-            time(&plugin["p99_seconds"]),
-            time(&plugin["queue_mean_seconds"]),
-            number(&plugin["errors"]),
-            number(&plugin["skips"]),
-            number(&plugin["refusals"]),
+            printable(&plugin.plugin),
+            plugin.state.name().to_owned(),
+            or_dash(plugin.pid),
+            rate(plugin.per_second),
+            time(plugin.mean_seconds),
+            time(plugin.p99_seconds),
+            time(plugin.queue_mean_seconds),
+            number(plugin.errors),
+            number(plugin.skips),
+            number(plugin.refusals),
         ]
     });
+    let rows: Vec<Vec<String>> = rows.collect();
     if rows.is_empty() { "no plugins\n".to_owned() } else { table(&head, &rows) }
 }
 
-fn requests(document: &Value) -> String {
+fn requests(document: &Document) -> String {
     let head = ["command", "req/s", "mean", "p99", "proceeded", "refused", "bypassed"];
-    let rows: Vec<Vec<String>> = rows(&document["requests"], |request| {
+    let rows = document.requests.iter().map(|request| {
         vec![
-            text(&request["verb"]),
-            rate(&request["per_second"]),
-            time(&request["mean_seconds"]),
-            time(&request["p99_seconds"]),
-            number(&request["proceeded"]),
-            number(&request["refused"]),
-            number(&request["bypassed"]),
+            printable(&request.verb),
+            rate(request.per_second),
+            time(request.mean_seconds),
+            time(request.p99_seconds),
+            number(request.proceeded),
+            number(request.refused),
+            number(request.bypassed),
         ]
     });
+    let rows: Vec<Vec<String>> = rows.collect();
     if rows.is_empty() { String::new() } else { table(&head, &rows) }
 }
 
 /// Renders the failures, latest first. A long line goes on in further rows: its reason stands at its end.
-fn failures(document: &Value, width: usize) -> String {
-    let failures = document["failures"].as_array().into_iter().flatten().rev();
+fn failures(document: &Document, width: usize) -> String {
+    let failures = document.failures.iter().rev();
     let rows: Vec<Vec<String>> = failures
         .flat_map(|failure| {
             let width = width.saturating_sub("23h59m  TIMES  ".len());
-            let lines = lines_of("", &text(&failure["what"]), width, "");
-            let first = [ago(&failure["at"]), text(&failure["count"])];
+            let lines = lines_of("", &printable(&failure.what), width, "");
+            let first = [ago(failure.at), failure.count.to_string()];
             let starts = std::iter::once(first).chain(std::iter::repeat_with(Default::default));
             starts.zip(lines).map(|([ago, times], line)| vec![ago, times, line]).collect::<Vec<_>>()
         })
@@ -135,27 +134,25 @@ fn failures(document: &Value, width: usize) -> String {
 }
 
 /// Renders the pods, most recently changed first.
-fn pods(document: &Value) -> String {
-    let mut pods: Vec<&Value> = document["pod_list"].as_array().into_iter().flatten().collect();
-    let members = |pod: &Value| pod["containers"].as_array().cloned().unwrap_or_default();
-    let newest = |pod: &Value| {
-        let times = members(pod).into_iter().flat_map(|container| {
-            ["created_at", "started_at", "finished_at"].map(|at| container[at].as_i64())
-        });
-        times.flatten().max().unwrap_or_default()
+fn pods(document: &Document) -> String {
+    let mut pods: Vec<&PodRow> = document.pod_list.iter().collect();
+    let newest = |pod: &PodRow| {
+        let times = pod.containers.iter().map(|container| &container.times);
+        let times = times.flat_map(|at| [at.created_at, at.started_at, at.finished_at]);
+        times.max().unwrap_or_default()
     };
     pods.sort_by_cached_key(|pod| std::cmp::Reverse(newest(pod)));
     let rows: Vec<Vec<String>> = pods
         .into_iter()
         .map(|pod| {
-            let members = members(pod);
-            let running = members.iter().filter(|member| member["state"] == "running").count();
+            let members = &pod.containers;
+            let running = members.iter().filter(|member| member.state == "running").count();
             vec![
-                name_of_pod(&pod["namespace"], &pod["name"]),
-                text(&pod["state"]),
+                printable(&pod.full_name()),
+                printable(&pod.state),
                 format!("{running}/{}", members.len()),
-                ago(&newest(pod).into()),
-                text(&pod["engine"]),
+                ago(newest(pod)),
+                printable(&pod.engine),
             ]
         })
         .collect();
@@ -163,21 +160,17 @@ fn pods(document: &Value) -> String {
     if rows.is_empty() { String::new() } else { table(&head, &rows) }
 }
 
-fn rows(list: &Value, row: impl Fn(&Value) -> Vec<String>) -> Vec<Vec<String>> {
-    list.as_array().into_iter().flatten().map(row).collect()
+fn number(number: f64) -> String {
+    format!("{number:.0}")
 }
 
-fn number(value: &Value) -> String {
-    value.as_f64().map_or_else(|| "-".to_owned(), |number| format!("{number:.0}"))
-}
-
-fn rate(value: &Value) -> String {
-    value.as_f64().map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}"))
+fn rate(rate: Option<f64>) -> String {
+    or_dash(rate.map(|rate| format!("{rate:.1}")))
 }
 
 /// Formats seconds in a unit that needs few digits.
-fn time(value: &Value) -> String {
-    match value.as_f64() {
+fn time(seconds: Option<f64>) -> String {
+    match seconds {
         None => "-".to_owned(),
         Some(seconds) if seconds < 0.001 => format!("{:.0}us", seconds * 1e6),
         Some(seconds) if seconds < 1.0 => format!("{:.1}ms", seconds * 1e3),
@@ -187,11 +180,15 @@ fn time(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
-    fn sample() -> Value {
+    fn of(document: Value) -> Document {
+        serde_json::from_value(document).unwrap()
+    }
+
+    fn sample() -> Document {
         let plugin = |n: usize| {
             json!({"plugin": format!("{n:02}-a"), "state": "synchronized", "pid": n,
                 "per_second": 2.5, "mean_seconds": 0.0004, "p99_seconds": 0.0421,
@@ -201,13 +198,13 @@ mod tests {
             json!({"name": format!("web-{n}\u{1b}[2J"), "namespace": "shop", "state": "ready",
                 "engine": "containerd", "containers": [{"state": "running", "created_at": n + 1}]})
         };
-        json!({"version": "0.1.0", "pid": 7, "uptime_seconds": 61, "plugin_socket": "open",
+        of(json!({"version": "0.1.0", "pid": 7, "uptime_seconds": 61, "plugin_socket": "open",
             "pods": {"known": 50, "ready": 50}, "containers": {"running": 50.0, "stopped": 0.0},
             "plugins": (0..30).map(plugin).collect::<Vec<_>>(),
             "requests": [{"verb": "create", "per_second": 1.0, "mean_seconds": 1.5,
                 "p99_seconds": null, "proceeded": 9.0, "refused": 1.0, "bypassed": 0.0}],
             "pod_list": (0..50).map(pod).collect::<Vec<_>>(),
-            "failures": [{"at": 5, "count": 3, "what": "create c1: no"}]})
+            "failures": [{"at": 5, "count": 3, "what": "create c1: no"}]}))
     }
 
     #[test]
@@ -244,7 +241,7 @@ mod tests {
     #[test]
     fn the_reason_at_the_end_of_a_long_failure_is_on_the_screen() {
         let what = "create 3ed05dbf8edc (web) is refused: the plugin 10-policy answered: the image has no signature";
-        let document = json!({"failures": [{"at": 5, "count": 3, "what": what}]});
+        let document = of(json!({"failures": [{"at": 5, "count": 3, "what": what}]}));
         let page = page(&document, Some((80, 24)));
         assert!(page.contains("no signature"), "{page}");
         assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
@@ -252,9 +249,10 @@ mod tests {
 
     #[test]
     fn an_idle_node_and_a_node_that_is_switched_off_say_so() {
-        let idle = json!({"plugin_socket": "not open: x", "disabled_by": "nri-runc nri disable"});
+        let idle =
+            of(json!({"plugin_socket": "not open: x", "disabled_by": "nri-runc nri disable"}));
         let page = page(&idle, None);
-        assert!(page.contains("no plugins") && page.contains("0 pods (- ready)  containers: none"));
+        assert!(page.contains("no plugins") && page.contains("0 pods (0 ready)  containers: none"));
         assert!(page.contains("PLUGINS ARE DISABLED") && page.contains("plugin socket: not open"));
         assert!(failure("gone\u{1b}", (80, 24)).contains("gone\\u{1b}"));
     }

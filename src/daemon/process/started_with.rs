@@ -4,13 +4,11 @@
 //! what is applied.
 
 use std::cell::RefCell;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use serde_json::{Value, json};
-
+use crate::answers::{ConfigurationInForce, Program, ProgramFile};
 use crate::config::{self, ChangedKey, Config, Effect, FileStamp, Files, Loaded};
 use crate::daemon::process::handover::STATE_VERSION;
 use crate::presence::IfThere;
@@ -28,7 +26,7 @@ pub(crate) struct StartedWith {
     only: Option<PathBuf>,
     /// The files as last read, and their state then.
     known: RefCell<Option<KnownFiles>>,
-    program: Value,
+    program: Program,
     state_version: u32,
     is_supervised: bool,
 }
@@ -104,7 +102,7 @@ impl StartedWith {
     }
 
     /// The configuration as `status` shows it; `check` compares it with the files.
-    pub(crate) fn to_json(&self, config: &Config) -> Value {
+    pub(crate) fn in_force(&self, config: &Config) -> ConfigurationInForce {
         let loaded = self.present();
         let mut changed = match loaded.refusal() {
             Some(_) => Vec::new(),
@@ -113,20 +111,18 @@ impl StartedWith {
         // Each call reads these keys from the files: the daemon is not behind.
         changed.retain(|changed| changed.effect != Effect::Call);
         let restarts = changed.iter().filter(|changed| changed.effect == Effect::Restart);
-        let files: Vec<PathBuf> =
-            self.in_force.borrow().iter().map(|(path, _)| path.clone()).collect();
-        json!({
-            "file": self.only,
-            "files": files,
-            "protection_error": config.protection_error,
-            "changed": changed.iter().map(|changed| &changed.key).collect::<Vec<_>>(),
-            "restart_needed": restarts.map(|changed| &changed.key).collect::<Vec<_>>(),
-            "log_level": config.log_level,
-        })
+        ConfigurationInForce {
+            file: self.only.clone(),
+            files: self.in_force.borrow().iter().map(|(path, _)| path.clone()).collect(),
+            protection_error: config.protection_error.clone(),
+            restart_needed: Some(restarts.map(|changed| changed.key.clone()).collect()),
+            changed: changed.iter().map(|changed| changed.key.clone()).collect(),
+            log_level: config.log_level.clone(),
+        }
     }
 
     /// The file that this process executes, as it was at the start.
-    pub(crate) fn program(&self) -> &Value {
+    pub(crate) fn program(&self) -> &Program {
         &self.program
     }
 
@@ -136,18 +132,10 @@ impl StartedWith {
     }
 }
 
-fn program() -> Value {
+fn program() -> Program {
     let path = std::fs::read_link("/proc/self/exe").or_absent().unwrap_or_default();
-    match std::fs::metadata("/proc/self/exe") {
-        Ok(meta) => json!({
-            "path": path,
-            "device": meta.dev(),
-            "inode": meta.ino(),
-            "size": meta.len(),
-            "modified": [meta.mtime(), meta.mtime_nsec()],
-        }),
-        Err(_unreadable) => json!({"path": path}),
-    }
+    let file = std::fs::metadata("/proc/self/exe").ok();
+    Program { path, file: file.as_ref().map(ProgramFile::of) }
 }
 
 #[cfg(test)]

@@ -35,8 +35,7 @@ pub(crate) fn abilities() -> Value {
 impl Program {
     /// The file at the path from which this daemon was started.
     pub(super) fn find(started_with: &StartedWith) -> Result<Self> {
-        let path = started_with.program()["path"].as_str().map(PathBuf::from);
-        let path = path.filter(|path| path.is_absolute());
+        let path = Some(started_with.program().path.clone()).filter(|path| path.is_absolute());
         let path = path.ok_or_else(|| Error::new("the path of the daemon's program is unknown"))?;
         let meta = std::fs::metadata(&path).if_there().doing(|| path.display().to_string())?;
         if !meta.is_some_and(|meta| meta.is_file()) {

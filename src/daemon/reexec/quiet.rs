@@ -6,6 +6,7 @@
 use std::io;
 use std::path::Path;
 
+use crate::answers::PluginState;
 use crate::daemon::server::drain::Drain;
 use crate::daemon::shared::Daemon;
 use crate::files;
@@ -30,10 +31,13 @@ pub(super) fn is_quiet(daemon: &Daemon, drain: &Drain) -> bool {
 /// Whether a plugin is still connecting or being synchronized, or has lost its connection
 /// unnoticed.
 pub(super) fn has_unsettled_plugins(daemon: &Daemon) -> bool {
-    let is_unsettled = |state: &str| state != "synchronized";
     daemon.registry.roster.has_unregistered()
         || daemon.registry.has_replaced()
-        || daemon.registry.connected().iter().any(|plugin| is_unsettled(plugin.state()))
+        || daemon
+            .registry
+            .connected()
+            .iter()
+            .any(|plugin| plugin.state() != PluginState::Synchronized)
 }
 
 /// Whether this process has other children: a runtime that the daemon has started, or a plugin that

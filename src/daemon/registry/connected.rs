@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
+use crate::answers::PluginState;
 use crate::chain::{self, ChainedPlugin, Notification};
 use crate::limits;
 use crate::plugin::Event;
@@ -109,12 +110,12 @@ impl ConnectedPlugin {
     }
 
     /// Its state; `registering` and `configuring` come before it is connected (`roster.rs`).
-    pub(crate) fn state(&self) -> &'static str {
+    pub(crate) fn state(&self) -> PluginState {
         match self.phase.get() {
-            _ if self.chained.plugin.is_gone() => "gone",
-            Phase::Synchronizing => "synchronizing",
-            Phase::Synchronized => "synchronized",
-            Phase::Gone => "gone",
+            _ if self.chained.plugin.is_gone() => PluginState::Gone,
+            Phase::Synchronizing => PluginState::Synchronizing,
+            Phase::Synchronized => PluginState::Synchronized,
+            Phase::Gone => PluginState::Gone,
         }
     }
 

@@ -29,6 +29,7 @@ use nri_adaptation::{DefaultValidator, Updated};
 use serde_json::Value;
 use tracing::{info, warn};
 
+use crate::answers::PluginRow;
 use crate::chain::{
     self, ChainError, ChainObserver, ChainedPlugin, Notification, PluginFailure, RuleScope,
 };
@@ -250,16 +251,13 @@ impl Registry {
     }
 
     /// The rows of `nri-runc nri plugins`.
-    pub(crate) fn rows(&self) -> Value {
+    pub(crate) fn rows(&self) -> Vec<PluginRow> {
         self.roster.rows(&self.connected())
     }
 
     /// The plugins that are connected or have been lately, each as `NN-name`.
     pub(crate) fn known_plugins(&self) -> Vec<String> {
-        let rows = self.rows();
-        let id =
-            |row: &Value| Some(format!("{}-{}", row["index"].as_str()?, row["name"].as_str()?));
-        rows.as_array().into_iter().flatten().filter_map(id).collect()
+        self.rows().iter().map(PluginRow::id).collect()
     }
 
     /// The output of a launched plugin, for `nri-runc nri plugins --logs`.

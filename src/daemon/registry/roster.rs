@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
 
+use crate::answers::{PluginFailure, PluginRow, PluginState};
 use crate::limits;
 use crate::plugin::api::extension::{ExtensionEvent, events_in};
 use crate::plugin::{ALL_EVENTS, Plugin, PluginFile, PluginIdentity, ProcessLog};
@@ -33,7 +34,7 @@ pub(crate) struct Roster {
     cut: Notify,
     /// Whether new connections are left in the socket's queue.
     holds_connections: watch::Sender<bool>,
-    departed: RefCell<VecDeque<(Instant, Value)>>,
+    departed: RefCell<VecDeque<(Instant, PluginRow)>>,
     launches: RefCell<Vec<Weak<LaunchRecord>>>,
     launched_before: RefCell<Vec<LaunchedBefore>>,
 }
@@ -116,17 +117,17 @@ impl LaunchRecord {
     }
 
     /// Adds its processes' data to a row.
-    fn add_to(&self, row: &mut Value) {
+    fn add_to(&self, row: &mut PluginRow) {
         let (log, before) = (self.log.borrow(), self.log_before.borrow());
         let ended = [log.as_ref(), before.as_ref()].into_iter().flatten();
         let ended = ended.into_iter().find(|log| log.exit().is_some());
-        row["outdated"] = json!(self.outdated());
-        row["start_failure"] = json!(*self.start_failure.borrow());
-        row["restarts"] = json!(self.starts.get().saturating_sub(1));
-        row["exit_status"] = json!(ended.and_then(|log| log.exit()));
-        row["last_words"] = json!(ended.map(|log| log.last_words()).unwrap_or_default());
+        row.outdated = self.outdated();
+        row.start_failure.clone_from(&self.start_failure.borrow());
+        row.restarts = self.starts.get().saturating_sub(1);
+        row.exit_status = ended.and_then(|log| log.exit());
+        row.last_words = ended.map(|log| log.last_words()).unwrap_or_default();
         let pause = self.again_at.get().map(|at| at.saturating_duration_since(Instant::now()));
-        row["restart_in_seconds"] = json!(pause.map(|pause| pause.as_secs_f32().ceil()));
+        row.restart_in_seconds = pause.map(|pause| pause.as_secs_f32().ceil());
     }
 }
 
@@ -229,30 +230,26 @@ impl Roster {
 
     /// Notes that a plugin was removed from the registry.
     pub(super) fn note_departure(&self, plugin: &ConnectedPlugin, why: &str) {
-        let mut row = row(plugin, "gone");
-        let at = now();
-        row["gone_at"] = at.into();
-        row["gone_time"] = rfc3339_nanos(at).into();
-        row["reason"] = why.into();
-        row["struck"] = plugin.chained.has_strikes().into();
-        self.keep_departed(Instant::now(), row);
+        let struck = plugin.chained.has_strikes();
+        let row = PluginRow { struck, ..row(plugin, PluginState::Gone) };
+        self.keep_departed(Instant::now(), gone(row, why));
     }
 
     /// Notes a connection that was refused under this name; false if the same refusal is shown
     /// already, for a refused plugin connects again and again.
     pub(crate) fn note_refused(&self, plugin: &Plugin, reason: &str) -> bool {
-        let mut row = empty_row(plugin.index(), plugin.name(), "gone", false);
-        let at = now();
-        row["pid"] = json!(plugin.pid());
-        row["gone_at"] = at.into();
-        row["gone_time"] = rfc3339_nanos(at).into();
-        row["reason"] = reason.into();
-        row["refused"] = true.into();
+        let row = PluginRow {
+            pid: plugin.pid(),
+            refused: true,
+            ..empty_row(plugin.index(), plugin.name(), PluginState::Gone, false)
+        };
+        let row = gone(row, reason);
         // The process number differs each time.
-        let kind = |reason: &str| reason.replace(|c: char| c.is_ascii_digit(), "");
-        let is_known = self.gone(Instant::now()).iter().any(|other| {
-            is_same(other, &row) && other["reason"].as_str().map(kind) == Some(kind(reason))
-        });
+        let kind = |row: &PluginRow| {
+            row.reason.as_ref().map(|reason| reason.replace(|c: char| c.is_ascii_digit(), ""))
+        };
+        let gone = self.gone(Instant::now());
+        let is_known = gone.iter().any(|other| other.is_same(&row) && kind(other) == kind(&row));
         self.drop_refused();
         self.keep_departed(Instant::now(), row);
         !is_known
@@ -262,7 +259,7 @@ impl Roster {
     /// part.
     fn drop_refused(&self) {
         let mut departed = self.departed.borrow_mut();
-        let is_refused = |(_, row): &(Instant, Value)| row["refused"] == true;
+        let is_refused = |(_, row): &(Instant, PluginRow)| row.refused;
         if departed.iter().filter(|row| is_refused(row)).count() >= limits::DEPARTED_REFUSED
             && let Some(oldest) = departed.iter().position(is_refused)
         {
@@ -270,10 +267,10 @@ impl Roster {
         }
     }
 
-    fn keep_departed(&self, at: Instant, row: Value) {
+    fn keep_departed(&self, at: Instant, row: PluginRow) {
         let mut departed = self.departed.borrow_mut();
         // A refused connection does not replace a plugin's row, although it chose the same name.
-        departed.retain(|(_, other)| !is_same(other, &row) || other["refused"] != row["refused"]);
+        departed.retain(|(_, other)| !other.is_same(&row) || other.refused != row.refused);
         if departed.len() >= limits::DEPARTED {
             departed.pop_front();
         }
@@ -282,13 +279,11 @@ impl Roster {
 
     /// The plugins that disconnected within the last hour, and those that time-outs disconnected at
     /// any time: they do not take part until they return.
-    fn gone(&self, now: Instant) -> Vec<Value> {
+    fn gone(&self, now: Instant) -> Vec<PluginRow> {
         let mut departed = self.departed.borrow_mut();
-        departed.retain(|(at, row)| {
-            row["struck"] == true || now.saturating_duration_since(*at) < SHOWN
-        });
-        let mut gone: Vec<Value> = departed.iter().map(|(_, row)| row.clone()).collect();
-        gone.sort_by_key(|row| row["refused"] == true);
+        departed.retain(|(at, row)| row.struck || now.saturating_duration_since(*at) < SHOWN);
+        let mut gone: Vec<PluginRow> = departed.iter().map(|(_, row)| row.clone()).collect();
+        gone.sort_by_key(|row| row.refused);
         gone
     }
 
@@ -353,8 +348,8 @@ impl Roster {
     }
 
     /// All rows: connected plugins first, in order.
-    pub(super) fn rows(&self, connected: &[Rc<ConnectedPlugin>]) -> Value {
-        let mut rows: Vec<Value> =
+    pub(super) fn rows(&self, connected: &[Rc<ConnectedPlugin>]) -> Vec<PluginRow> {
+        let mut rows: Vec<PluginRow> =
             connected.iter().map(|plugin| row(plugin, plugin.state())).collect();
         let unregistered = self.unregistered.borrow();
         rows.extend(
@@ -362,21 +357,20 @@ impl Roster {
         );
         for gone in self.gone(Instant::now()) {
             // A plugin that is connected again is not gone.
-            if !rows.iter().any(|row| is_same(row, &gone)) {
+            if !rows.iter().any(|row| row.is_same(&gone)) {
                 rows.push(gone);
             }
         }
         let launches = self.launches.borrow();
         for launched in launches.iter().filter_map(Weak::upgrade) {
-            let is_its =
-                |row: &Value| row["index"] == *launched.index && row["name"] == *launched.name;
+            let is_its = |row: &PluginRow| row.index == launched.index && row.name == launched.name;
             let at = rows.iter().position(is_its).unwrap_or_else(|| {
-                rows.push(empty_row(&launched.index, &launched.name, "gone", true));
+                rows.push(empty_row(&launched.index, &launched.name, PluginState::Gone, true));
                 rows.len() - 1
             });
             launched.add_to(&mut rows[at]);
         }
-        Value::Array(rows)
+        rows
     }
 }
 
@@ -386,97 +380,68 @@ fn is_named(id: &str, name: &str) -> bool {
 }
 
 /// The row of a plugin of which little is known.
-fn empty_row(index: &str, name: &str, state: &str, is_launched: bool) -> Value {
-    json!({
-        "index": index,
-        "name": name,
-        "state": state,
-        "launched": is_launched,
-        "pid": null,
-        "connected_at": 0,
-        "connected_time": null,
-        "replaces": null,
-        "events": [],
-        "nri_version": "",
-        "deprecated_events": [],
-        "extension_events": [],
-        "requests": 0,
-        "timeouts": 0,
-        "failures": 0,
-        "last_failure": null,
-        "failure_policy": null,
-        "time_limits": null,
-        "answers": null,
-        "synchronizing": null,
-        "restarts": 0,
-        "exit_status": null,
-        "last_words": [],
-        "restart_in_seconds": null,
-        "unresponsive": false,
-        "struck": false,
-        "outdated": null,
-        "start_failure": null,
-        "refused": false,
-    })
+fn empty_row(index: &str, name: &str, state: PluginState, launched: bool) -> PluginRow {
+    let (index, name) = (index.to_owned(), name.to_owned());
+    PluginRow { index, name, state, launched, ..PluginRow::default() }
 }
 
-fn is_same(one: &Value, other: &Value) -> bool {
-    one["index"] == other["index"] && one["name"] == other["name"]
+/// The row of a plugin that is gone from now on.
+fn gone(row: PluginRow, why: &str) -> PluginRow {
+    let at = now();
+    let (gone_at, gone_time, reason) = (Some(at), rfc3339_nanos(at), Some(why.to_owned()));
+    PluginRow { gone_at, gone_time, reason, ..row }
 }
 
-fn row(connected: &ConnectedPlugin, state: &str) -> Value {
+fn row(connected: &ConnectedPlugin, state: PluginState) -> PluginRow {
     let (chained, plugin) = (&connected.chained, &connected.chained.plugin);
     let events = ALL_EVENTS.iter().filter(|event| plugin.is_subscribed(**event));
-    let extension = events_in(plugin.extension_events());
-    json!({
-        "index": plugin.index(),
-        "name": plugin.name(),
-        "state": state,
-        "launched": chained.launched,
-        "pid": plugin.pid(),
-        "connected_at": chained.connected_at(),
-        "connected_time": rfc3339_nanos(chained.connected_at()),
+    let extension = events_in(plugin.extension_events()).map(ExtensionEvent::method);
+    let last_failure = chained.last_failure();
+    PluginRow {
+        pid: plugin.pid(),
+        connected_at: chained.connected_at(),
+        connected_time: rfc3339_nanos(chained.connected_at()),
         // The process whose place it is about to take.
-        "replaces": connected.replaced_pid().filter(|_| connected.is_synchronizing()),
-        "events": events.map(|event| event.name()).collect::<Vec<_>>(),
-        "nri_version": plugin.nri_version(),
-        "deprecated_events": plugin.deprecated_events(),
-        "extension_events": extension.map(ExtensionEvent::method).collect::<Vec<_>>(),
-        "requests": chained.requests(),
-        "timeouts": chained.timeouts(),
-        "failures": chained.failures(),
-        "last_failure": chained.last_failure().map(|(at, what)| {
-            json!({"at": at, "time": rfc3339_nanos(at), "what": what})
+        replaces: connected.replaced_pid().filter(|_| connected.is_synchronizing()),
+        events: events.map(|event| event.name().to_owned()).collect(),
+        nri_version: plugin.nri_version().to_owned(),
+        deprecated_events: plugin.deprecated_events().into_iter().map(str::to_owned).collect(),
+        extension_events: extension.map(str::to_owned).collect(),
+        requests: chained.requests(),
+        timeouts: chained.timeouts(),
+        failures: chained.failures(),
+        last_failure: last_failure.map(|(at, what)| PluginFailure {
+            at,
+            time: rfc3339_nanos(at),
+            what,
         }),
-        "failure_policy": chained.policy().to_json(),
-        "time_limits": times::limits(plugin),
-        "answers": times::answers(plugin),
-        "synchronizing": times::synchronizing(plugin),
-        "restarts": 0,
-        "exit_status": null,
-        "last_words": [],
-        "restart_in_seconds": null,
-        "unresponsive": chained.is_unresponsive(),
-        "struck": false,
-        "outdated": null,
-        "start_failure": null,
-        "refused": false,
-    })
+        failure_policy: Some(chained.policy().row()),
+        time_limits: Some(times::limits(plugin)),
+        answers: times::answers(plugin),
+        synchronizing: times::synchronizing(plugin),
+        unresponsive: chained.is_unresponsive(),
+        ..empty_row(plugin.index(), plugin.name(), state, chained.launched)
+    }
 }
 
 impl UnregisteredPlugin {
-    fn row(&self) -> Value {
+    fn row(&self) -> PluginRow {
         let registered = self.registered.get();
         let (index, name) = match (registered, &self.file) {
             (Some(identity), _) => (identity.index.as_str(), identity.name.as_str()),
             (None, Some((index, name))) => (index.as_str(), name.as_str()),
             (None, None) => ("", ""),
         };
-        let state = if registered.is_some() { "configuring" } else { "registering" };
-        let mut row = empty_row(index, name, state, self.file.is_some());
-        row["pid"] = json!(self.pid);
-        row["nri_version"] = json!(registered.map_or("", |identity| identity.nri_version.as_str()));
-        row
+        let state = match registered {
+            Some(_) => PluginState::Configuring,
+            None => PluginState::Registering,
+        };
+        let nri_version = registered.map(|identity| identity.nri_version.clone());
+        PluginRow {
+            pid: self.pid,
+            nri_version: nri_version.unwrap_or_default(),
+            ..empty_row(index, name, state, self.file.is_some())
+        }
     }
 }
 
@@ -484,8 +449,8 @@ impl UnregisteredPlugin {
 mod tests {
     use super::*;
 
-    fn named(name: usize) -> Value {
-        json!({"index": "10", "name": name.to_string(), "state": "gone"})
+    fn named(name: usize) -> PluginRow {
+        empty_row("10", &name.to_string(), PluginState::Gone, false)
     }
 
     #[test]
@@ -497,10 +462,9 @@ mod tests {
         }
         let gone = roster.gone(now + SHOWN / 2);
         assert_eq!(gone.len(), limits::DEPARTED);
-        assert_eq!(gone.iter().filter(|row| is_same(row, &named(5))).count(), 1);
+        assert_eq!(gone.iter().filter(|row| row.is_same(&named(5))).count(), 1);
         assert!(!gone.contains(&named(0)), "the oldest went");
-        let mut struck = named(1000);
-        struck["struck"] = json!(true);
+        let struck = PluginRow { struck: true, ..named(1000) };
         roster.keep_departed(now, struck.clone());
         assert_eq!(roster.gone(now + SHOWN), [struck], "time-outs are shown until it returns");
     }
@@ -509,14 +473,14 @@ mod tests {
     fn a_connection_is_shown_until_its_handshake_ends() {
         let roster = Roster::default();
         let unregistered = roster.enters(None, Some(7));
-        assert_eq!(roster.rows(&[])[0]["state"], "registering");
+        assert_eq!(roster.rows(&[])[0].state, PluginState::Registering);
         unregistered.registered.set(PluginIdentity::checked("10", "foo", "").unwrap()).unwrap();
         let row = roster.rows(&[])[0].clone();
-        assert_eq!((&row["state"], &row["name"]), (&json!("configuring"), &json!("foo")));
+        assert_eq!((row.state, row.name.as_str()), (PluginState::Configuring, "foo"));
         let file = ("20".to_owned(), "file".to_owned());
         let launched = roster.enters(Some(file), None);
-        assert_eq!((&roster.rows(&[])[1]["name"]), &json!("file"));
+        assert_eq!(roster.rows(&[])[1].name, "file");
         drop((unregistered, launched));
-        assert_eq!(roster.rows(&[]), json!([]));
+        assert_eq!(roster.rows(&[]), []);
     }
 }

@@ -6,9 +6,9 @@ use std::os::fd::RawFd;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
+use crate::answers::{Listener, SocketState};
 use crate::plugin::socket::{NoPlugins, SocketFile};
 
 /// The process that has the plugin socket, and since when.
@@ -62,7 +62,7 @@ impl PluginSocket {
     }
 
     /// The state for scripts.
-    pub(crate) fn to_json(&self, path: &Path) -> Value {
+    pub(crate) fn state(&self, path: &Path) -> SocketState {
         let problem = self.problem.borrow();
         let (state, listener) = match problem.as_ref() {
             None => ("open", None),
@@ -71,14 +71,16 @@ impl PluginSocket {
             Some(NoPlugins::Taken(listener)) => ("taken", Some(listener)),
             Some(NoPlugins::Failed(_)) => ("failed", None),
         };
-        json!({
-            "state": state,
-            "path": path,
-            "since": self.since.get(),
-            "listener": listener.map(|listener| {
-                json!({"pid": listener.pid, "name": listener.name, "engine": listener.engine})
+        SocketState {
+            state: state.to_owned(),
+            path: path.to_owned(),
+            since: self.since.get(),
+            listener: listener.map(|listener| Listener {
+                pid: listener.pid,
+                name: listener.name.clone(),
+                engine: listener.engine.map(str::to_owned),
             }),
-        })
+        }
     }
 
     /// Removes the file, if it is still there, at the daemon's end.

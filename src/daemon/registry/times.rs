@@ -3,37 +3,36 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
+use crate::answers::{AnswerRow, SynchronizeRow, TimeLimits};
 use crate::plugin::Plugin;
 
 /// The limits of its requests. Without one for the whole Synchronize, each request of it has that of any other.
-pub(super) fn limits(plugin: &Plugin) -> Value {
-    json!({
-        "request_ms": millis(plugin.timeout()),
-        "synchronize_ms": plugin.sync_timeout().map(millis),
-    })
+pub(super) fn limits(plugin: &Plugin) -> TimeLimits {
+    TimeLimits {
+        request_ms: millis(plugin.timeout()),
+        synchronize_ms: plugin.sync_timeout().map(millis),
+    }
 }
 
 /// How long a plugin takes to answer, against its limit.
-pub(super) fn answers(plugin: &Plugin) -> Value {
-    let Some(times) = plugin.answer_times() else { return Value::Null };
-    json!({
-        "count": times.count,
-        "p50_ms": millis(times.p50),
-        "p99_ms": millis(times.p99),
-        "limit_ms": millis(plugin.timeout()),
-        "busy_for_an_hour": times.is_busy,
+pub(super) fn answers(plugin: &Plugin) -> Option<AnswerRow> {
+    let times = plugin.answer_times()?;
+    Some(AnswerRow {
+        count: times.count,
+        p50_ms: millis(times.p50),
+        p99_ms: millis(times.p99),
+        limit_ms: millis(plugin.timeout()),
+        busy_for_an_hour: times.is_busy,
     })
 }
 
 /// How far the Synchronize of a plugin is.
-pub(super) fn synchronizing(plugin: &Plugin) -> Value {
-    let Some(progress) = plugin.sync_progress() else { return Value::Null };
-    json!({
-        "for_ms": millis(progress.begun.elapsed()),
-        "limit_ms": millis(progress.limit),
-        "answered": progress.answered,
+pub(super) fn synchronizing(plugin: &Plugin) -> Option<SynchronizeRow> {
+    let progress = plugin.sync_progress()?;
+    Some(SynchronizeRow {
+        for_ms: millis(progress.begun.elapsed()),
+        limit_ms: millis(progress.limit),
+        answered: progress.answered,
     })
 }
 

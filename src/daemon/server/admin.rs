@@ -7,11 +7,16 @@
 
 use std::rc::Rc;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tracing::warn;
 
+use crate::answers::{
+    AuditCounts, ContainerRow, Failure, IdentityClaim, MissingData, OutdatedPlugin, PodRow,
+    PromiseRow, RefusedRecords, RequiredPlugin, Status,
+};
 use crate::daemon::process::requests::ReloadRequest;
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::recovery::{enabled, lost, node_scope};
@@ -19,9 +24,8 @@ use crate::daemon::registry::NRI_VERSION;
 use crate::daemon::resources::drift;
 use crate::daemon::server::events as event_stream;
 use crate::daemon::server::{explain, exposed, frames, holdings, policy, recent, rows};
-use crate::daemon::shared::report::Contradiction;
 use crate::daemon::shared::{Daemon, events};
-use crate::error::{Result, quoted};
+use crate::error::{Error, Result, quoted};
 use crate::limits;
 use crate::link::DaemonResponse;
 use crate::state::{Container, Lifecycle, Skipped, Store};
@@ -43,7 +47,7 @@ pub(crate) async fn serve(
     match question["verb"].as_str().unwrap_or_default() {
         "pods" => send_pods(daemon, stream, String::new(), "").await,
         "top" => {
-            let (status, plugins) = (status(daemon), daemon.registry.rows());
+            let (status, plugins) = (text(&status(daemon))?, text(&daemon.registry.rows())?);
             let metrics = Value::from(holdings::metrics_text(daemon));
             let begin = format!(
                 "{{\"status\":{status},\"plugins\":{plugins},\"metrics\":{metrics},\"pods\":"
@@ -74,7 +78,7 @@ async fn send_pods(
         // It may be gone by now.
         let Some(row) = pod_row(daemon, id) else { continue };
         text += separator;
-        text += &row.to_string();
+        text += &self::text(&row)?;
         separator = ",";
         if text.len() > limits::ADMIN_PART {
             text = frames::send_parts(stream, &text).await?.to_owned();
@@ -83,10 +87,18 @@ async fn send_pods(
     frames::send(stream, &DaemonResponse::Admin(text + "]" + end)).await
 }
 
+/// A document as text.
+///
+/// # Errors
+/// Never fails: each member has a form in JSON.
+fn text(document: &impl Serialize) -> Result<String> {
+    serde_json::to_string(document).map_err(|error| Error::new(error.to_string()))
+}
+
 async fn answer(daemon: &Rc<Daemon>, verb: &str, question: &Value) -> DaemonResponse {
     let document = match verb {
-        "status" => status(daemon),
-        "plugins" => daemon.registry.rows(),
+        "status" => json!(status(daemon)),
+        "plugins" => json!(daemon.registry.rows()),
         "plugin_output" => {
             match daemon.registry.output_of(question["plugin"].as_str().unwrap_or_default()) {
                 Ok(document) => document,
@@ -184,62 +196,64 @@ async fn reload(daemon: &Daemon, is_dry: bool) -> Result<Value> {
     daemon.process.reloads.ask(ReloadRequest { is_dry }).await
 }
 
-fn status(daemon: &Daemon) -> Value {
+fn status(daemon: &Daemon) -> Status {
     daemon.report.note_audit_failure();
     let started_with = daemon.process.started_with.get();
     let store = daemon.records.read();
+    let requests = daemon.report.requests.borrow();
+    let refused = daemon.records.refusals();
+    let listed = store.containers().filter(|container| !container.is_sandbox);
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        nri_version: NRI_VERSION.to_owned(),
+        pid: std::process::id(),
+        run_dir: daemon.config().run_dir.clone(),
+        log: crate::log::shown_by(),
+        log_lines_lost: crate::log::lost(),
+        log_failure: crate::log::failure(),
+        configuration: started_with.map(|with| with.in_force(&daemon.config())),
+        program: started_with.map(|with| with.program().clone()),
+        supervisor: started_with.and_then(StartedWith::supervisor).map(str::to_owned),
+        uptime_seconds: daemon.report.started.elapsed().as_secs(),
+        plugins: daemon.registry.count(),
+        pods: store.pods().count(),
+        containers: listed.count(),
+        requests: requests.iter().map(|(verb, count)| ((*verb).to_owned(), *count)).collect(),
+        failures: failures(daemon),
+        bypassed: requests.get("bypassed").copied().unwrap_or_default(),
+        found: store.containers().filter(|container| container.is_found).count(),
+        set_aside: store.set_aside(),
+        unadjusted: unadjusted(&store),
+        unwritten: store.unwritten().into_iter().map(str::to_owned).collect(),
+        records_refused: refused.map(|(count, why)| RefusedRecords { count, why }),
+        audit: audit(daemon),
+        outdated_plugins: outdated(daemon),
+        absent_plugins: daemon.registry.absent(),
+        missing: missing(daemon),
+        contradictions: contradictions(daemon),
+        plugin_socket: daemon.registry.socket.line(),
+        plugin_socket_state: daemon.registry.socket.state(&daemon.config().socket_path),
+        pass_through: daemon.is_bystander(),
+        disabled: holdings::switched_off(daemon).is_some(),
+        disabled_by: holdings::switched_off(daemon).map(str::to_owned),
+        required: required(daemon),
+        promises: Some(promises(daemon)),
+        refused_connections: daemon.report.connections.rows(),
+    }
+}
+
+fn failures(daemon: &Daemon) -> Vec<Failure> {
     let failures = daemon.report.failures.borrow();
-    let failures: Vec<Value> = failures
-        .iter()
-        .map(|note| {
-            json!({
-                "at": note.at,
-                "time": rfc3339_nanos(note.at),
-                "first": note.first,
-                "count": note.count,
-                "what": note.what,
-                "plugin": note.plugin,
-                "refused": note.is_refusal(),
-            })
-        })
-        .collect();
-    json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "nri_version": NRI_VERSION,
-        "pid": std::process::id(),
-        "run_dir": daemon.config().run_dir,
-        "log": crate::log::shown_by(),
-        "log_lines_lost": crate::log::lost(),
-        "log_failure": crate::log::failure(),
-        "configuration": started_with.map(|with| with.to_json(&daemon.config())),
-        "program": started_with.map(StartedWith::program),
-        "supervisor": started_with.and_then(StartedWith::supervisor),
-        "uptime_seconds": daemon.report.started.elapsed().as_secs(),
-        "plugins": daemon.registry.count(),
-        "pods": store.pods().count(),
-        "containers": store.containers().filter(|container| !container.is_sandbox).count(),
-        "requests": *daemon.report.requests.borrow(),
-        "failures": failures,
-        "bypassed": daemon.report.requests.borrow().get("bypassed").copied().unwrap_or_default(),
-        "found": store.containers().filter(|container| container.is_found).count(),
-        "set_aside": store.set_aside(),
-        "unadjusted": unadjusted(&store),
-        "unwritten": store.unwritten(),
-        "records_refused": daemon.records.refusals().map(|(count, why)| json!({"count": count, "why": why})),
-        "audit": audit(daemon),
-        "outdated_plugins": outdated(daemon),
-        "absent_plugins": daemon.registry.absent(),
-        "missing": missing(daemon),
-        "contradictions": contradictions(daemon),
-        "plugin_socket": daemon.registry.socket.line(),
-        "plugin_socket_state": daemon.registry.socket.to_json(&daemon.config().socket_path),
-        "pass_through": daemon.is_bystander(),
-        "disabled": holdings::switched_off(daemon).is_some(),
-        "disabled_by": holdings::switched_off(daemon),
-        "required": required(daemon),
-        "promises": promises(daemon),
-        "refused_connections": daemon.report.connections.rows(),
-    })
+    let rows = failures.iter().map(|note| Failure {
+        at: note.at,
+        time: rfc3339_nanos(note.at),
+        first: note.first,
+        count: note.count,
+        what: note.what.clone(),
+        plugin: note.plugin.clone(),
+        refused: note.is_refusal(),
+    });
+    rows.collect()
 }
 
 /// Running containers that were created without plugins, because the daemon was away.
@@ -255,19 +269,17 @@ fn unadjusted(store: &Store) -> Vec<String> {
 }
 
 /// The audit log, if one is kept: lines written and lost, and why it cannot be written now.
-fn audit(daemon: &Daemon) -> Value {
+fn audit(daemon: &Daemon) -> Option<AuditCounts> {
     let log = &daemon.report.audit;
-    if !log.is_on() {
-        return Value::Null;
-    }
-    let counts = log.counts();
-    json!({"written": counts.written(), "lost": counts.lost(), "failure": counts.failing()})
+    let counts = log.is_on().then(|| log.counts())?;
+    let (written, lost, failure) = (counts.written(), counts.lost(), counts.failing());
+    Some(AuditCounts { written, lost, failure })
 }
 
 /// Launched plugins that are older than their files.
-fn outdated(daemon: &Daemon) -> Value {
-    let row = |(plugin, why): (String, String)| json!({"plugin": plugin, "why": why});
-    daemon.registry.roster.outdated().into_iter().map(row).collect()
+fn outdated(daemon: &Daemon) -> Vec<OutdatedPlugin> {
+    let outdated = daemon.registry.roster.outdated().into_iter();
+    outdated.map(|(plugin, why)| OutdatedPlugin { plugin, why }).collect()
 }
 
 /// Logs that the kill switch was used, and by which user.
@@ -282,74 +294,76 @@ fn log_switch(off: bool, who: &str) -> Value {
 }
 
 /// The plugins that every container needs, and whether they take part now.
-fn required(daemon: &Daemon) -> Value {
+fn required(daemon: &Daemon) -> Vec<RequiredPlugin> {
     let row =
-        |name: String| json!({"connected": daemon.registry.is_present(&name), "plugin": name});
+        |plugin: String| RequiredPlugin { connected: daemon.registry.is_present(&plugin), plugin };
     holdings::required_plugins(daemon).into_iter().map(row).collect()
 }
 
 /// The promises that refuse containers or note it, and whether their plugins take part now.
-fn promises(daemon: &Daemon) -> Value {
+fn promises(daemon: &Daemon) -> Vec<PromiseRow> {
     let config = daemon.config();
     let is_there = |name: &str| !daemon.is_bystander() && daemon.registry.is_present(name);
-    let rows = config.promises.iter().map(|section| {
-        json!({
-            "promise": section.name,
-            "plugin": section.plugin,
-            "mode": if section.refuses() { "enforce" } else { "audit" },
-            "connected": is_there(&section.plugin),
-        })
+    let rows = config.promises.iter().map(|section| PromiseRow {
+        promise: section.name.clone(),
+        plugin: section.plugin.clone(),
+        mode: if section.refuses() { "enforce" } else { "audit" }.to_owned(),
+        connected: is_there(&section.plugin),
     });
     rows.collect()
 }
 
 /// Data of the engines that could not be read.
-fn missing(daemon: &Daemon) -> Value {
+fn missing(daemon: &Daemon) -> Vec<MissingData> {
     let missing = daemon.report.missing.borrow();
-    let rows = missing.iter().map(|((engine, what), note)| {
-        json!({"engine": engine, "what": what, "count": note.count, "at": note.at, "id": note.id})
+    let rows = missing.iter().map(|((engine, what), note)| MissingData {
+        engine: (*engine).to_owned(),
+        what: what.clone(),
+        count: note.count,
+        at: note.at,
+        id: note.id.clone(),
     });
     rows.collect()
 }
 
 /// Identity claims of tenants that were not believed.
-fn contradictions(daemon: &Daemon) -> Value {
+fn contradictions(daemon: &Daemon) -> Vec<IdentityClaim> {
     let notes = daemon.report.contradictions.borrow();
-    let row = |note: &Contradiction| json!({"at": note.at, "id": note.id, "engine": note.engine, "what": note.what});
-    notes.iter().map(row).collect()
+    let rows = notes.iter().map(|note| IdentityClaim {
+        at: note.at,
+        id: note.id.clone(),
+        engine: note.engine.to_owned(),
+        what: note.what.clone(),
+    });
+    rows.collect()
 }
 
-fn pod_row(daemon: &Daemon, id: &str) -> Option<Value> {
+fn pod_row(daemon: &Daemon, id: &str) -> Option<PodRow> {
     let store = daemon.records.read();
     let pod = store.pod(id)?;
     let members = store.of_pod(&pod.id).filter(|container| !container.is_sandbox);
-    let containers: Vec<Value> = members
-        .map(|container| {
-            let mut row = json!({
-                "id": container.key.id,
-                "name": container.name,
-                "state": rows::state(daemon, container),
-                "pid": container.init_pid,
-                "found": container.is_found,
-            });
-            rows::add_times(&mut row, container);
-            row
-        })
-        .collect();
+    let containers = members.map(|container| ContainerRow {
+        id: container.key.id.clone(),
+        name: container.name.clone(),
+        state: rows::state(daemon, container).to_owned(),
+        pid: container.init_pid,
+        found: container.is_found,
+        times: rows::times(container),
+    });
     // The pod is as old as its first container; an infrastructure container is the first.
     let times = store.of_pod(&pod.id).map(|container| container.created_at);
     let created_at = times.filter(|at| *at > 0).min().unwrap_or_default();
-    Some(json!({
-        "id": pod.id,
-        "name": pod.name,
-        "namespace": pod.namespace,
-        "uid": pod.uid,
-        "engine": pod.engine,
-        "evidence": pod.evidence,
-        "state": pod.state.name(),
-        "labels": events::ruled_pod(pod).labels,
-        "created_at": created_at,
-        "created_time": rfc3339_nanos(created_at),
-        "containers": containers,
-    }))
+    Some(PodRow {
+        id: pod.id.clone(),
+        name: pod.name.clone(),
+        namespace: pod.namespace.clone(),
+        uid: pod.uid.clone(),
+        engine: pod.engine.clone(),
+        evidence: pod.evidence.clone(),
+        state: pod.state.name().to_owned(),
+        labels: Some(events::ruled_pod(pod).labels),
+        created_at,
+        created_time: rfc3339_nanos(created_at),
+        containers: containers.collect(),
+    })
 }

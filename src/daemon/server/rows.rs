@@ -3,20 +3,32 @@
 
 use serde_json::{Value, json};
 
+use crate::answers::Times;
 use crate::daemon::shared::Daemon;
 use crate::state::{Container, HiddenFrom, Pod, Promise};
 use crate::text::{first_of, rfc3339_nanos, short_id};
 
 /// The times of its creation, start, exit and refusal, in nanoseconds and as text.
-pub(crate) fn add_times(row: &mut Value, container: &Container) {
-    for (key, at) in [
-        ("created", container.created_at),
-        ("started", container.started_at),
-        ("finished", container.finished_at),
-        ("refused", container.refused_at),
-    ] {
-        row[format!("{key}_at")] = at.into();
-        row[format!("{key}_time")] = rfc3339_nanos(at).into();
+pub(crate) fn times(container: &Container) -> Times {
+    let Container { created_at, started_at, finished_at, refused_at, .. } = *container;
+    Times {
+        created_at,
+        created_time: rfc3339_nanos(created_at),
+        started_at,
+        started_time: rfc3339_nanos(started_at),
+        finished_at,
+        finished_time: rfc3339_nanos(finished_at),
+        refused_at,
+        refused_time: rfc3339_nanos(refused_at),
+    }
+}
+
+/// Adds the same to a document.
+pub(crate) fn add_times(document: &mut Value, container: &Container) {
+    if let (Some(members), Value::Object(times)) =
+        (document.as_object_mut(), json!(times(container)))
+    {
+        members.extend(times);
     }
 }
 

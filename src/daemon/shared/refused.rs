@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use crate::answers::RefusedConnections;
 use tokio::time::Instant;
 
 use crate::clock::now;
@@ -123,11 +123,14 @@ impl ConnectionLines {
     }
 
     /// Connections that were refused, for `status`.
-    pub(crate) fn rows(&self) -> Value {
+    pub(crate) fn rows(&self) -> Vec<RefusedConnections> {
         let all = self.counted.borrow();
         let refused = all.iter().filter(|(kind, _)| kind.is_refusal());
-        let rows = refused.map(|(kind, counted)| {
-            json!({"why": kind.name(), "count": counted.total, "at": counted.at, "last": counted.last})
+        let rows = refused.map(|(kind, counted)| RefusedConnections {
+            why: kind.name().to_owned(),
+            count: counted.total,
+            at: counted.at,
+            last: counted.last.clone(),
         });
         rows.collect()
     }
@@ -148,8 +151,8 @@ mod tests {
         let told = lines.take_held_back(kind).unwrap();
         assert!(told.starts_with("99990 more connections refused (plugin.NAME.from)"), "{told}");
         assert_eq!(lines.room(kind, "last", begun), Room::Line);
-        assert_eq!(lines.rows()[0]["count"], 100_001);
-        assert_eq!(lines.rows()[0]["last"], "last");
+        assert_eq!(lines.rows()[0].count, 100_001);
+        assert_eq!(lines.rows()[0].last, "last");
     }
 
     #[test]
@@ -163,6 +166,6 @@ mod tests {
             assert_eq!(lines.room(ConnectionLine::File, "", at), Room::Line, "{second}");
         }
         assert_eq!(lines.room(ConnectionLine::Connected, "", begun), Room::Line);
-        assert_eq!(lines.rows().as_array().unwrap().len(), 2, "an accepted one is not refused");
+        assert_eq!(lines.rows().len(), 2, "an accepted one is not refused");
     }
 }

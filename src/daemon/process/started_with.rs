@@ -134,8 +134,11 @@ impl StartedWith {
 
 fn program() -> Program {
     let path = std::fs::read_link("/proc/self/exe").or_absent().unwrap_or_default();
-    let file = std::fs::metadata("/proc/self/exe").ok();
-    Program { path, file: file.as_ref().map(ProgramFile::of) }
+    let file = match std::fs::metadata("/proc/self/exe") {
+        Ok(file) => Some(ProgramFile::of(&file)),
+        Err(_unreadable) => None,
+    };
+    Program { path, file }
 }
 
 #[cfg(test)]

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn two_processes_of_one_plugin_are_two_rows_and_a_count_is_no_news() {
+    fn two_processes_of_a_plugin_are_two_rows_and_counts_no_change() {
         let rows = watched(&json!([row("a", "synchronized", 1), row("a", "synchronizing", 2)]));
         assert_ne!(rows[0].key, rows[1].key);
         let mut more = row("a", "synchronized", 1);

@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn environment_values_of_hooks_are_hidden_and_their_names_are_not() {
+    fn environment_values_of_hooks_are_hidden_but_names_are_shown() {
         let hook = json!({"path": "/bin/h", "args": ["h", "A=b"], "env": ["TOKEN=secret"]});
         let mut document = json!({"changes": [
             {"field": "hooks.prestart", "before": [hook], "after": [hook, hook]}]});
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_of_the_wide_list_of_plugins_is_longer_than_a_terminal() {
+    fn the_wide_list_of_plugins_fits_a_terminal() {
         let events = ["RunPodSandbox", "CreateContainer", "PostCreateContainer", "StopContainer"];
         let events = [events, events].concat();
         let document = json!([{"index": "10", "name": "resource-defaults", "state": "ready",

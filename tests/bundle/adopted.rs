@@ -17,7 +17,7 @@ fn notes(host: &TestHost) -> usize {
 }
 
 #[test]
-fn a_container_that_went_past_is_shown_to_plugins_and_its_end_is_told() {
+fn a_bypassed_container_is_synchronized_and_its_end_reported() {
     let mut host = without_a_daemon();
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["start", "c1"]));
@@ -61,7 +61,7 @@ fn an_adopted_container_has_the_times_of_its_process() {
 }
 
 #[test]
-fn a_delete_that_is_under_way_when_the_daemon_comes_is_followed_to_its_end() {
+fn a_delete_in_progress_at_the_daemons_start_is_followed() {
     let mut host = without_a_daemon();
     host.start_daemon();
     succeeds(&host.create("c1"));
@@ -94,7 +94,7 @@ fn a_container_that_was_only_created_is_started_with_leave() {
 }
 
 #[test]
-fn a_start_that_a_plugin_refuses_is_refused_for_an_adopted_container_too() {
+fn a_refused_start_is_refused_for_an_adopted_container_too() {
     let mut host = without_a_daemon();
     succeeds(&host.create("c1"));
     host.start_daemon();
@@ -108,7 +108,7 @@ fn a_start_that_a_plugin_refuses_is_refused_for_an_adopted_container_too() {
 }
 
 #[test]
-fn a_start_past_the_daemon_is_seen_on_a_container_that_was_known() {
+fn a_start_without_the_daemon_is_noticed_on_a_known_container() {
     let mut host = TestHost::new("");
     host.start_daemon();
     succeeds(&host.create("c1"));
@@ -121,7 +121,7 @@ fn a_start_past_the_daemon_is_seen_on_a_container_that_was_known() {
 }
 
 #[test]
-fn a_creation_whose_daemon_died_is_adopted_without_what_plugins_had_said() {
+fn a_create_whose_daemon_died_is_adopted_without_adjustments() {
     let fault = "autostart = false---[debug]\nfault = \"daemon.verdict:kill\"\n";
     let mut host = TestHost::new(fault);
     host.start_daemon();
@@ -152,7 +152,7 @@ fn a_creation_past_the_daemon_that_failed_is_not_adopted() {
 }
 
 #[test]
-fn a_container_that_came_and_went_past_the_daemon_is_not_adopted() {
+fn a_container_removed_while_the_daemon_was_away_is_not_adopted() {
     let mut host = without_a_daemon();
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["delete", "--force", "c1"]));
@@ -163,7 +163,7 @@ fn a_container_that_came_and_went_past_the_daemon_is_not_adopted() {
 }
 
 #[test]
-fn a_container_that_ended_meanwhile_is_shown_and_only_its_removal_is_told() {
+fn an_ended_bypassed_container_is_shown_until_its_removal() {
     let mut host = without_a_daemon();
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["start", "c1"]));
@@ -179,7 +179,7 @@ fn a_container_that_ended_meanwhile_is_shown_and_only_its_removal_is_told() {
 }
 
 #[test]
-fn notes_that_cannot_be_read_keep_nobody_from_the_others() {
+fn unreadable_notes_do_not_hide_the_others() {
     let mut host = without_a_daemon();
     succeeds(&host.create("c1"));
     for (name, text) in

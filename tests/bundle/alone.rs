@@ -32,7 +32,7 @@ fn pod_at(heard: &Heard, event: &str) -> Value {
 }
 
 #[test]
-fn a_pod_has_the_namespace_of_the_configuration_or_the_engines_name() {
+fn a_pod_has_the_configured_namespace_or_the_engines_name() {
     for (more, wanted) in [("", "plain"), ("---\n[defaults]\nnamespace = \"lab\"\n", "lab")] {
         let host = started(more);
         let (script, heard) = listening(Script::default());
@@ -114,7 +114,7 @@ fn a_pod_has_its_containers_process_for_as_long_as_there_is_one() {
 
 /// Two containers of one pod, by keys of our own: the pod goes on with the process of the other.
 #[test]
-fn a_shared_pod_goes_on_with_the_process_of_the_member_that_lives() {
+fn a_shared_pod_keeps_the_process_of_its_running_member() {
     let host = started("");
     let shared = BUNDLE.replacen('{', "{\"annotations\":{\"nri-runc.dev/pod-id\":\"shop\"},", 1);
     host.write("bundle/config.json", &shared);
@@ -169,7 +169,7 @@ impl Place {
 }
 
 #[test]
-fn a_pods_addresses_are_those_of_its_network_namespace_and_never_the_hosts() {
+fn a_pods_addresses_come_from_its_own_network_namespace() {
     let Some(hooks) = gives_address("192.0.2.7") else { return };
     let Some(place) = place() else { return };
     let adjust = api::ContainerAdjustment { hooks: Some(hooks).into(), ..Default::default() };

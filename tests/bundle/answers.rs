@@ -41,7 +41,7 @@ fn progress(host: &TestHost) -> Value {
 }
 
 #[test]
-fn synchronize_may_take_longer_than_a_request_and_its_progress_is_shown() {
+fn synchronize_has_its_own_time_limit_and_shows_its_progress() {
     let host = started(&format!("---{SILENT}[plugin.late]\nsync_timeout = \"90s\"\n"));
     let late = Arc::new(Thorough::default());
     connect(&host, "10-late", Arc::<Thorough>::clone(&late));

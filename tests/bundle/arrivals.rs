@@ -108,7 +108,7 @@ fn known_pods(host: &TestHost) -> Vec<String> {
 }
 
 #[test]
-fn a_pod_without_containers_is_told_as_it_comes_is_stopped_and_goes() {
+fn a_pod_without_containers_is_announced_stopped_and_removed() {
     let mut host = host();
     host.start_daemon();
     let ear = listener(&host);
@@ -153,7 +153,7 @@ fn run_messages(host: &TestHost) -> Arc<Mutex<Vec<Value>>> {
 }
 
 #[test]
-fn whoever_comes_first_the_pod_is_told_once_and_is_the_same() {
+fn a_pod_is_announced_once_by_whichever_source_is_first() {
     let mut told = Vec::new();
     for folder_first in [true, false] {
         let mut host = host();
@@ -192,7 +192,7 @@ fn whoever_comes_first_the_pod_is_told_once_and_is_the_same() {
 }
 
 #[test]
-fn what_is_no_pod_is_passed_over_and_a_slow_writer_is_waited_for() {
+fn other_files_are_skipped_and_a_slow_pod_document_is_awaited() {
     let mut host = host();
     std::fs::create_dir_all(host.path(HOME)).unwrap();
     host.start_daemon();
@@ -227,7 +227,7 @@ fn what_is_no_pod_is_passed_over_and_a_slow_writer_is_waited_for() {
 }
 
 #[test]
-fn pods_that_came_or_went_while_no_daemon_ran_are_known_to_the_next() {
+fn pods_that_changed_while_no_daemon_ran_are_known_to_the_next() {
     let mut host = host();
     host.start_daemon();
     let ear = listener(&host);
@@ -255,7 +255,7 @@ fn pods_that_came_or_went_while_no_daemon_ran_are_known_to_the_next() {
 }
 
 #[test]
-fn a_pod_older_than_the_first_daemon_is_told_with_its_first_container() {
+fn a_pod_older_than_the_daemon_is_announced_with_its_container() {
     let mut host = host();
     put(&host, "5a01", &document(&pod("5a01", "before")));
     host.start_daemon();
@@ -405,7 +405,7 @@ fn a_pod_refused_for_an_absent_plugin_begins_once_it_is_there() {
 /// A pod's author may write CRI-O's keys into the pod's document, but a runtime is called all the
 /// same: it is one pod, told once.
 #[test]
-fn a_pod_that_pretends_to_have_no_infrastructure_is_told_once() {
+fn a_pod_with_forged_metadata_is_announced_once() {
     let mut host = host();
     host.start_daemon();
     let ear = listener(&host);
@@ -423,7 +423,7 @@ fn a_pod_that_pretends_to_have_no_infrastructure_is_told_once() {
 }
 
 #[test]
-fn a_pod_of_a_handler_that_is_not_ours_is_not_told() {
+fn a_pod_of_another_handler_is_not_announced() {
     let mut host = host();
     std::fs::create_dir_all(host.path("host/var/lib/nri-runc/engines")).unwrap();
     let record = "host/var/lib/nri-runc/engines/crio.json";

@@ -24,7 +24,7 @@ fn times_asked(host: &TestHost) -> usize {
 }
 
 #[test]
-fn a_runtime_is_asked_once_for_all_containers_and_again_when_it_is_replaced() {
+fn a_runtimes_features_are_queried_once_until_it_is_replaced() {
     let host = started("");
     host.write("fake/version", "runc version 1.4.0\n");
     let _told = host.plugin("10", "sched", schedules());

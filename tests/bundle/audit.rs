@@ -51,7 +51,7 @@ fn update(host: &TestHost, id: &str, resources: &str) {
 }
 
 #[test]
-fn each_value_in_force_is_a_line_with_its_plugin_pod_and_container_and_no_secret() {
+fn each_applied_value_is_a_line_with_its_plugin_and_no_secret() {
     let host = host("");
     let mut script = sets("TOKEN", "s3cret");
     script.adjust.annotations = [("a".to_owned(), "b".to_owned())].into();
@@ -99,7 +99,7 @@ fn what_was_never_in_force_is_no_applied_line() {
 }
 
 #[test]
-fn an_update_that_the_runtime_took_is_a_line_and_one_that_found_no_cgroup_is_skipped() {
+fn an_update_without_a_cgroup_is_a_skipped_line() {
     let host = host("");
     let script = Script {
         updates: vec![
@@ -124,7 +124,7 @@ fn an_update_that_the_runtime_took_is_a_line_and_one_that_found_no_cgroup_is_ski
 }
 
 #[test]
-fn a_refused_field_is_named_in_its_line_and_so_is_the_rule_behind_it() {
+fn a_refused_field_is_a_line_with_the_field_and_the_rule() {
     let rule = "[[rule]]\nname = \"no env\"\nplugins = [\"a\"]\ndeny = [\"Env\"]\n";
     let host = host(&format!("{rule}[plugin.b]\ndeny = [\"Env\"]\n"));
     let member = |line: &Value, name: &str| line[name].as_str().unwrap_or_default().to_owned();
@@ -142,7 +142,7 @@ fn a_refused_field_is_named_in_its_line_and_so_is_the_rule_behind_it() {
 }
 
 #[test]
-fn a_value_that_the_runtime_refuses_is_a_refused_line_with_its_field_and_no_applied_one() {
+fn a_value_refused_by_the_runtime_is_a_line_with_its_field() {
     let host = host("");
     let mut script = Script::default();
     let sysctl = [("kernel.shm_rmid_forced".to_owned(), "1".to_owned())].into();
@@ -236,7 +236,7 @@ fn nothing_that_a_plugin_names_forges_a_line_or_moves_a_cursor() {
 }
 
 #[test]
-fn a_disk_that_refuses_fails_no_container_and_is_reported_once_and_counted() {
+fn a_failing_disk_fails_no_container_and_is_reported_once() {
     let mut host = TestHost::new("");
     let path = host.path("log/audit.log");
     std::fs::create_dir_all(&path).unwrap(); // A folder refuses like a full disk, to root too.
@@ -327,7 +327,7 @@ fn audit_finds_lines_by_pod_plugin_and_time_without_a_daemon() {
 }
 
 #[test]
-fn without_an_audit_log_nothing_is_written_and_audit_says_what_to_set() {
+fn without_an_audit_log_the_audit_command_names_the_setting() {
     let mut host = TestHost::new("");
     let path = host.path("log/audit.log");
     let audit = format!("[audit]\npath = \"{}\"\n", path.display());
@@ -421,7 +421,7 @@ impl Drop for Follower {
 }
 
 #[test]
-fn follow_prints_what_is_there_and_then_each_line_that_is_written_over_set_aside_files() {
+fn follow_prints_old_lines_and_then_new_ones_across_rotations() {
     let host = host("max_size = \"256Ki\"\nmax_files = 8\n");
     let mut script = Script::default();
     script.adjust.annotations =
@@ -449,7 +449,7 @@ fn follow_prints_what_is_there_and_then_each_line_that_is_written_over_set_aside
 }
 
 #[test]
-fn follow_waits_for_the_first_line_and_ends_when_nobody_reads() {
+fn follow_waits_for_the_first_line_and_ends_with_its_reader() {
     let host = host("");
     let mut follower = Follower::start(&host, &["--pod", "c1"]);
     let _told = host.plugin("10", "a", sets("A1", "1"));
@@ -485,7 +485,7 @@ fn follow_fails_where_no_log_is_kept_or_a_prefix_means_several() {
 }
 
 #[test]
-fn follow_reads_the_journal_as_it_grows_and_ends_with_its_reader() {
+fn follow_reads_a_growing_journal_and_ends_with_its_reader() {
     let host = TestHost::new("");
     host.configure(&host.path("fake/runc"), "[audit]\ntarget = \"journal\"\n");
     let journal = host.path("journal").display().to_string();

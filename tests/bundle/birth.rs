@@ -55,7 +55,7 @@ fn refused_until_the_next(host: &TestHost, output: &Output, why: &str) {
 }
 
 #[test]
-fn hard_limits_of_the_first_caller_are_raised_or_refuse_the_daemon() {
+fn inherited_hard_limits_are_raised_or_refuse_the_daemon() {
     for (flag, name) in [
         ("--nofile=40:40", "RLIMIT_NOFILE is 40, the daemon needs 1024 or more"),
         ("--as=600000000:600000000", "RLIMIT_AS is 600000000"),
@@ -134,7 +134,7 @@ fn the_daemon_has_the_programs_name_in_ps_and_top() {
 }
 
 #[test]
-fn signals_that_the_first_caller_ignores_are_not_ignored_by_the_daemon() {
+fn the_daemon_does_not_inherit_ignored_signals() {
     let host = TestHost::new("on_daemon_failure = \"fail\"");
     succeeds(&create_after(&host, "exec env --ignore-signal=CHLD --ignore-signal=HUP"));
     let status = daemon_file(&host, "status");

@@ -87,8 +87,7 @@ fn is_adjusted(host: &TestHost, id: &str) -> bool {
 }
 
 #[test]
-fn of_sixty_creations_those_that_a_slow_plugin_can_serve_come_through_and_the_others_are_told_at_once()
- {
+fn a_slow_plugin_in_a_burst_refuses_excess_creates_at_once() {
     let host = started(&settings("required = true"));
     let plugin = slow(&host);
     let came = burst(&host);
@@ -116,7 +115,7 @@ fn of_sixty_creations_those_that_a_slow_plugin_can_serve_come_through_and_the_ot
 }
 
 #[test]
-fn where_nothing_protects_containers_of_a_burst_go_on_without_the_busy_plugin() {
+fn a_burst_skips_the_busy_plugin_if_nothing_protects() {
     let host = started(&settings(""));
     let plugin = slow(&host);
     let came = burst(&host);
@@ -141,7 +140,7 @@ fn where_nothing_protects_containers_of_a_burst_go_on_without_the_busy_plugin() 
 }
 
 #[test]
-fn a_daemon_that_is_too_slow_is_not_called_silent_and_lets_nothing_through() {
+fn a_slow_daemon_is_not_reported_silent_and_still_refuses() {
     let cap = format!("\"{CAP}s\"");
     let settings = settings("required = true").replace(&cap, "\"4s\"").replace(SILENCE, "");
     let host = started(&settings);
@@ -150,7 +149,7 @@ fn a_daemon_that_is_too_slow_is_not_called_silent_and_lets_nothing_through() {
 }
 
 #[test]
-fn a_plugin_that_is_free_again_is_asked_again() {
+fn a_plugin_that_is_free_again_gets_requests_again() {
     let host = started(&settings("required = true"));
     let _slow = slow(&host);
     let came = burst(&host);

@@ -45,7 +45,7 @@ fn without_a_daemon_everything_goes_on_where_nothing_protects() {
 }
 
 #[test]
-fn a_start_goes_on_without_a_daemon_for_its_container_was_adjusted_before() {
+fn a_start_of_an_adjusted_container_needs_no_daemon() {
     let mut host = TestHost::new(&format!("autostart = false---{REQUIRED}"));
     host.start_daemon();
     let _policy = seat(&host, "10-policy", RespondingPlugin::always(Response::Set("KEY")));
@@ -56,14 +56,14 @@ fn a_start_goes_on_without_a_daemon_for_its_container_was_adjusted_before() {
 }
 
 #[test]
-fn a_daemon_that_is_silent_lets_nothing_through_where_something_protects() {
+fn a_silent_daemon_refuses_where_a_plugin_is_required() {
     let host = started(&format!("---{REQUIRED}[debug]\nfault = \"daemon.asked:stall\"\n"));
     let wanted = ["cannot create c1", "the daemon stopped responding", "plugin policy is required"];
     refused(&host, &host.create("c1"), &wanted);
 }
 
 #[test]
-fn a_daemon_that_dies_at_any_step_of_a_create_lets_nothing_through() {
+fn a_daemon_that_dies_at_any_step_of_a_create_refuses_it() {
     for point in ["daemon.asked", "daemon.plugins", "daemon.written", "daemon.verdict"] {
         let host = TestHost::new("");
         let fault = format!("{point}:kill:0");
@@ -86,7 +86,7 @@ fn a_daemon_that_dies_at_any_step_of_a_create_lets_nothing_through() {
 }
 
 #[test]
-fn a_daemon_that_is_killed_while_a_plugin_thinks_lets_nothing_through() {
+fn a_daemon_killed_during_a_plugin_request_refuses_the_create() {
     for verb in ["create", "run"] {
         let mut host = started(&format!("---plugin_request_timeout = \"60s\"\n{REQUIRED}"));
         let slow = RespondingPlugin::at(Event::CreateContainer, Response::Sleep(20_000));
@@ -132,7 +132,7 @@ fn without_a_daemon_an_exempt_pod_is_created_and_another_is_not() {
 }
 
 #[test]
-fn without_a_daemon_what_a_pods_author_writes_makes_no_pod_exempt() {
+fn without_a_daemon_pod_annotations_exempt_no_pod() {
     let host = TestHost::new(&format!("autostart = false---{REQUIRED}"));
     let forged = ", \"nri-runc.dev/pod-namespace\": \"kube-system\", \
         \"io.kubernetes.pod.namespace\": \"kube-system\", \
@@ -142,7 +142,7 @@ fn without_a_daemon_what_a_pods_author_writes_makes_no_pod_exempt() {
 }
 
 #[test]
-fn without_a_daemon_a_pod_may_tolerate_missing_plugins_but_no_validator() {
+fn without_a_daemon_a_pod_may_tolerate_plugins_but_no_validator() {
     let toleration = "[nri.default_validator]\n\
         tolerate_missing_plugins_annotation = \"tolerate.example\"\n";
     let annotations = "{\"annotations\": {\"tolerate.example\": \"true\"}, ";
@@ -166,7 +166,7 @@ fn without_a_daemon_an_odd_document_is_not_exempt() {
 }
 
 #[test]
-fn plugins_that_protect_on_their_own_account_are_known_while_the_daemon_is_away() {
+fn without_a_daemon_self_declared_protecting_plugins_are_known() {
     for (responder, why) in [
         (
             RespondingPlugin::always(Response::Answer).validates(),
@@ -209,7 +209,7 @@ fn check_row(host: &TestHost) -> String {
 }
 
 #[test]
-fn check_says_what_holds_while_the_daemon_is_away() {
+fn check_names_what_applies_while_the_daemon_is_away() {
     let row = check_row(&TestHost::new("autostart = false"));
     assert_eq!(row, "containers are created without plugins");
     let row = check_row(&TestHost::new(&format!("autostart = false---{REQUIRED}")));

@@ -73,7 +73,7 @@ fn verdicts(output: &Output) -> Vec<(String, String)> {
 }
 
 #[test]
-fn changed_rules_injections_and_promises_change_recorded_verdicts() {
+fn changed_rules_injections_and_promises_change_decisions() {
     let host = recorded("");
     let script = host.read("script.jsonl");
     assert!(!script.contains("secret") && script.contains("TOKEN"), "values are left out");
@@ -244,7 +244,7 @@ fn a_manifest_is_judged_without_a_node() {
 }
 
 #[test]
-fn a_manifest_without_a_pod_and_a_call_without_a_subject_are_errors() {
+fn a_policy_test_without_a_pod_or_a_subject_is_an_error() {
     let host = TestHost::new("");
     for (text, line) in
         [("kind: Service\n", "has no pod"), ("a: [\n", "is not YAML"), ("", "has no pod")]

@@ -49,7 +49,7 @@ fn a_terminal_shows_colours() {
 }
 
 #[test]
-fn no_color_and_a_dumb_terminal_have_none_and_a_pipe_never_has_any() {
+fn no_color_dumb_terminals_and_pipes_get_no_colour() {
     let host = started("");
     let _told = host.plugin("10", "a", sets("A", "1"));
     succeeds(&host.create("c1"));
@@ -99,7 +99,7 @@ impl Drop for Frozen {
 }
 
 #[test]
-fn who_waits_at_a_terminal_is_told_why_and_the_line_is_gone_afterwards() {
+fn a_terminal_shows_a_waiting_line_and_clears_it() {
     let host = started("");
     let mut terminal = Terminal::new(60, 30);
     for (words, wanted) in
@@ -121,7 +121,7 @@ fn who_waits_at_a_terminal_is_told_why_and_the_line_is_gone_afterwards() {
 }
 
 #[test]
-fn nothing_is_said_into_a_file_or_of_what_is_quick() {
+fn no_waiting_line_for_a_file_or_a_quick_command() {
     let host = started("");
     let mut terminal = Terminal::new(60, 30);
     let (code, page) = terminal.page(&host, &["status"], &[]);

@@ -22,7 +22,7 @@ fn finding(host: &TestHost) -> Option<Value> {
 }
 
 #[test]
-fn what_an_engine_does_not_tell_is_a_warning_in_the_log_in_status_and_in_check() {
+fn a_fact_missing_from_the_engine_is_a_warning_everywhere() {
     let mut host = TestHost::new("");
     // A host without any Docker daemon.
     let host_root = host.path("host").display().to_string();

@@ -29,7 +29,7 @@ fn tell(pid: i32, signal: Signal) {
 }
 
 #[test]
-fn a_daemon_that_is_told_to_end_answers_what_it_has_begun() {
+fn a_stopping_daemon_answers_requests_in_progress() {
     let host = started(REQUIRED);
     let (policy, mut wrapper) = asked(&host, "create");
     let pid = host.daemon_pid();
@@ -42,7 +42,7 @@ fn a_daemon_that_is_told_to_end_answers_what_it_has_begun() {
 }
 
 #[test]
-fn what_comes_to_a_daemon_that_is_ending_waits_and_is_answered_by_the_next() {
+fn a_request_to_a_stopping_daemon_is_served_by_the_next_one() {
     let host = started("");
     let (policy, mut wrapper) = asked(&host, "create");
     let old = host.daemon_pid();
@@ -78,7 +78,7 @@ fn a_delete_does_not_wait_for_a_daemon_that_is_ending() {
 }
 
 #[test]
-fn a_second_signal_ends_the_daemon_at_once_and_lets_nothing_through() {
+fn a_second_signal_ends_the_daemon_and_refuses_the_run() {
     let host = started(REQUIRED);
     let (_policy, mut wrapper) = asked(&host, "run");
     let pid = host.daemon_pid();

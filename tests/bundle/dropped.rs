@@ -57,7 +57,7 @@ const ENDS: [&str; 2] = ["StopContainer app", "RemoveContainer app"];
 const POD_ENDS: [&str; 2] = ["StopPodSandbox web", "RemovePodSandbox web"];
 
 #[test]
-fn a_pod_without_infrastructure_outlives_its_containers_and_ends_with_its_folder() {
+fn a_pod_without_infrastructure_ends_with_its_folder() {
     let host = started("");
     let told = host.plugin("10", "witness", Script::default());
     pod(&host);
@@ -88,7 +88,7 @@ fn a_pod_whose_folder_goes_first_ends_with_its_last_container() {
 }
 
 #[test]
-fn a_refused_pod_fails_the_create_is_ended_and_asked_about_again() {
+fn a_refused_pod_fails_the_create_and_is_announced_again() {
     let host = started("");
     let at = Some("RunPodSandbox".to_owned());
     let guard = Script { refuses: Some("not here"), at, ..Script::default() };
@@ -107,7 +107,7 @@ fn a_refused_pod_fails_the_create_is_ended_and_asked_about_again() {
 }
 
 #[test]
-fn a_pod_that_went_while_the_daemon_was_away_is_forgotten_and_one_that_stayed_is_followed() {
+fn a_pod_removed_while_the_daemon_was_away_is_forgotten() {
     for is_gone in [true, false] {
         let mut host = started("");
         pod(&host);

@@ -27,7 +27,7 @@ fn files_of(host: &TestHost, folder: &str) -> usize {
 }
 
 #[test]
-fn an_edited_document_is_run_as_edited_and_stays_when_the_first_container_goes() {
+fn an_edited_document_is_run_and_outlives_the_first_container() {
     let host = started("");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
@@ -43,7 +43,7 @@ fn an_edited_document_is_run_as_edited_and_stays_when_the_first_container_goes()
 }
 
 #[test]
-fn an_edit_survives_the_removal_of_the_container_that_was_made_before_it() {
+fn an_edit_survives_the_removal_of_an_older_container() {
     let host = started("");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
@@ -69,7 +69,7 @@ fn a_copy_of_the_patched_document_is_still_the_patched_document() {
 }
 
 #[test]
-fn a_container_that_no_plugin_adjusts_does_not_run_the_document_of_another_one() {
+fn an_unadjusted_container_never_runs_another_ones_document() {
     let mut host = started("");
     let told = host.plugin(
         "10",
@@ -94,7 +94,7 @@ fn a_container_that_no_plugin_adjusts_does_not_run_the_document_of_another_one()
 }
 
 #[test]
-fn the_document_that_crun_is_pointed_to_is_restored_where_it_lies() {
+fn a_document_named_by_crun_config_is_restored_in_place() {
     let host = started("");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     std::fs::create_dir(host.path("elsewhere")).unwrap();
@@ -120,7 +120,7 @@ fn the_document_that_crun_is_pointed_to_is_restored_where_it_lies() {
 }
 
 #[test]
-fn after_a_restart_and_with_a_record_of_an_earlier_version_an_edit_counts_as_well() {
+fn an_edit_is_kept_after_a_restart_and_with_older_records() {
     for is_edited in [true, false] {
         let mut host = started("");
         let _told = host.plugin("10", "env", sets("HELLO", "there"));

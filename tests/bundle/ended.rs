@@ -68,7 +68,7 @@ fn an_exit_code_makes_the_reason() {
 /// A monitor that is slow writes the code after the stop was told, and CRI-O removes the file as soon as the
 /// runtime has deleted the container.
 #[test]
-fn a_code_that_is_written_late_and_removed_early_is_known_by_the_removal() {
+fn a_late_exit_code_is_known_at_the_removal() {
     let mut host = TestHost::new("");
     let bundle = "io.containerd.runtime.v2.task/default/c1";
     std::fs::create_dir_all(host.path(bundle)).unwrap();
@@ -97,7 +97,7 @@ fn a_code_that_is_written_late_and_removed_early_is_known_by_the_removal() {
 }
 
 #[test]
-fn a_container_whose_memory_was_used_up_says_so_and_others_do_not() {
+fn a_container_that_ran_out_of_memory_has_that_reason() {
     let mut host = TestHost::new("");
     host.start_daemon();
     let (script, ends) = listens(STOPS);
@@ -123,7 +123,7 @@ fn a_container_whose_memory_was_used_up_says_so_and_others_do_not() {
 }
 
 #[test]
-fn a_creation_that_failed_says_why() {
+fn a_failed_creation_has_its_reason() {
     let mut host = TestHost::new("");
     host.start_daemon();
     let (script, ends) = listens(STOPS);
@@ -141,7 +141,7 @@ fn a_creation_that_failed_says_why() {
 }
 
 #[test]
-fn a_newcomer_sees_what_has_ended_and_hears_only_of_its_removal() {
+fn a_new_plugin_sees_ended_containers_until_their_removal() {
     let mut host = TestHost::new("");
     host.start_daemon();
     succeeds(&host.create("c1"));
@@ -157,7 +157,7 @@ fn a_newcomer_sees_what_has_ended_and_hears_only_of_its_removal() {
 }
 
 #[test]
-fn a_container_that_ends_before_its_start_returns_is_told_whole() {
+fn a_container_that_ends_during_its_start_has_all_events() {
     let host = started("");
     let told = host.plugin("10", "witness", Script::default());
     succeeds(&host.create("c1"));

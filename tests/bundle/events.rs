@@ -130,7 +130,7 @@ fn the_end_of_a_container_has_its_exit_code() {
 }
 
 #[test]
-fn updates_are_events_of_the_engine_or_of_plugins_and_repeated_values_are_none() {
+fn updates_are_events_but_repeated_values_are_not() {
     let host = started("");
     for id in ["c1", "c2"] {
         succeeds(&host.create(id));
@@ -196,7 +196,7 @@ fn filters_of_pods_select_what_a_follower_prints() {
 }
 
 #[test]
-fn a_follower_goes_on_after_a_restart_and_says_what_may_be_missing() {
+fn a_follower_continues_after_a_restart_and_notes_the_gap() {
     let mut host = started("");
     let _follower = Following::begin(&host, &[]);
     live(&host, "c1");
@@ -218,7 +218,7 @@ fn a_follower_goes_on_after_a_restart_and_says_what_may_be_missing() {
 }
 
 #[test]
-fn a_follower_that_saw_no_event_goes_on_and_says_what_may_be_missing() {
+fn a_follower_without_events_continues_and_notes_the_gap() {
     for since in ["now", "0"] {
         let mut host = started("");
         let follower = Following::begin(&host, &["--since", since]);
@@ -243,7 +243,7 @@ fn a_follower_that_saw_no_event_goes_on_and_says_what_may_be_missing() {
 }
 
 #[test]
-fn a_reader_that_reads_nothing_delays_nothing_and_finds_how_much_it_missed() {
+fn a_reader_that_stops_delays_nothing_and_learns_what_it_missed() {
     let host = started("");
     let follower = Following::begin(&host, &[]);
     live(&host, "first");

@@ -73,7 +73,7 @@ fn question(protocol: u32) -> WrapperRequest {
 }
 
 #[test]
-fn connections_that_never_register_make_room_for_a_plugin_that_does() {
+fn unregistered_connections_make_room_for_a_plugin() {
     let (host, since) = (started(PATIENT), Instant::now());
     let silent: Vec<UnixStream> = (0..80).map(|_| dial(&host, "nri.sock")).collect();
     let lines = || host.logged(&["64 connections have not registered", "was closed"]);
@@ -125,7 +125,7 @@ fn a_flood_leaves_nothing_behind() {
 }
 
 #[test]
-fn garbage_on_the_plugin_socket_harms_nobody() {
+fn garbage_on_the_plugin_socket_is_harmless() {
     let host = started("");
     for garbage in [
         &b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..],
@@ -154,7 +154,7 @@ fn a_silent_daemon_is_given_up_after_three_seconds_and_survived() {
 }
 
 #[test]
-fn a_silent_daemon_refuses_where_its_operator_says_so_but_never_a_delete() {
+fn a_silent_daemon_refuses_by_policy_but_never_a_delete() {
     let fail = "on_daemon_failure = \"fail\"---[debug]\nfault = \"daemon.asked:stall\"\n";
     let host = started(fail);
     refused(&host, &host.create("c1"), &["cannot create c1", "the daemon stopped responding"]);
@@ -173,7 +173,7 @@ fn a_daemon_that_takes_no_more_calls_is_given_up() {
 }
 
 #[test]
-fn a_daemon_of_another_version_is_survived_or_refused_in_one_line() {
+fn a_daemon_of_another_version_is_bypassed_or_refuses() {
     let host = TestHost::new("on_daemon_failure = \"fail\"");
     std::fs::create_dir(host.path("run")).unwrap();
     let listener = UnixListener::bind(host.path("run/daemon.sock")).unwrap();
@@ -224,7 +224,7 @@ fn limit_descriptors(pid: u32, limit: u64) -> rustix::process::Rlimit {
 }
 
 #[test]
-fn a_daemon_without_descriptors_says_so_and_loses_none() {
+fn a_daemon_without_descriptors_logs_it_and_loses_none() {
     let host = started("on_daemon_failure = \"fail\"");
     let pid = u32::try_from(host.admin(&["status"])["pid"].as_u64().unwrap()).unwrap();
     let count = || std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
@@ -246,7 +246,7 @@ fn a_daemon_without_descriptors_says_so_and_loses_none() {
 }
 
 #[test]
-fn a_wrapper_of_another_version_is_told_so_whatever_it_attaches() {
+fn a_wrapper_of_another_version_gets_that_answer() {
     let host = started("");
     let mut stream = dial(&host, "run/daemon.sock");
     ask_with(&stream, &question(PROTOCOL + 1), 5);
@@ -286,7 +286,7 @@ fn a_daemon_of_another_user_is_not_believed() {
 }
 
 #[test]
-fn another_user_may_connect_a_plugin_only_where_the_operator_says_so() {
+fn another_user_may_connect_a_plugin_only_if_configured() {
     let connect = |host: &TestHost| {
         open_to_all(host, &["", "nri.sock"]);
         as_user(NOBODY, || dial(host, "nri.sock"))
@@ -302,7 +302,7 @@ fn another_user_may_connect_a_plugin_only_where_the_operator_says_so() {
 }
 
 #[test]
-fn garbage_on_the_daemon_socket_harms_nobody() {
+fn garbage_on_the_daemon_socket_is_harmless() {
     let host = started("");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     // What the daemon opens once, for its first container, is no leak.

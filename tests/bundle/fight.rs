@@ -49,7 +49,7 @@ fn limit(host: &TestHost, id: &str) -> Value {
 }
 
 #[test]
-fn of_two_processes_that_both_come_back_one_is_refused_and_no_container_is_without_the_plugin() {
+fn of_two_reconnecting_processes_one_is_refused_without_a_gap() {
     let (host, begun) = (started(""), Instant::now());
     let one = process(&host, 101, None, &["--reconnect"]);
     takes_part(&host, &one);
@@ -90,7 +90,7 @@ fn of_two_processes_that_both_come_back_one_is_refused_and_no_container_is_witho
 }
 
 #[test]
-fn three_upgrades_within_a_minute_are_let_through_and_the_fourth_is_refused() {
+fn the_fourth_takeover_within_a_minute_is_refused() {
     let upgraded = || {
         let (host, begun) = (started(""), Instant::now());
         let mut old = first(&host, works("v0"));
@@ -165,7 +165,7 @@ impl Drop for Pods {
 }
 
 #[test]
-fn a_replaced_pods_container_that_is_started_again_does_not_take_the_place_back() {
+fn a_restarted_container_of_a_replaced_pod_stays_displaced() {
     let Some(pods) = Pods::new(&["a", "b", "c"]) else { return };
     let [a, b, c] = [0, 1, 2].map(|index| pods.0.get(index));
     let host = started("");

@@ -22,7 +22,7 @@ fn connect(host: &TestHost, program: &Path) -> Started {
 }
 
 #[test]
-fn a_plugin_on_the_go_stub_adjusts_a_container_and_hears_its_life() {
+fn a_go_stub_plugin_adjusts_a_container_and_receives_its_events() {
     let Some(program) = golang::program("recorder") else { return };
     let mut host = TestHost::new("");
     host.start_daemon();

@@ -65,7 +65,7 @@ fn member(host: &TestHost) -> String {
 }
 
 #[test]
-fn a_forged_sandbox_of_crio_is_its_own_pod_and_its_containers_are_not_exempt() {
+fn a_forged_crio_sandbox_is_its_own_pod_and_exempts_nothing() {
     for is_podmans in [false, true] {
         let mut host = TestHost::new("");
         host.start_daemon();
@@ -108,7 +108,7 @@ fn without_a_daemon_a_forged_sandbox_of_crio_is_not_exempt() {
 }
 
 #[test]
-fn a_sandbox_by_annotation_alone_is_asked_about_like_a_workload() {
+fn a_sandbox_by_annotation_alone_is_treated_as_a_workload() {
     let mut host = TestHost::new("");
     host.start_daemon();
     let told = host.plugin("10", "env", sets("HELLO", "there"));
@@ -192,7 +192,7 @@ fn names_that_our_keys_give_have_a_bound() {
 }
 
 #[test]
-fn a_key_of_ours_names_an_exempt_namespace_only_where_that_is_allowed() {
+fn an_own_namespace_key_exempts_only_if_configured() {
     let ours = json!({"nri-runc.dev/pod-namespace": "kube-system"});
     for (more, passes) in [("", false), ("exempt_by_annotation = true\n", true)] {
         for has_daemon in [true, false] {

@@ -87,7 +87,7 @@ fn records(host: &TestHost) -> Vec<Value> {
 }
 
 #[test]
-fn a_container_and_a_pod_are_removed_when_their_engine_removes_them() {
+fn a_container_and_its_pod_are_removed_with_the_engines_files() {
     let host = started("");
     let told = host.plugin("10", "early", Script::default());
     run(&host, "p1", "p1");
@@ -142,7 +142,7 @@ fn a_pod_that_is_removed_with_its_containers_is_removed_last() {
 }
 
 #[test]
-fn what_was_removed_while_no_daemon_ran_is_told_by_the_next_one_oldest_first() {
+fn removals_without_a_daemon_are_reported_oldest_first() {
     let mut host = started("");
     run(&host, "p1", "p1");
     for id in ["c3", "c2", "c1"] {

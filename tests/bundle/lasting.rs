@@ -22,7 +22,7 @@ fn annotated(host: &TestHost, id: &str, annotations: &Value, cgroups_path: Optio
 }
 
 #[test]
-fn a_pod_without_infrastructure_is_stopped_when_it_is_marked_and_its_member_has_ended() {
+fn a_pod_without_infrastructure_stops_when_marked_and_empty() {
     let mut host = TestHost::new("");
     host.start_daemon();
     let told = host.plugin("10", "listener", Script::default());

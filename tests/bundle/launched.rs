@@ -75,7 +75,7 @@ fn a_pre_installed_plugin_is_configured_and_takes_part() {
 
 /// It writes what it sees into a pipe with room for no more than the first line.
 #[test]
-fn a_launched_plugin_that_is_synchronized_for_long_is_named_before_anything_is_held() {
+fn a_slowly_synchronized_plugin_is_named_before_requests_wait() {
     use std::io::Write;
 
     let mut host = host("---[plugin.greeter]\nsync_timeout = \"120s\"\n");
@@ -96,7 +96,7 @@ fn a_launched_plugin_that_is_synchronized_for_long_is_named_before_anything_is_h
 }
 
 #[test]
-fn a_pre_installed_plugin_gets_its_socket_three_variables_and_nothing_else() {
+fn a_launched_plugin_gets_its_socket_and_three_variables_only() {
     let mut host = host("");
     host.start_daemon();
     let pid = process(&host, "greeter", 0);
@@ -217,7 +217,7 @@ fn a_plugin_that_never_registers_is_ended_with_all_it_started() {
 }
 
 #[test]
-fn plugins_die_with_the_daemon_whether_it_is_killed_or_told_to_end() {
+fn launched_plugins_end_with_the_daemon_after_any_signal() {
     for signal in [Signal::SIGKILL, Signal::SIGTERM] {
         let mut host = host("");
         host.start_daemon();
@@ -230,7 +230,7 @@ fn plugins_die_with_the_daemon_whether_it_is_killed_or_told_to_end() {
 }
 
 #[test]
-fn a_plugin_file_that_appears_is_started_and_one_that_is_removed_is_ended() {
+fn a_new_plugin_file_is_started_and_a_removed_one_ended() {
     let mut host = TestHost::new("");
     host.start_daemon();
     std::fs::create_dir(host.path("plugins")).unwrap();
@@ -245,7 +245,7 @@ fn a_plugin_file_that_appears_is_started_and_one_that_is_removed_is_ended() {
 }
 
 #[test]
-fn a_changed_configuration_starts_its_plugin_anew_beside_the_old_one() {
+fn a_changed_configuration_starts_a_replacement_plugin() {
     let mut host = host("");
     host.start_daemon();
     let pid = process(&host, "greeter", 0);
@@ -302,7 +302,7 @@ fn what_a_failing_plugin_writes_and_how_it_ends_is_logged() {
 }
 
 #[test]
-fn a_launched_plugin_that_keeps_failing_shows_with_its_exit_and_its_last_words() {
+fn a_failing_launched_plugin_shows_its_exit_and_last_words() {
     let host = with_failing_plugins();
     let row = between_its_lives(&host, || any_row(&host, "short"));
     assert_eq!((&row["launched"], &row["exit_status"]), (&true.into(), &"exit status 3".into()));
@@ -316,7 +316,7 @@ fn a_launched_plugin_that_keeps_failing_shows_with_its_exit_and_its_last_words()
 }
 
 #[test]
-fn a_launched_plugin_that_keeps_failing_is_one_failure_with_a_count() {
+fn a_failing_launched_plugin_is_one_failure_with_a_count() {
     let host = with_failing_plugins();
     let failures = host.admin(&["status"])["failures"].clone();
     let mut short = failures.as_array().unwrap().iter().filter(|row| row["plugin"] == "21-short");
@@ -350,7 +350,7 @@ fn row_of_greeter(host: &TestHost) -> Value {
 }
 
 #[test]
-fn a_plugin_that_prints_without_end_costs_a_bounded_log_and_holds_nobody_up() {
+fn a_plugin_that_prints_endlessly_costs_a_bounded_log() {
     let mut host = host("");
     script(&host, "plugins/20-loud", "exec yes this is a line of a plugin that is never quiet");
     let begun = Instant::now();
@@ -397,7 +397,7 @@ fn the_last_words_of_a_launched_plugin_are_shown_over_two_runs() {
 }
 
 #[test]
-fn plugins_that_were_not_launched_have_no_output_and_two_of_a_name_are_told_apart() {
+fn only_launched_plugins_have_output_even_with_equal_names() {
     let mut host = TestHost::new("");
     std::fs::create_dir(host.path("plugins")).unwrap();
     for index in ["10", "20"] {

@@ -229,7 +229,7 @@ fn an_operator_sees_all_pods_however_long_their_labels_are() {
 }
 
 #[test]
-fn a_tenants_annotations_of_any_shape_cost_few_lines_and_little_room() {
+fn long_tenant_annotations_cost_few_lines_and_little_memory() {
     let host = started(&format!("---{BUSY}[nri.default_validator]\nenable = true\n"));
     let length = 250_000;
     let shapes = ["a,", "\"", "[", "{\"a\":", "\\", "is a directory ", "é\n", "- a\n", "/../"];
@@ -331,7 +331,7 @@ fn with_too_many_notes() -> TestHost {
 }
 
 #[test]
-fn notes_of_bypassed_commands_are_bounded_and_the_rest_is_counted() {
+fn notes_of_bypassed_commands_are_bounded_and_counted() {
     let host = with_too_many_notes();
     succeeds(&host.create("c1"));
     assert_eq!((notes(&host), host.read("run/bypassed/dropped").as_str()), (NOTES, "3"));

@@ -90,7 +90,7 @@ fn a_pod_whose_pause_goes_last_ends_with_it() {
 }
 
 #[test]
-fn an_id_that_comes_back_has_a_life_of_its_own_whether_it_was_deleted_or_lost() {
+fn a_reused_container_id_has_its_own_events() {
     let host = started("");
     let told = host.plugin("10", "env", sets("HELLO", "there"));
     let patched = BUNDLE.replace("\"A=1\"]", "\"A=1\",\"HELLO=there\"]");
@@ -130,7 +130,7 @@ fn a_delete_of_what_never_was_is_the_runtimes_business_alone() {
 }
 
 #[test]
-fn a_container_that_dies_before_its_start_is_stopped_once_and_never_started() {
+fn a_container_that_dies_before_its_start_is_stopped_once() {
     let host = started("");
     let told = host.plugin("10", "witness", Script::default());
     succeeds(&host.create("c1"));
@@ -199,7 +199,7 @@ fn after_a_restart_of_the_host_nothing_of_before_is_believed() {
 }
 
 #[test]
-fn what_ended_and_was_deleted_while_the_daemon_was_away_is_not_shown_as_living() {
+fn a_container_deleted_while_the_daemon_was_away_is_gone() {
     let mut host = started("");
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["start", "c1"]));

@@ -76,7 +76,7 @@ fn killed(settings: &str) -> Option<(TestHost, std::process::Output)> {
 }
 
 #[test]
-fn a_daemon_at_its_memory_limit_lets_nothing_through_where_something_protects() {
+fn a_daemon_killed_for_memory_refuses_if_a_plugin_is_required() {
     let protected = "---[plugin.policy]\nrequired = true\n";
     let Some((mut host, output)) = killed(protected) else { return };
     assert!(host.read("bundle/config.json") == large(), "the document was changed");
@@ -89,7 +89,7 @@ fn a_daemon_at_its_memory_limit_lets_nothing_through_where_something_protects() 
 }
 
 #[test]
-fn a_daemon_at_its_memory_limit_costs_no_container_where_nothing_protects() {
+fn a_daemon_killed_for_memory_fails_no_unprotected_container() {
     let Some((host, output)) = killed("") else { return };
     succeeds(&output);
     assert!(host.read("fake/argv").contains("create"), "the runtime was called");

@@ -161,7 +161,7 @@ fn yaml_is_the_document_that_json_is() {
 }
 
 #[test]
-fn two_formats_at_once_and_formats_that_a_verb_lacks_are_usage_errors() {
+fn unsupported_or_repeated_formats_are_usage_errors() {
     let host = TestHost::new("");
     for words in [
         &["--json", "pods", "-o", "yaml"][..],
@@ -247,7 +247,7 @@ fn spawn(host: &TestHost, words: &[&str]) -> Child {
 }
 
 #[test]
-fn a_watch_lists_and_then_prints_what_changes_across_a_restart_of_the_daemon() {
+fn a_watch_lists_and_then_prints_changes_across_a_restart() {
     let mut host = with_three_pods();
     let mut watch = spawn(&host, &["pods", "--watch", "--namespace", "shop"]);
     let has = |host: &TestHost, words: &[&str]| {
@@ -275,7 +275,7 @@ fn a_watch_lists_and_then_prints_what_changes_across_a_restart_of_the_daemon() {
 }
 
 #[test]
-fn a_watch_in_json_is_a_document_on_each_line_and_plugins_come_and_go() {
+fn a_watch_in_json_prints_a_document_per_line() {
     let host = started(&format!("---{SILENT}"));
     let mut watch = spawn(&host, &["plugins", "-w", "-o", "json"]);
     let states = || -> Vec<String> {
@@ -293,7 +293,7 @@ fn a_watch_in_json_is_a_document_on_each_line_and_plugins_come_and_go() {
 }
 
 #[test]
-fn a_watch_ends_with_its_reader_and_does_not_begin_without_a_daemon() {
+fn a_watch_ends_with_its_reader_and_needs_a_daemon() {
     let host = started("");
     let (reader, writer) = std::io::pipe().unwrap();
     let words = ["nri", "pods", "-w"];
@@ -439,7 +439,7 @@ fn every_row_of_the_table_of_exit_codes_is_true() {
 }
 
 #[test]
-fn explain_has_the_time_that_each_plugin_took_since_the_last_creation() {
+fn explain_shows_each_plugins_time_since_the_last_creation() {
     let host = started("");
     let _first = host.plugin("10", "first", sets("A", "1"));
     let _second = host.plugin("20", "second", sets("B", "1"));

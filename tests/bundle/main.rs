@@ -102,7 +102,7 @@ fn refused(host: &TestHost, output: &std::process::Output, wanted: &[&str]) {
 }
 
 #[test]
-fn a_plugins_adjustment_reaches_the_runtime_and_nothing_else_changes() {
+fn an_adjustment_reaches_the_runtime_and_changes_nothing_else() {
     let host = started("");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
@@ -130,7 +130,7 @@ fn the_events_of_a_life_come_once_and_in_order() {
 }
 
 #[test]
-fn a_container_is_explained_by_its_pods_name_when_the_pod_is_gone() {
+fn explain_finds_a_container_by_its_pods_name_after_the_pod() {
     let host = started("");
     succeeds(&host.create("c1"));
     let pod = host.admin(&["pods"])[0].clone();
@@ -156,7 +156,7 @@ fn a_plain_bundle_is_as_it_was_after_its_container_is_removed() {
 }
 
 #[test]
-fn a_bundle_gets_no_file_once_the_runtime_has_deleted_its_container() {
+fn a_bundle_gets_no_file_after_its_container_was_deleted() {
     let host = started("");
     let told = host.plugin("10", "env", sets("HELLO", "there"));
     for (id, ends_first) in [("forced", false), ("ended", true)] {
@@ -196,7 +196,7 @@ fn without_a_plugin_the_bundle_is_not_touched() {
 }
 
 #[test]
-fn a_refusal_leaves_the_bundle_untouched_and_the_next_container_works() {
+fn a_refusal_leaves_the_bundle_unchanged_for_the_next_container() {
     let host = started("");
     {
         let refusing = Script { refuses: Some("not signed"), ..Script::default() };
@@ -219,7 +219,7 @@ fn a_conflict_names_both_plugins_and_the_field() {
 }
 
 #[test]
-fn a_field_that_cannot_be_applied_fails_the_container_and_is_named() {
+fn a_field_that_cannot_be_applied_fails_the_create_by_name() {
     let host = started("");
     let policy = api::LinuxMemoryPolicy { nodes: "0".to_owned(), ..Default::default() };
     let linux =
@@ -240,7 +240,7 @@ fn a_silent_plugin_is_skipped_by_default() {
 }
 
 #[test]
-fn a_silent_plugin_refuses_where_its_operator_says_so() {
+fn a_silent_plugin_refuses_if_configured() {
     let host =
         started(&format!("---{SILENT}[plugin.slow]\non_failure = \"refuse\"\nstrikes = 0\n"));
     let _told = host.plugin("10", "slow", Script { hangs: true, ..Script::default() });
@@ -285,7 +285,7 @@ fn a_pod_that_tolerates_missing_plugins_is_not_refused_for_one() {
 }
 
 #[test]
-fn a_newcomer_is_told_of_what_lives_and_hears_of_it_from_then_on() {
+fn a_new_plugin_is_synchronized_and_then_receives_events() {
     let host = started("");
     succeeds(&host.create("c1"));
     let told = host.plugin("10", "late", Script::default());
@@ -345,7 +345,7 @@ fn the_daemon_is_started_when_it_is_needed() {
 }
 
 #[test]
-fn a_verb_without_events_contacts_nobody_and_writes_nothing() {
+fn a_verb_without_events_contacts_and_writes_nothing() {
     let host = TestHost::new("");
     succeeds(&host.verb(&["state", "c1"]));
     succeeds(&host.call(&["--version"]));
@@ -367,7 +367,7 @@ fn while_disabled_every_verb_is_passed_through() {
 }
 
 #[test]
-fn a_daemon_that_dies_in_the_call_is_survived_or_refused_as_configured() {
+fn a_daemon_that_dies_in_a_request_is_bypassed_or_refuses() {
     let dies = "---[debug]\nfault = \"daemon.verdict:kill\"\n";
     let host = TestHost::new(dies);
     succeeds(&host.create("c1"));
@@ -382,7 +382,7 @@ fn a_daemon_that_dies_in_the_call_is_survived_or_refused_as_configured() {
 }
 
 #[test]
-fn a_daemon_that_may_not_be_started_is_survived_or_refused_as_configured() {
+fn a_daemon_that_may_not_be_started_is_bypassed_or_refuses() {
     let host = TestHost::new("autostart = false");
     succeeds(&host.create("c1"));
     let host = TestHost::new("autostart = false\non_daemon_failure = \"fail\"");
@@ -445,7 +445,7 @@ fn odd_documents_are_refused_in_one_line_or_left_to_the_runtime() {
 }
 
 #[test]
-fn a_mount_that_cannot_propagate_is_refused_by_what_the_host_is_like() {
+fn a_mount_that_cannot_propagate_on_this_host_is_refused() {
     let host = started("");
     let mount = api::Mount {
         destination: "/data".to_owned(),

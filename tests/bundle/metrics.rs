@@ -61,7 +61,7 @@ fn get(address: &str, path: &str) -> (u16, String) {
 }
 
 #[test]
-fn each_request_of_a_life_is_counted_once_under_containerds_names() {
+fn each_request_is_counted_once_under_containerds_names() {
     let host = started("");
     let script = Script {
         updates: vec![update_of("c1", &json!({"cpu": {"shares": 300}}))],
@@ -143,7 +143,7 @@ fn a_refusal_is_counted_with_its_status_and_its_plugin() {
 }
 
 #[test]
-fn updates_and_evictions_of_other_containers_are_counted_by_result() {
+fn updates_and_evictions_of_others_are_counted_by_result() {
     let host = started("");
     let gone = api::ContainerEviction {
         container_id: "c1".to_owned(),
@@ -271,7 +271,7 @@ fn slow_clients_keep_no_probe_away_and_the_oldest_is_closed() {
 }
 
 #[test]
-fn requests_that_are_no_http_or_too_large_end_their_connection_alone() {
+fn a_malformed_or_large_http_request_ends_only_its_connection() {
     let host = started(LISTENS);
     let at = address(&host);
     for request in [
@@ -289,7 +289,7 @@ fn requests_that_are_no_http_or_too_large_end_their_connection_alone() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_a_failure_in_status_and_stops_nothing() {
+fn a_taken_metrics_address_is_a_failure_but_stops_nothing() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap();
     let host = started(&format!("[metrics]\nlisten = \"{at}\"\n"));

@@ -111,7 +111,7 @@ fn our_own_containers_in_that_root_are_announced_once() {
 }
 
 #[test]
-fn their_updates_go_through_the_runtime_without_the_engines_values() {
+fn foreign_containers_are_updated_without_the_engines_values() {
     let mut host = shared_root("node");
     plain_run(&host, "theirs");
     host.start_daemon();
@@ -241,7 +241,7 @@ fn put_oddities(host: &TestHost) {
 }
 
 #[test]
-fn what_is_no_container_is_passed_over_before_and_after_the_start() {
+fn other_entries_of_the_root_directory_are_skipped() {
     for is_before in [true, false] {
         let mut host = shared_root("node");
         if is_before {
@@ -353,7 +353,7 @@ fn events(host: &TestHost) -> Vec<String> {
 }
 
 #[test]
-fn their_events_tell_a_whole_life() {
+fn foreign_containers_have_all_their_events() {
     let mut host = shared_root("node");
     host.start_daemon();
     plain_create(&host, "theirs");

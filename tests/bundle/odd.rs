@@ -44,7 +44,7 @@ fn seen(host: &TestHost) -> Vec<u8> {
 }
 
 #[test]
-fn odd_documents_reach_the_runtime_unchanged_when_no_plugin_adjusts_them() {
+fn unadjusted_odd_documents_reach_the_runtime_unchanged() {
     let host = started("");
     let _told = host.plugin("10", "witness", Script::default());
     for (index, (what, bytes, _)) in odd_documents().into_iter().enumerate() {
@@ -56,7 +56,7 @@ fn odd_documents_reach_the_runtime_unchanged_when_no_plugin_adjusts_them() {
 }
 
 #[test]
-fn an_odd_document_is_edited_so_that_runc_reads_it_or_refused_with_the_place() {
+fn an_odd_document_is_edited_as_runc_reads_it_or_refused() {
     let host = started("");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     for (index, (what, bytes, is_editable)) in odd_documents().into_iter().enumerate() {
@@ -76,7 +76,7 @@ fn an_odd_document_is_edited_so_that_runc_reads_it_or_refused_with_the_place() {
 }
 
 #[test]
-fn a_plugin_is_told_what_runc_reads_whatever_the_members_are_called() {
+fn a_plugin_receives_what_runc_reads_under_any_member_spelling() {
     let host = started("");
     let heard: Arc<Mutex<Vec<String>>> = Arc::default();
     let notes = Arc::clone(&heard);
@@ -99,7 +99,7 @@ fn a_plugin_is_told_what_runc_reads_whatever_the_members_are_called() {
 }
 
 #[test]
-fn a_member_that_runc_reads_into_an_earlier_one_is_refused_with_its_place() {
+fn a_member_that_runc_merges_into_an_earlier_one_is_refused() {
     let host = started("");
     let plain = BUNDLE.trim_end();
     for (again, place) in [
@@ -127,7 +127,7 @@ fn a_member_that_runc_reads_into_an_earlier_one_is_refused_with_its_place() {
 }
 
 #[test]
-fn a_symbolic_link_is_followed_as_by_runc_and_not_replaced_for_a_plugin() {
+fn a_symbolic_link_is_followed_but_never_replaced() {
     let host = started("");
     host.write("engines.json", BUNDLE);
     let link = host.path("bundle/config.json");

@@ -79,7 +79,7 @@ fn the_operator_overrides_what_the_plugin_declares() {
 }
 
 #[test]
-fn a_plugin_that_dies_refuses_where_it_must_answer_and_is_missed_by_nobody_later() {
+fn a_plugin_that_must_respond_and_dies_refuses_only_that_create() {
     let host = started("");
     let leaves =
         RespondingPlugin::at(Event::CreateContainer, Response::Leave).declares(true, false);
@@ -89,7 +89,7 @@ fn a_plugin_that_dies_refuses_where_it_must_answer_and_is_missed_by_nobody_later
 }
 
 #[test]
-fn a_required_plugin_that_does_not_answer_refuses_whatever_its_policy_says() {
+fn a_required_plugin_without_a_response_refuses_despite_policy() {
     let settings = "on_failure = \"skip\"\nstrikes = 0\nrequired = true\n";
     for (act, why) in [
         (Response::Hang, "the required plugin 10-odd did not answer CreateContainer in time"),
@@ -110,7 +110,7 @@ fn a_required_plugin_that_does_not_answer_refuses_whatever_its_policy_says() {
 }
 
 #[test]
-fn a_pod_that_may_do_without_a_required_plugin_may_do_without_its_answer() {
+fn a_pod_that_tolerates_a_missing_plugin_tolerates_its_silence() {
     let host = started(&format!(
         "---{SILENT}[nri.default_validator]\n\
          tolerate_missing_plugins_annotation = \"tolerate.example\"\n\
@@ -125,7 +125,7 @@ fn a_pod_that_may_do_without_a_required_plugin_may_do_without_its_answer() {
 }
 
 #[test]
-fn a_refused_pod_is_told_its_end_and_nothing_is_created() {
+fn a_refused_pod_is_removed_and_nothing_is_created() {
     let host = started("");
     let odd = seat(
         &host,
@@ -140,7 +140,7 @@ fn a_refused_pod_is_told_its_end_and_nothing_is_created() {
 }
 
 #[test]
-fn a_refused_start_starts_nothing_and_the_container_can_be_deleted() {
+fn a_refused_start_starts_nothing_and_allows_the_delete() {
     let host = started("");
     let _odd = seat(
         &host,
@@ -158,7 +158,7 @@ fn a_refused_start_starts_nothing_and_the_container_can_be_deleted() {
 }
 
 #[test]
-fn a_start_that_a_plugin_is_silent_about_is_skipped_or_refused_by_policy() {
+fn a_start_without_a_response_is_skipped_or_refused_by_policy() {
     for (settings, is_refused) in [("", false), ("[plugin.odd]\non_failure = \"refuse\"\n", true)] {
         let host = started(&format!("---{SILENT}{settings}"));
         let _odd =
@@ -191,7 +191,7 @@ fn nothing_that_a_plugin_does_keeps_a_container_from_ending() {
 }
 
 #[test]
-fn a_delete_does_not_wait_for_a_plugin_that_is_slow_to_hear_of_the_stop_but_is_told() {
+fn a_delete_does_not_wait_for_a_plugin_that_is_slow_to_stop() {
     let host = started("---[plugin.slow]\nrequest_timeout = \"60s\"\n");
     let slow =
         seat(&host, "10-slow", RespondingPlugin::at(Event::StopContainer, Response::Sleep(12_000)));
@@ -206,7 +206,7 @@ fn a_delete_does_not_wait_for_a_plugin_that_is_slow_to_hear_of_the_stop_but_is_t
 }
 
 #[test]
-fn what_the_operator_denies_refuses_the_container_and_names_the_field() {
+fn a_denied_field_refuses_the_container_by_name() {
     let host = started("---[plugin.env]\ndeny = [\"Env\"]\n");
     let _odd = seat(&host, "10-env", RespondingPlugin::always(Response::Set("KEY")));
     refused(&host, &host.create("c1"), &["10-env", "Env"]);
@@ -264,7 +264,7 @@ impl Handler for Late {
 }
 
 #[test]
-fn a_plugin_that_cannot_be_synchronized_is_let_go_and_keeps_nobody_waiting() {
+fn a_plugin_that_fails_to_synchronize_is_disconnected() {
     for (act, why) in [
         (Response::Answer, "it refused: no room"),
         (Response::Hang, "it did not answer in time"),

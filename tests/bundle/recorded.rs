@@ -146,7 +146,7 @@ fn a_recorded_exec_is_replayed_to_another_plugin() {
 }
 
 #[test]
-fn values_of_variables_are_recorded_only_where_that_is_asked() {
+fn values_of_variables_are_recorded_only_on_request() {
     for (flags, is_shown) in [(&[][..], false), (&["--show-env"][..], true)] {
         let host = started("");
         let recording = Recording::begin(&host, flags);
@@ -198,7 +198,7 @@ fn without_a_daemon_there_is_nothing_to_record() {
 }
 
 #[test]
-fn a_recording_ends_with_its_daemon_and_says_so() {
+fn a_recording_ends_with_its_daemon_and_prints_that() {
     let mut host = started("");
     let mut recording = Recording::begin(&host, &[]);
     host.kill_daemon();
@@ -210,7 +210,7 @@ fn a_recording_ends_with_its_daemon_and_says_so() {
 }
 
 #[test]
-fn a_signal_ends_a_recording_which_says_how_much_it_wrote_and_where() {
+fn a_signal_ends_a_recording_that_prints_its_size_and_place() {
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let host = started("");
         let mut recording = Recording::begin(&host, &[]);
@@ -224,7 +224,7 @@ fn a_signal_ends_a_recording_which_says_how_much_it_wrote_and_where() {
 }
 
 #[test]
-fn what_happened_before_the_signal_is_recorded_by_a_recorder_that_is_behind() {
+fn a_slow_recorder_writes_everything_before_the_signal() {
     let host = started("");
     let mut recording = Recording::begin(&host, &[]);
     recording.signal(Signal::SIGSTOP);
@@ -238,7 +238,7 @@ fn what_happened_before_the_signal_is_recorded_by_a_recorder_that_is_behind() {
 }
 
 #[test]
-fn a_recording_on_a_pipe_that_nobody_reads_can_be_ended() {
+fn a_recording_on_an_unread_pipe_can_be_ended() {
     let host = started("");
     let (reader, writer) = std::io::pipe().unwrap();
     nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
@@ -258,7 +258,7 @@ fn a_recording_on_a_pipe_that_nobody_reads_can_be_ended() {
 }
 
 #[test]
-fn a_recording_is_replayed_as_documented_to_plugins_that_connect_later() {
+fn a_recording_is_replayed_to_plugins_that_connect_later() {
     let host = started("");
     host.plugin("10", "a", sets("A", "1"));
     let recording = Recording::begin(&host, &[]);

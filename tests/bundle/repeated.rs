@@ -43,7 +43,7 @@ fn memory() -> Value {
 }
 
 #[test]
-fn a_repeated_value_is_asked_about_and_the_owners_stays() {
+fn plugins_receive_a_repeated_value_and_the_owners_stays() {
     let host = started("");
     let (asked, script) = noting(owns(&json!({"memory": {"limit": 67_108_864}})));
     let told = host.plugin("10", "half", script);
@@ -98,7 +98,7 @@ fn kubelets_repetitions_are_noted_once_and_write_no_record() {
 }
 
 #[test]
-fn an_answer_to_a_repetition_holds_with_the_swap_that_follows_it() {
+fn a_response_to_a_repeated_update_holds_with_derived_swap() {
     let host = started("");
     let answer = json!({"memory": {"limit": 100_663_296}, "unified": {"a.b": "1"}});
     let updates = vec![update_of("c1", &answer)];
@@ -137,7 +137,7 @@ fn a_repetition_that_failed_is_not_noted() {
 }
 
 #[test]
-fn where_no_plugin_owns_a_value_a_repetition_asks_nobody() {
+fn a_repeated_value_without_an_owner_sends_no_request() {
     let host = started("");
     let told = host.plugin("10", "quiet", Script::default());
     create(&host);

@@ -79,7 +79,7 @@ fn a_pod_does_not_begin_without_a_required_plugin() {
 }
 
 #[test]
-fn exempt_pods_and_pods_that_tolerate_it_begin_without_a_required_plugin() {
+fn exempt_and_tolerant_pods_start_without_a_required_plugin() {
     let host = started(&format!("---{VALIDATOR}[plugin.guard]\nrequired = true\n"));
     succeeds(&pod_in(&host, "p1", "kube-system", &json!({})));
     for (pod, key) in [("p2", "tolerate.example"), ("p3", "tolerate.example/pod")] {
@@ -108,7 +108,7 @@ fn a_plugin_that_the_pod_asks_for_counts_from_its_beginning_too() {
 }
 
 #[test]
-fn a_required_plugin_that_does_not_answer_run_pod_sandbox_refuses_the_pod() {
+fn a_required_plugin_silent_at_run_pod_sandbox_refuses_the_pod() {
     for (act, why) in [
         (Response::Hang, "the required plugin 10-odd did not answer RunPodSandbox in time"),
         (Response::Leave, "the required plugin 10-odd went away during RunPodSandbox"),
@@ -142,7 +142,7 @@ fn missed(settings: &str) -> TestHost {
 }
 
 #[test]
-fn a_plugin_that_missed_the_pod_refuses_its_containers_although_it_is_back() {
+fn a_plugin_that_missed_its_pod_refuses_later_containers_too() {
     let mut host = missed("");
     let words = [
         "the required plugin 10-odd did not answer RunPodSandbox in time",
@@ -167,7 +167,7 @@ fn a_plugin_that_missed_the_pod_refuses_its_containers_although_it_is_back() {
 }
 
 #[test]
-fn a_plugin_that_was_away_when_the_pod_began_has_missed_it_where_it_is_required() {
+fn an_absent_required_plugin_has_missed_the_pod() {
     let host = started(&format!("---{VALIDATOR}"));
     let more = json!({format!("{KEY}/container.c1"): "[guard]"});
     succeeds(&pod_in(&host, "p1", "shop", &more));
@@ -177,7 +177,7 @@ fn a_plugin_that_was_away_when_the_pod_began_has_missed_it_where_it_is_required(
 }
 
 #[test]
-fn a_plugin_that_nothing_required_when_the_pod_began_knows_it_by_synchronize() {
+fn a_plugin_not_required_at_the_pods_start_learns_it_on_sync() {
     let mut host = started("autostart = false---");
     succeeds(&pod(&host, "p1"));
     host.kill_daemon();
@@ -189,7 +189,7 @@ fn a_plugin_that_nothing_required_when_the_pod_began_knows_it_by_synchronize() {
 }
 
 #[test]
-fn a_daemon_that_dies_while_it_announces_a_pod_leaves_none_that_looks_answered() {
+fn a_daemon_that_dies_announcing_a_pod_leaves_none_accepted() {
     let mut host = started("autostart = false---[plugin.odd]\nrequired = true\n");
     let odd = seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
     succeeds(&host.create_from(&bundle(&host, ("p1", "p1"), "shop", &json!({})), "p1"));
@@ -203,7 +203,7 @@ fn a_daemon_that_dies_while_it_announces_a_pod_leaves_none_that_looks_answered()
 }
 
 #[test]
-fn a_pod_that_was_started_without_the_daemon_is_announced_before_its_first_container() {
+fn a_pod_started_without_the_daemon_precedes_its_container() {
     let mut host = started("autostart = false---[plugin.guard]\nrequired = true\n");
     for (id, is_settled) in [("p1", true), ("p2", false)] {
         let _guard = host.plugin("10", "guard", Script::default());
@@ -226,7 +226,7 @@ fn a_pod_that_was_started_without_the_daemon_is_announced_before_its_first_conta
 }
 
 #[test]
-fn a_pod_and_a_container_wait_for_a_required_plugin_and_keep_nobody_else_waiting() {
+fn waiting_for_a_required_plugin_delays_no_other_container() {
     let host = started("---[plugin.guard]\nrequired = true\nwait = \"10m\"\n");
     succeeds(&host.create_from(&bundle(&host, ("p1", "p1"), "shop", &json!({})), "p1"));
     let mut start = host.spawn(&["start", "p1"]);
@@ -245,7 +245,7 @@ fn a_pod_and_a_container_wait_for_a_required_plugin_and_keep_nobody_else_waiting
 }
 
 #[test]
-fn a_wait_ends_when_the_operator_says_and_before_the_caller_gives_up() {
+fn a_wait_ends_at_its_limit_and_before_the_callers() {
     let host = started("---[plugin.guard]\nrequired = true\nwait = \"300ms\"\n");
     let begun = Instant::now();
     fails(&host.create("c1"), &["required plugin guard is not connected"]);
@@ -261,7 +261,7 @@ fn a_wait_ends_when_the_operator_says_and_before_the_caller_gives_up() {
 }
 
 #[test]
-fn a_daemon_that_is_told_to_end_lets_nobody_wait() {
+fn a_stopping_daemon_ends_all_waits() {
     let mut host = started(
         "autostart = false---[plugin.guard]\nrequired = true\nwait = \"10m\"\n[debug]\ncreate_cap = \"10m\"\n",
     );

@@ -111,7 +111,7 @@ fn many_pods_whose_resizes_are_awaited_cost_no_wake_ups() {
 }
 
 #[test]
-fn a_cgroup_that_several_pods_share_or_that_goes_is_no_pods_resize() {
+fn a_shared_or_removed_cgroup_is_no_resize_of_a_pod() {
     let host = host();
     let told = listener(&host);
     limit(&cgroup(&host, "/k8s.io"), "67108864");

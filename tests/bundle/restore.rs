@@ -15,7 +15,7 @@ fn restore(host: &TestHost, flags: &[&str]) -> std::process::Output {
 }
 
 #[test]
-fn a_restored_container_is_adjusted_and_its_life_is_told() {
+fn a_restored_container_is_adjusted_and_has_all_events() {
     let host = started("");
     let told = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&restore(&host, &["--detach"]));
@@ -32,7 +32,7 @@ fn a_restored_container_is_adjusted_and_its_life_is_told() {
 }
 
 #[test]
-fn a_restore_in_the_foreground_is_told_whole() {
+fn a_restore_in_the_foreground_has_all_events() {
     let host = started("");
     let told = host.plugin("10", "env", sets("HELLO", "there"));
     let mut process = host.spawn(&["restore", "--bundle", "BUNDLE", "c1"]);

@@ -61,7 +61,7 @@ fn the_program_sees(pid: u32, variable: &str) {
 }
 
 #[test]
-fn a_detached_run_is_adjusted_and_its_life_is_told() {
+fn a_detached_run_is_adjusted_and_has_all_events() {
     let Some(live) = Live::new(&["sleep", "1000"]) else { return };
     let told = live.host.plugin("10", "env", sets("HELLO", "there"));
     let pid_file = live.host.path("pid").display().to_string();
@@ -78,7 +78,7 @@ fn a_detached_run_is_adjusted_and_its_life_is_told() {
 }
 
 #[test]
-fn a_container_is_told_as_paused_while_it_is() {
+fn a_paused_container_is_shown_as_paused() {
     let Some(live) = Live::new(&["sleep", "1000"]) else { return };
     succeeds(&live.run(&["--detach"]));
     let state = || live.host.admin(&["pods"])[0]["containers"][0]["state"].clone();
@@ -110,7 +110,7 @@ fn a_run_in_the_foreground_carries_output_and_exit_code() {
 
 /// From the start to the end of such a container only milliseconds pass.
 #[test]
-fn a_run_that_is_over_at_once_is_told_whole_each_time() {
+fn a_very_short_run_has_all_events_each_time() {
     let Some(live) = Live::new(&["sh", "-c", "exit 4"]) else { return };
     let told = live.host.plugin("10", "env", sets("HELLO", "there"));
     for round in 1..=5 {
@@ -122,7 +122,7 @@ fn a_run_that_is_over_at_once_is_told_whole_each_time() {
 }
 
 #[test]
-fn a_run_that_is_killed_from_elsewhere_is_told_whole() {
+fn a_run_killed_from_elsewhere_has_all_events() {
     let Some(live) = Live::new(&["sleep", "1000"]) else { return };
     let told = live.host.plugin("10", "env", sets("HELLO", "there"));
     let mut process = live.host.spawn(&["run", "--bundle", "BUNDLE", "c1"]);
@@ -136,7 +136,7 @@ fn a_run_that_is_killed_from_elsewhere_is_told_whole() {
 const UNTIL_TOLD: &str = "trap 'exit 5' TERM; while :; do sleep 0.1; done";
 
 #[test]
-fn a_foreground_run_outlives_its_daemon_and_its_end_is_told_by_the_next() {
+fn a_foreground_run_outlives_its_daemon_and_its_end_is_reported() {
     let Some(mut live) = Live::new(&["sh", "-c", UNTIL_TOLD]) else { return };
     let told = live.host.plugin("10", "env", sets("HELLO", "there"));
     let mut process = live.host.spawn(&["run", "--bundle", "BUNDLE", "c1"]);
@@ -153,7 +153,7 @@ fn a_foreground_run_outlives_its_daemon_and_its_end_is_told_by_the_next() {
 }
 
 #[test]
-fn a_life_from_create_to_delete_is_told() {
+fn a_container_from_create_to_delete_has_all_events() {
     let Some(live) = Live::new(&["sleep", "1000"]) else { return };
     let told = live.host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&live.host.create("c1"));
@@ -169,7 +169,7 @@ fn a_life_from_create_to_delete_is_told() {
 }
 
 #[test]
-fn a_forced_delete_of_a_running_container_is_told() {
+fn a_forced_delete_of_a_running_container_sends_its_events() {
     let Some(live) = Live::new(&["sleep", "1000"]) else { return };
     let told = live.host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&live.run(&["--detach"]));
@@ -235,7 +235,7 @@ fn a_run_that_fails_in_runc_is_undone_and_was_never_started() {
 }
 
 #[test]
-fn a_second_container_of_a_living_id_changes_nothing_for_the_first() {
+fn a_second_create_of_a_running_id_leaves_the_first_unchanged() {
     let Some(live) = Live::new(&["sleep", "1000"]) else { return };
     let told = live.host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&live.run(&["--detach"]));

@@ -295,7 +295,7 @@ fn a_name_that_was_tried_again_means_the_last_attempt() {
 }
 
 #[test]
-fn a_refusal_has_its_code_at_the_engine_in_the_log_and_in_status() {
+fn a_refusal_has_its_code_in_the_engines_log_and_in_status() {
     let host = started("");
     let _guard = host.plugin("90", "guard", Script { refuses: Some("no"), ..Script::default() });
     let bundle = host.path("bundle").display().to_string();
@@ -362,7 +362,7 @@ fn an_unknown_name_is_no_matter_of_the_daemon() {
 }
 
 #[test]
-fn changes_have_times_come_in_the_order_of_the_chain_and_change_something() {
+fn changes_are_listed_with_times_in_plugin_order() {
     let host = started("");
     let _second = host.plugin("20", "second", sets("AAA", "2"));
     let mut first = sets("ZZZ", "1");
@@ -473,7 +473,7 @@ fn a_plugin_that_went_shows_its_failures_and_why() {
 }
 
 #[test]
-fn the_page_of_plugins_shows_policy_and_failure_and_fits_a_terminal() {
+fn the_page_of_plugins_shows_policies_and_fits_a_terminal() {
     let host = with_a_plugin_that_went();
     let text = page(&host, &["plugins"]);
     let is_told = |words: &str| text.contains(words);
@@ -508,7 +508,7 @@ fn ids_of_engines_are_short_and_wide_ones_are_whole() {
 /// Each verb says one thing to a user who may not: nothing that it could not see is judged.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the program under test, as another user")]
-fn without_root_each_verb_says_so_in_one_line() {
+fn without_root_each_verb_fails_in_one_line() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     if !nix::unistd::geteuid().is_root() {
@@ -548,7 +548,7 @@ fn without_root_each_verb_says_so_in_one_line() {
 }
 
 #[test]
-fn adjust_prints_json_where_that_is_asked() {
+fn adjust_prints_json_on_request() {
     let host = TestHost::new("");
     host.write("adjust.json", "{\"annotations\": {\"a\": \"b\"}}");
     let (bundle, file) = (host.path("bundle"), host.path("adjust.json"));

@@ -40,7 +40,7 @@ fn give_as_three(number: i32) -> std::io::Result<()> {
 }
 
 #[test]
-fn the_socket_of_a_service_manager_survives_the_daemon_that_was_given_it() {
+fn a_socket_of_the_service_manager_outlives_the_daemon() {
     let host = TestHost::new("autostart = false");
     std::fs::DirBuilder::new().mode(0o700).create(host.path("run")).unwrap();
     let listener = UnixListener::bind(host.path("run/daemon.sock")).unwrap();
@@ -60,7 +60,7 @@ fn the_socket_of_a_service_manager_survives_the_daemon_that_was_given_it() {
 }
 
 #[test]
-fn where_the_engine_listens_for_plugins_nobody_is_started_expected_or_cut_off() {
+fn no_plugin_is_started_or_awaited_beside_an_engines_socket() {
     let mut host =
         TestHost::new("--- wait_for = [\"10-absent\"]\nplugin_registration_timeout = \"80s\"\n");
     std::fs::create_dir(host.path("plugins")).unwrap();
@@ -81,7 +81,7 @@ fn where_the_engine_listens_for_plugins_nobody_is_started_expected_or_cut_off() 
 }
 
 #[test]
-fn where_the_engine_listens_for_plugins_none_is_required_and_that_is_said() {
+fn required_plugins_are_suspended_beside_an_engines_socket() {
     let mut host = TestHost::new(
         "---[plugin.policy]\nrequired = true\n\
          [nri.default_validator]\nenable = true\nrequired_plugins = [\"other\"]\n",
@@ -115,7 +115,7 @@ fn a_daemon_that_ends_leaves_the_socket_of_who_came_after_it() {
 }
 
 #[test]
-fn a_daemon_started_by_hand_does_not_trust_a_folder_that_others_may_write_to() {
+fn a_daemon_trusts_no_run_directory_that_others_can_write() {
     let host = TestHost::new("autostart = false");
     std::fs::create_dir(host.path("run")).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
@@ -127,7 +127,7 @@ fn a_daemon_started_by_hand_does_not_trust_a_folder_that_others_may_write_to() {
 }
 
 #[test]
-fn a_document_with_a_name_that_is_no_text_is_no_way_past_a_policy() {
+fn a_document_name_that_is_not_utf8_bypasses_no_policy() {
     use std::os::unix::ffi::OsStringExt;
     let host = TestHost::new("on_daemon_failure = \"fail\"");
     let name = std::ffi::OsString::from_vec(b"c\xff.json".to_vec());

@@ -19,7 +19,7 @@ fn told(heard: &Mutex<Vec<String>>, event: &str) -> usize {
 }
 
 #[test]
-fn creates_on_one_bundle_at_once_run_their_own_documents_and_leave_nothing_behind() {
+fn concurrent_creates_in_one_bundle_run_their_own_documents() {
     let host = started("");
     let one = host.plugin("10", "one", Script { only: Some("c1"), ..sets("ONE", "1") });
     let _two = host.plugin("20", "two", Script { only: Some("c2"), ..sets("TWO", "2") });
@@ -43,7 +43,7 @@ fn creates_on_one_bundle_at_once_run_their_own_documents_and_leave_nothing_behin
 }
 
 #[test]
-fn a_second_create_of_an_id_under_way_is_the_runtimes_to_refuse_and_waits_for_nothing_of_its_own() {
+fn a_concurrent_create_of_the_same_id_is_left_to_the_runtime() {
     let host = started("");
     let one = host.plugin("10", "one", sets("ONE", "1"));
     host.write("fake/slow", "");
@@ -87,7 +87,7 @@ fn pids(id: &str) -> api::ContainerUpdate {
 }
 
 #[test]
-fn an_update_or_eviction_of_an_ambiguous_id_is_refused_and_names_both_roots() {
+fn an_update_of_an_ambiguous_id_is_refused_with_both_roots() {
     let host = started("---\n[plugin.both]\nevict = \"allow\"");
     let evict = api::ContainerEviction { container_id: "c1".to_owned(), ..Default::default() };
     let script = Script {
@@ -118,7 +118,7 @@ fn an_update_or_eviction_of_an_ambiguous_id_is_refused_and_names_both_roots() {
 }
 
 #[test]
-fn ids_that_no_runtime_takes_reach_it_with_nothing_asked_or_changed() {
+fn ids_that_every_runtime_refuses_reach_it_unchanged() {
     let host = started("");
     let heard = host.plugin("10", "env", sets("HELLO", "there"));
     let odd = ["", ".", "..", "a/b", "./x", "a b", "a:b"];

@@ -95,7 +95,7 @@ fn an_engine_that_is_killed_leaves_the_plugin_socket_to_us() {
 }
 
 #[test]
-fn a_socket_that_is_closed_without_a_sign_is_found_free_after_a_while() {
+fn a_plugin_socket_closed_silently_is_found_free_later() {
     let mut host = TestHost::new("");
     let engine = UnixListener::bind(host.path("nri.sock")).unwrap();
     engine.set_nonblocking(true).unwrap();
@@ -134,7 +134,7 @@ fn who_took_the_plugin_socket_is_named_in_status_check_and_log() {
 }
 
 #[test]
-fn connected_plugins_are_asked_as_before_while_an_engine_has_the_socket() {
+fn connected_plugins_stay_while_an_engine_has_the_socket() {
     let (host, _engine) = replaced_by_an_engine();
     assert_eq!(host.admin(&["status"])["pass_through"], false);
     succeeds(&host.create("c1"));
@@ -155,7 +155,7 @@ fn a_plugin_socket_is_taken_back_when_the_engine_lets_go_of_it() {
 }
 
 #[test]
-fn a_plugin_socket_that_was_removed_is_made_again_with_its_folder() {
+fn a_removed_plugin_socket_is_made_again_with_its_folder() {
     let host = TestHost::new("");
     let dir = host.path("").display().to_string();
     let text =

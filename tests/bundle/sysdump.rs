@@ -221,7 +221,7 @@ fn forty_secrets_that_were_planted_are_in_no_file_of_an_archive() {
 }
 
 #[test]
-fn an_archive_is_made_with_the_daemon_dead_and_says_what_is_missing() {
+fn an_archive_without_a_daemon_names_what_is_missing() {
     let mut host = host_with_secrets();
     let names = |files: &[(String, String)]| -> Vec<String> {
         files.iter().map(|(name, _)| name.clone()).collect()
@@ -242,7 +242,7 @@ fn an_archive_is_made_with_the_daemon_dead_and_says_what_is_missing() {
 }
 
 #[test]
-fn the_end_of_a_long_log_is_kept_and_a_plain_directory_has_the_same_files() {
+fn the_end_of_a_long_log_is_kept_in_archive_and_directory() {
     let host = TestHost::new("");
     let log = "a line of the log\n".repeat(400_000) + "the last line\n";
     std::fs::create_dir_all(host.path("run")).unwrap();

@@ -232,7 +232,7 @@ fn takeovers(host: &TestHost, result: &str) -> usize {
 }
 
 #[test]
-fn a_newcomer_takes_the_place_once_it_is_synchronized_and_the_old_one_is_shut_down() {
+fn a_synchronized_new_process_replaces_the_old_one() {
     let host = started("");
     let old = first(&host, works("old"));
     creates(&host, "c1", "old");
@@ -260,7 +260,7 @@ fn a_newcomer_takes_the_place_once_it_is_synchronized_and_the_old_one_is_shut_do
 }
 
 #[test]
-fn requests_under_way_end_with_the_old_one_and_new_ones_go_to_the_newcomer() {
+fn requests_in_progress_end_with_the_old_process() {
     let host = started("");
     let old = first(&host, Candidate::with("old", &[("CreateContainer", Does::Waits)]));
     std::thread::scope(|scope| {
@@ -338,7 +338,7 @@ fn late(
 }
 
 #[test]
-fn a_newcomer_that_fails_at_an_event_that_it_has_missed_changes_nothing() {
+fn a_new_process_that_fails_at_a_missed_event_changes_nothing() {
     for does in [Does::Leaves, Does::Hangs] {
         let host = started(patience(does));
         let old = first(&host, works("old"));
@@ -354,7 +354,7 @@ fn a_newcomer_that_fails_at_an_event_that_it_has_missed_changes_nothing() {
 }
 
 #[test]
-fn updates_that_the_newcomer_wants_are_carried_out_once_it_has_the_place() {
+fn updates_of_the_new_process_are_made_after_the_takeover() {
     let host = started("");
     let old = first(&host, works("old"));
     creates(&host, "c1", "old");
@@ -370,7 +370,7 @@ fn updates_that_the_newcomer_wants_are_carried_out_once_it_has_the_place() {
 }
 
 #[test]
-fn a_create_waits_for_the_newcomer_if_the_old_process_dies_before_it_has_the_place() {
+fn a_create_waits_for_the_new_process_if_the_old_one_dies() {
     for held in ["Configure", "Synchronize"] {
         let host = started("");
         let old = first(&host, works("old"));
@@ -405,7 +405,7 @@ fn a_create_waits_no_longer_once_the_newcomer_has_failed_too() {
 }
 
 #[test]
-fn an_update_that_the_newcomer_requests_before_it_has_the_place_is_refused_in_time() {
+fn an_update_requested_before_the_takeover_is_refused_in_time() {
     let host = started("");
     let old = first(&host, works("old"));
     creates(&host, "c1", "old");
@@ -443,7 +443,7 @@ fn an_update_that_the_newcomer_requests_before_it_has_the_place_is_refused_in_ti
 }
 
 #[test]
-fn an_old_one_that_has_stopped_answering_keeps_its_place_until_the_newcomer_is_synchronized() {
+fn an_unresponsive_process_stays_until_its_successor_is_ready() {
     let settings = "plugin_request_timeout = \"2s\"\n[plugin.foo]\nstrikes = 0\n";
     let host = started(&format!("---{settings}"));
     let hangs = [("CreateContainer", Does::Hangs), ("PostCreateContainer", Does::Hangs)];
@@ -487,7 +487,7 @@ fn a_required_plugin_is_there_all_the_while() {
 }
 
 #[test]
-fn the_newcomer_is_asked_where_the_old_one_was_among_plugins_of_one_index() {
+fn the_new_process_keeps_the_order_among_equal_indexes() {
     let host = started("");
     let _first = first(&host, works("old"));
     let second = host.plugin("10", "second", Script::default());
@@ -520,7 +520,7 @@ fn what_the_plugin_owns_stays_owned_and_in_force() {
 }
 
 #[test]
-fn a_daemon_that_is_told_to_end_shuts_down_both() {
+fn a_stopping_daemon_shuts_down_both_processes() {
     let host = started("");
     let old = first(&host, Candidate::with("old", &[("CreateContainer", Does::Waits)]));
     std::thread::scope(|scope| {

@@ -45,7 +45,7 @@ fn cri(host: &TestHost, kind: &str, name: &str) {
 const POLICY_IS_REQUIRED: &str = "---[plugin.policy]\nrequired = true\n";
 
 #[test]
-fn a_missing_required_plugin_shows_in_status_and_check_until_it_is_there() {
+fn a_missing_required_plugin_is_in_status_and_check() {
     let host = started(POLICY_IS_REQUIRED);
     let check = checked(&host, "required plugins");
     assert_eq!(check["ok"], false, "{check}");
@@ -58,7 +58,7 @@ fn a_missing_required_plugin_shows_in_status_and_check_until_it_is_there() {
 }
 
 #[test]
-fn each_refusal_for_a_missing_required_plugin_is_explained_and_logged_once() {
+fn each_refusal_for_a_missing_plugin_is_one_log_line() {
     let host = started(POLICY_IS_REQUIRED);
     for id in ["c1", "c2"] {
         assert!(!host.create(id).status.success());
@@ -82,7 +82,7 @@ fn refusals_for_one_missing_plugin_are_one_failure_with_a_count() {
 }
 
 #[test]
-fn a_container_that_is_refused_before_a_plugin_is_asked_is_explained() {
+fn a_container_refused_before_any_plugin_is_explained() {
     let host = started("");
     host.write("bundle/config.json", "{\"process\": 7");
     assert!(!host.create("c1").status.success());
@@ -123,7 +123,7 @@ fn a_refused_pod_shows_under_its_id_and_its_name() {
 }
 
 #[test]
-fn a_plugin_that_missed_a_pod_shows_in_the_pod_and_in_its_containers() {
+fn a_pod_missed_by_a_plugin_is_shown_there_and_in_containers() {
     let host = started(&format!("---{SILENT}[plugin.slow]\nstrikes = 0\n"));
     let _slow = seat(&host, "10-slow", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
     cri_task(&host, "box", "sandbox", "");
@@ -145,7 +145,7 @@ fn a_plugin_that_missed_a_pod_shows_in_the_pod_and_in_its_containers() {
 }
 
 #[test]
-fn a_plugin_that_missed_a_start_or_an_update_shows_in_the_container() {
+fn a_start_or_update_missed_by_a_plugin_is_shown() {
     let host = started(&format!("---{SILENT}[plugin.slow]\nstrikes = 0\n"));
     let hangs = |event, _: &str| {
         let is_late = matches!(event, Event::StartContainer | Event::UpdateContainer);
@@ -164,7 +164,7 @@ fn a_plugin_that_missed_a_start_or_an_update_shows_in_the_container() {
 }
 
 #[test]
-fn a_refused_start_and_a_refused_run_are_failures_with_their_plugin() {
+fn a_refused_start_or_run_is_a_failure_of_its_plugin() {
     let host = started("");
     let _odd = seat(
         &host,
@@ -214,7 +214,7 @@ fn refused_by_the_runtime(host: &TestHost, lines: &str) -> String {
 }
 
 #[test]
-fn what_the_runtime_refuses_is_explained_with_the_plugin_behind_it() {
+fn a_refusal_by_the_runtime_is_explained_with_the_plugin() {
     let host = with_a_mount_of_nowhere();
     let words = "error mounting \\\"/nowhere\\\" to rootfs at \\\"/data\\\"";
     let refused = refused_by_the_runtime(&host, &runtimes_line(words));
@@ -234,7 +234,7 @@ fn what_the_runtime_refuses_for_another_reason_blames_no_plugin() {
 }
 
 #[test]
-fn the_runtimes_words_about_another_call_are_not_taken_for_this_one() {
+fn a_runtime_message_of_another_call_is_not_used() {
     let host = with_a_mount_of_nowhere();
     host.write("log.json", &runtimes_line("of another call"));
     let refused = refused_by_the_runtime(&host, "");
@@ -246,7 +246,7 @@ fn the_runtimes_words_about_another_call_are_not_taken_for_this_one() {
 const REQUIRED: &str = "autostart = false---[plugin.policy]\nrequired = true\n";
 
 #[test]
-fn what_wrappers_refused_without_a_daemon_is_told_by_the_next_one() {
+fn refusals_without_a_daemon_are_reported_by_the_next_one() {
     let mut host = TestHost::new(REQUIRED);
     for id in ["c1", "c2"] {
         assert!(!host.create(id).status.success());
@@ -270,7 +270,7 @@ fn what_wrappers_refused_without_a_daemon_is_told_by_the_next_one() {
 }
 
 #[test]
-fn a_pod_refused_without_a_daemon_is_found_by_its_names_after_its_bundle_is_gone() {
+fn a_pod_refused_without_a_daemon_is_found_without_its_bundle() {
     let mut host = TestHost::new(REQUIRED);
     let folder = "run/containerd/io.containerd.runtime.v2.task/k8s.io/c1";
     std::fs::create_dir_all(host.path(folder).join("rootfs")).unwrap();
@@ -286,7 +286,7 @@ fn a_pod_refused_without_a_daemon_is_found_by_its_names_after_its_bundle_is_gone
 }
 
 #[test]
-fn a_daemon_that_was_silent_tells_what_the_wrapper_refused_meanwhile() {
+fn a_silent_daemon_reports_what_the_wrapper_refused() {
     let host = TestHost::new("");
     let file = host.path("fault").display().to_string();
     let more = format!("---[plugin.policy]\nrequired = true\n[debug]\nfault = \"@{file}\"\n");
@@ -309,7 +309,7 @@ fn kill(host: &TestHost, signal: nix::sys::signal::Signal) {
 }
 
 #[test]
-fn a_verb_that_the_policy_fails_without_a_daemon_is_told_too() {
+fn a_verb_failed_by_policy_without_a_daemon_is_reported_too() {
     let mut host = TestHost::new("autostart = false");
     host.start_daemon();
     succeeds(&host.create("c1"));
@@ -326,7 +326,7 @@ fn a_verb_that_the_policy_fails_without_a_daemon_is_told_too() {
 }
 
 #[test]
-fn the_records_of_refused_containers_are_bounded_and_the_newest_stay() {
+fn records_of_refused_containers_are_bounded_to_the_newest() {
     let mut host = TestHost::new(REQUIRED);
     std::fs::create_dir_all(host.path("run/refused")).unwrap();
     for at in 0..300 {

@@ -45,7 +45,7 @@ fn an_unknown_field_of_a_stop_answer_is_logged_and_explained() {
 }
 
 #[test]
-fn an_unknown_field_of_a_synchronize_answer_is_logged_and_explained() {
+fn an_unknown_field_of_a_synchronize_response_is_explained() {
     let host = started("");
     succeeds(&host.create("c1"));
     let script = Script { wants: vec![odd_update("c1"), odd_update("c1")], ..Script::default() };
@@ -56,7 +56,7 @@ fn an_unknown_field_of_a_synchronize_answer_is_logged_and_explained() {
 }
 
 #[test]
-fn unknown_fields_of_an_unasked_update_are_logged_explained_and_in_status() {
+fn unknown_fields_of_a_requested_update_are_logged_and_shown() {
     let host = started("");
     let mut request =
         api::UpdateContainersRequest { update: vec![odd_update("c1")], ..Default::default() };

@@ -42,7 +42,7 @@ pub(super) fn count(told: &std::sync::Mutex<Vec<String>>, event: &str) -> usize 
 }
 
 #[test]
-fn plugins_are_asked_about_what_changes_and_their_answer_reaches_the_runtime() {
+fn plugins_receive_an_engines_update_and_change_it() {
     let host = started("");
     let told = host.plugin("10", "half", answers("c1", &json!({"cpu": {"shares": 77}})));
     succeeds(&host.create("c1"));
@@ -73,7 +73,7 @@ fn an_engine_that_repeats_itself_undoes_nothing() {
 }
 
 #[test]
-fn an_engine_that_changes_a_value_wins_unless_a_plugin_answers_it() {
+fn an_engines_new_value_wins_unless_a_plugin_responds() {
     let host = started("");
     let told = host.plugin("10", "pin", pins("0"));
     succeeds(&host.create("c1"));
@@ -117,7 +117,7 @@ fn a_refused_update_never_reaches_the_runtime_and_is_one_line() {
 }
 
 #[test]
-fn values_that_no_runtime_would_take_are_refused_with_the_plugins_name() {
+fn values_invalid_for_every_runtime_name_the_plugin() {
     for wrong in [json!({"cpu": {"shares": 1}}), json!({"memory": {"swap": 5}})] {
         let host = started("");
         let _told = host.plugin("10", "odd", answers("c1", &wrong));

@@ -52,7 +52,7 @@ impl Drop for Load<'_> {
 }
 
 #[test]
-fn a_replaced_file_takes_over_and_no_container_is_created_without_the_plugin() {
+fn a_replaced_plugin_file_takes_over_without_a_gap() {
     let host = host("");
     let mut pid = process(&host, "greeter", 0);
     for round in 0..3 {
@@ -93,7 +93,7 @@ fn a_replaced_file_takes_over_and_no_container_is_created_without_the_plugin() {
 }
 
 #[test]
-fn a_new_file_that_does_not_work_leaves_the_old_process_in_its_place() {
+fn a_new_file_that_fails_leaves_the_old_process() {
     for (text, why) in [
         ("echo no such device >&2\nexit 3", "no such device"),
         ("exec sleep 100", "did not register in time"),
@@ -117,7 +117,7 @@ fn a_new_file_that_does_not_work_leaves_the_old_process_in_its_place() {
 }
 
 #[test]
-fn an_old_process_that_dies_while_the_new_file_does_not_work_is_missed() {
+fn an_old_process_that_dies_without_a_successor_is_missed() {
     let host = host("");
     let pid = process(&host, "greeter", 0);
     install_script(&host, "exit 3");
@@ -131,7 +131,7 @@ fn an_old_process_that_dies_while_the_new_file_does_not_work_is_missed() {
 }
 
 #[test]
-fn a_file_that_is_removed_ends_both_the_old_process_and_the_one_that_does_not_work() {
+fn a_removed_file_ends_the_old_and_the_failing_process() {
     let host = host("");
     let pid = process(&host, "greeter", 0);
     install_script(&host, "exec sleep 100");
@@ -142,7 +142,7 @@ fn a_file_that_is_removed_ends_both_the_old_process_and_the_one_that_does_not_wo
 }
 
 #[test]
-fn a_launched_plugin_that_another_process_replaced_comes_back_when_that_one_leaves() {
+fn a_replaced_launched_plugin_returns_after_its_replacement() {
     let host = host("[plugin.greeter]\ndisplace = \"any\"");
     let pid = process(&host, "greeter", 0);
     let other = works("other");

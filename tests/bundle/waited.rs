@@ -41,7 +41,7 @@ fn is_service() -> bool {
 }
 
 #[test]
-fn a_create_that_waits_for_a_plugin_says_for_whom_and_how_long() {
+fn a_waiting_create_names_the_plugin_and_the_limit() {
     let mut host =
         TestHost::new("--- wait_for = [\"10-absent\"]\nplugin_registration_timeout = \"1s\"\n");
     host.start_daemon();

@@ -102,7 +102,7 @@ fn an_update_changes_what_it_names_and_no_device_rule() {
 }
 
 #[test]
-fn a_creation_that_a_plugin_refused_ends_as_the_engines_container() {
+fn a_create_refused_by_a_plugin_ends_with_the_engines_values() {
     let host = started("");
     let _adjusting = host.plugin("10", "adjusting", adjusting());
     let (script, heard) = listens();

@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plugin_is_named_after_an_hour_above_half_of_its_limit_and_not_before() {
+    fn a_plugin_above_half_its_limit_is_named_after_an_hour() {
         let row = |is_busy: bool| {
             json!({"index": "10", "name": "a", "state": "synchronized", "timeouts": 0, "answers":
                 {"count": 9, "p50_ms": 900.0, "p99_ms": 1681.79, "limit_ms": 2000.0, "busy_for_an_hour": is_busy}})

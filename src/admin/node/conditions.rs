@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_is_missing_only_where_it_is_asked_for() {
+    fn only_a_required_plugin_can_be_missing() {
         let mut status = status(&[("10-a", false), ("b", true)]);
         assert_eq!(missing_plugins(&status), BTreeSet::from(["10-a".to_owned()]));
         status["disabled"] = json!(true);

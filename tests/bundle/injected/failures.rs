@@ -23,7 +23,7 @@ fn injections_hold_where_another_process_serves_plugins() {
 }
 
 #[test]
-fn the_example_of_the_page_does_what_the_page_says() {
+fn the_example_of_the_page_works_as_described() {
     let page = test_support::program::project().join("docs/injections.md");
     let page = std::fs::read_to_string(page).unwrap();
     let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
@@ -140,7 +140,7 @@ fn only_an_injection_that_refuses_holds_without_the_daemon() {
 }
 
 #[test]
-fn a_mistyped_section_that_skips_is_left_out_and_the_others_hold() {
+fn a_mistyped_section_with_skip_is_omitted_and_others_apply() {
     let host = host(
         "[[inject]]\nnamspaces = [\"prod\"]\nenv = { X = \"1\" }\n\
          [[inject]]\nname = \"good\"\nenv = { Y = \"1\" }\n",
@@ -225,7 +225,7 @@ fn the_audit_log_and_metrics_have_the_injection() {
 }
 
 #[test]
-fn policy_test_says_which_injections_hold_and_why() {
+fn policy_test_lists_matching_injections_with_reasons() {
     let host = TestHost::new(
         "---\n[[inject]]\nname = \"yes\"\nnamespaces = [\"prod\"]\nenv = { X = \"1\" }\n\
          [[inject]]\nname = \"no\"\nnamespaces = [\"!prod\"]\nenv = { X = \"1\" }\n\

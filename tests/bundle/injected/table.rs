@@ -403,7 +403,7 @@ impl Case<'_> {
 }
 
 #[test]
-fn each_area_in_each_state_comes_out_as_the_table_says() {
+fn each_area_in_each_state_matches_the_table() {
     let areas = areas();
     let mut cases = Vec::new();
     for area in &areas {

@@ -15,7 +15,7 @@ fn changed(more: &str) -> TestHost {
 }
 
 #[test]
-fn an_exec_right_after_the_create_and_after_the_start_has_what_plugins_set() {
+fn an_exec_after_create_or_start_has_the_plugins_changes() {
     let host = changed("");
     for _twice in 0..2 {
         succeeds(&exec(&host, "c1", PROCESS));
@@ -26,7 +26,7 @@ fn an_exec_right_after_the_create_and_after_the_start_has_what_plugins_set() {
 }
 
 #[test]
-fn every_spelling_of_the_flag_is_kept_and_leads_to_the_edited_copy() {
+fn every_spelling_of_the_process_flag_names_the_edited_copy() {
     let host = changed("");
     let file = process(&host, PROCESS);
     for (before, after) in [
@@ -58,7 +58,7 @@ fn what_the_caller_asks_for_wins() {
 }
 
 #[test]
-fn an_exec_in_a_container_that_no_plugin_changed_is_passed_on_as_it_came() {
+fn an_exec_in_an_unchanged_container_passes_unchanged() {
     let host = started("");
     let _told = host.plugin("10", "witness", Script::default());
     succeeds(&host.create("c1"));
@@ -93,7 +93,7 @@ fn a_document_that_cannot_be_edited_is_the_runtimes_business() {
 }
 
 #[test]
-fn a_document_that_can_be_read_once_only_reaches_the_runtime_whole() {
+fn a_document_from_a_pipe_reaches_the_runtime_whole() {
     let host = changed("");
     let pipe = host.path("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -123,7 +123,7 @@ fn while_switched_off_an_exec_is_passed_on_as_it_came() {
 }
 
 #[test]
-fn the_daemon_is_not_asked_and_may_be_away() {
+fn an_exec_needs_no_daemon() {
     let mut host = changed("autostart = false\non_daemon_failure = \"fail\"\n");
     let before = host.admin(&["status"])["requests"].clone();
     succeeds(&exec(&host, "c1", PROCESS));
@@ -189,7 +189,7 @@ fn limits_scores_and_scheduling_reach_a_later_process() {
 }
 
 #[test]
-fn the_copy_is_none_of_the_descriptors_that_the_new_process_is_to_have() {
+fn the_edited_copy_is_not_a_preserved_descriptor() {
     let host = changed("");
     let file = process(&host, PROCESS);
     // A runtime that lists what it inherited.

@@ -20,7 +20,7 @@ fn given(host: &TestHost, id: &str) -> String {
 }
 
 #[test]
-fn a_mark_goes_with_its_container_and_the_next_of_that_id_has_its_own() {
+fn a_mark_ends_with_its_container_and_is_not_reused() {
     let host = started("");
     let plugin = Script { only: Some("c1"), ..changing() };
     let _told = host.plugin("10", "env", plugin);
@@ -41,7 +41,7 @@ fn a_mark_goes_with_its_container_and_the_next_of_that_id_has_its_own() {
 }
 
 #[test]
-fn a_container_made_while_plugins_are_disabled_has_no_mark_of_an_earlier_one() {
+fn a_container_made_while_disabled_has_no_older_mark() {
     let mut host = started("");
     let _told = host.plugin("10", "env", changing());
     succeeds(&host.create("c1"));
@@ -92,7 +92,7 @@ fn a_creation_that_fails_leaves_no_mark() {
 }
 
 #[test]
-fn marks_outlive_the_daemon_and_the_next_one_clears_what_is_stale() {
+fn marks_outlive_the_daemon_and_the_next_one_removes_stale_ones() {
     let mut host = started("autostart = false\n");
     let _told = host.plugin("10", "env", changing());
     for id in ["c1", "c2"] {
@@ -141,7 +141,7 @@ fn records_of_an_earlier_version_are_marked_by_their_changes() {
 }
 
 #[test]
-fn a_mark_of_an_earlier_container_does_not_count_for_one_that_bypassed_the_daemon() {
+fn a_mark_does_not_apply_to_a_later_bypassed_container() {
     let mut host = started("autostart = false\n");
     let _told = host.plugin("10", "env", changing());
     succeeds(&host.create("c1"));
@@ -158,7 +158,7 @@ fn a_mark_of_an_earlier_container_does_not_count_for_one_that_bypassed_the_daemo
 }
 
 #[test]
-fn a_create_that_the_runtime_refuses_does_not_cost_the_container_its_mark() {
+fn a_refused_create_of_the_same_id_keeps_the_mark() {
     let mut host = started("autostart = false\n");
     let _told = host.plugin("10", "env", changing());
     succeeds(&host.create("c1"));

@@ -68,7 +68,7 @@ fn looking(host: &TestHost) -> (Script, Arc<Mutex<Vec<bool>>>) {
 }
 
 #[test]
-fn a_signal_that_ends_the_pod_is_preceded_by_its_stop_in_every_spelling() {
+fn a_signal_that_ends_a_pod_follows_its_stop_in_every_spelling() {
     for words in [
         &["kill", "pause", "9"][..],
         &["kill", "pause", "KILL"],
@@ -99,7 +99,7 @@ fn a_signal_that_ends_the_pod_is_preceded_by_its_stop_in_every_spelling() {
 }
 
 #[test]
-fn a_signal_that_ends_nothing_says_nothing() {
+fn a_signal_that_ends_nothing_sends_no_event() {
     let host = started("");
     let told = running(&host, &[], Script::default());
     // A runtime that only takes note of the signal.
@@ -114,7 +114,7 @@ fn a_signal_that_ends_nothing_says_nothing() {
 }
 
 #[test]
-fn a_kill_of_a_member_asks_nobody() {
+fn a_kill_of_a_member_sends_no_request() {
     let host = started("");
     let told = running(&host, &["app"], Script::default());
     succeeds(&host.verb(&["kill", "app", "9"]));
@@ -148,7 +148,7 @@ fn a_pod_that_is_deleted_alive_is_stopped_before() {
 }
 
 #[test]
-fn a_member_that_still_runs_is_stopped_first_whoever_is_killed_first() {
+fn a_running_member_is_stopped_before_its_pod() {
     let host = started("");
     let told = running(&host, &["app", "helper"], Script::default());
     succeeds(&host.verb(&["kill", "pause", "9"]));
@@ -162,7 +162,7 @@ fn a_member_that_still_runs_is_stopped_first_whoever_is_killed_first() {
 }
 
 #[test]
-fn a_plugin_that_is_slow_to_stop_holds_the_kill_up_for_a_second_at_most() {
+fn a_plugin_slow_at_the_pods_stop_delays_a_kill_by_a_second() {
     let host = started("---plugin_request_timeout = \"60s\"\n");
     let slow = Script { hangs: true, at: Some("StopPodSandbox".to_owned()), ..Script::default() };
     let told = running(&host, &[], slow);

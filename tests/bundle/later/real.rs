@@ -108,13 +108,13 @@ fn closed_device(runtime: &Path) {
 }
 
 #[test]
-fn a_closed_device_stays_closed_and_its_group_reaches_exec_with_runc() {
+fn an_exec_has_the_group_of_a_restricted_device_with_runc() {
     let Some(tools) = tools::find(&["runc"]) else { return };
     closed_device(&tools.join("runc"));
 }
 
 #[test]
-fn a_closed_device_stays_closed_and_its_group_reaches_exec_with_runc_1_5() {
+fn an_exec_has_the_group_of_a_restricted_device_with_runc_1_5() {
     newer("runc-1.5.2").iter().for_each(|runc| closed_device(runc));
 }
 
@@ -180,11 +180,11 @@ fn io_priority(pid: i64) -> i64 {
 }
 
 #[test]
-fn a_later_process_is_scheduled_as_plugins_say_with_runc_1_5() {
+fn an_exec_has_the_plugins_scheduling_with_runc_1_5() {
     newer("runc-1.5.2").iter().for_each(|runc| scheduled(runc));
 }
 
 #[test]
-fn a_later_process_is_scheduled_as_plugins_say_with_runc_1_6() {
+fn an_exec_has_the_plugins_scheduling_with_runc_1_6() {
     newer("runc-1.6.0-rc.1").iter().for_each(|runc| scheduled(runc));
 }

@@ -59,7 +59,7 @@ fn without_the_daemon_a_pod_of_kubelet_may_have_any_claim() {
 }
 
 #[test]
-fn the_record_of_a_promise_refused_without_the_daemon_is_taken_up() {
+fn the_daemon_reads_the_record_of_a_promise_refused_without_it() {
     let mut host = TestHost::new(&format!("autostart = false\n---{}", promise(DEVICES)));
     fails(&host.create("c1"), &["the promise \"gpu driver\" needs the plugin gpu"]);
     host.start_daemon();
@@ -102,7 +102,7 @@ fn where_another_process_serves_plugins_a_promise_refuses() {
 }
 
 #[test]
-fn a_container_waits_for_the_plugin_as_long_as_the_promise_says() {
+fn a_container_waits_for_the_plugin_up_to_the_promises_limit() {
     let host = started(&format!("---{}wait = \"60s\"\n", promise(DEVICES)));
     let bundle = gpu(&host);
     let root = host.path("root").display().to_string();
@@ -121,7 +121,7 @@ fn a_container_waits_for_the_plugin_as_long_as_the_promise_says() {
 
 /// Each verb that makes a container, while nobody answers: the plugin, the daemon, a daemon that was stopped.
 #[test]
-fn no_verb_gets_past_a_promise_whoever_is_away() {
+fn no_verb_gets_past_a_promise_without_daemon_or_plugin() {
     for away in ["the plugin", "the daemon", "a daemon that answers"] {
         let lines = promise("devices = [\"/dev/nvidia*\"]");
         let more = format!("autostart = false---[debug]\nsilence = \"1s\"\n{lines}");

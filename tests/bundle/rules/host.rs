@@ -67,7 +67,7 @@ const NO_ENV: &str =
     "---[[rule]]\nname = \"no env\"\nnamespaces = [\"prod-*\"]\ndeny = [\"Env\"]\n";
 
 #[test]
-fn a_field_that_a_rule_denies_refuses_the_create_and_says_which_rule_it_was() {
+fn a_denied_field_refuses_the_create_and_names_the_rule() {
     let host = started(NO_ENV);
     let told = host.plugin("10", "a", sets("HELLO", "there"));
     let bundle = pod_container(&host, "prod-eu", "c1");
@@ -88,7 +88,7 @@ fn a_field_that_a_rule_denies_refuses_the_create_and_says_which_rule_it_was() {
 }
 
 #[test]
-fn in_audit_mode_the_field_is_set_and_explain_says_what_would_be_refused() {
+fn audit_mode_sets_the_field_and_explain_shows_the_denial() {
     let host = started(&format!("{NO_ENV}mode = \"audit\"\n"));
     let _told = host.plugin("10", "a", sets("HELLO", "there"));
     let bundle = pod_container(&host, "prod-eu", "c1");
@@ -117,7 +117,7 @@ fn a_rule_does_not_widen_what_the_plugins_own_section_permits() {
 }
 
 #[test]
-fn a_pod_that_says_its_own_namespace_escapes_no_rule() {
+fn a_pod_that_names_its_own_namespace_escapes_no_rule() {
     let host = started(NO_ENV);
     let _told = host.plugin("10", "a", sets("HELLO", "there"));
     let bundle = lay_down(&host, "dev", "forged", "forged");
@@ -189,7 +189,7 @@ fn a_create_goes_on_whose_reply_updates_a_protected_container() {
 }
 
 #[test]
-fn an_update_of_the_engine_is_refused_with_the_rule_and_changes_nothing() {
+fn an_engines_update_is_refused_by_a_rule_and_changes_nothing() {
     let host = started(&NO_ENV.replace("\"Env\"", "\"CPUShares\""));
     let updates = vec![update_of("c1", &json!({"cpu": {"shares": 77}}))];
     let _told = host.plugin("10", "half", Script { updates, ..Script::default() });
@@ -203,7 +203,7 @@ fn an_update_of_the_engine_is_refused_with_the_rule_and_changes_nothing() {
 }
 
 #[test]
-fn a_mistyped_rule_refuses_creates_and_hides_what_it_may_have_meant_to_hide() {
+fn a_mistyped_rule_refuses_creates_and_hides_possible_matches() {
     let host = started("---[[rule]]\nnamespace = [\"vault\"]\nhide = true\n");
     let told = host.plugin("10", "a", sets("HELLO", "there"));
     let bundle = pod_container(&host, "dev", "c1");

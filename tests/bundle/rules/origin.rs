@@ -41,7 +41,7 @@ fn the_named_program_is_the_plugin_and_no_other_is() {
 }
 
 #[test]
-fn a_refused_plugin_is_one_line_however_often_it_comes_and_is_counted_and_shown() {
+fn a_repeatedly_refused_plugin_is_one_line_and_a_count() {
     let host =
         started("---[plugin.ear]\nfrom = [\"exe:/opt/nri/plugins/*\", \"pod:kube-system/*\"]\n");
     let _ear = Started::plugin(&host, "10-ear");
@@ -168,7 +168,7 @@ fn a_process_in_a_cgroup_of_a_pods_name_is_not_in_the_pod() {
 /// Connects, leaves the connection to a child that is the named program, and ends.
 #[test]
 #[expect(unsafe_code, reason = "a process that leaves its connection to a child")]
-fn a_process_that_has_ended_is_no_plugin_whoever_gets_its_number() {
+fn an_exited_process_is_no_plugin_even_if_its_pid_is_reused() {
     use std::os::fd::AsRawFd;
     let program = example("device_injector");
     // Its heir calls itself as it likes.

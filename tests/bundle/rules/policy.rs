@@ -11,7 +11,7 @@ const RULES: &str = "---[[rule]]\nname = \"dev\"\nnamespaces = [\"dev\"]\n[[rule
     name = \"watch\"\ndeny = [\"*\"]\nmode = \"audit\"\n[plugin.a]\ndeny = [\"Sysctl\"]\n";
 
 #[test]
-fn a_bundle_is_judged_without_a_daemon_by_the_rules_of_the_files() {
+fn a_bundle_is_tested_without_a_daemon_by_the_files_rules() {
     let host = TestHost::new(RULES);
     let bundle = pod_container(&host, "prod-eu", "c1");
     let path = host.path(&bundle).display().to_string();
@@ -56,7 +56,7 @@ fn a_bundle_that_names_its_own_namespace_is_shown_as_not_proven() {
 }
 
 #[test]
-fn a_known_pod_is_judged_for_the_connected_plugins_by_the_rules_in_force() {
+fn a_known_pod_is_tested_for_connected_plugins_and_live_rules() {
     let host = started(RULES);
     let _told = host.plugin("10", "a", Script::default());
     let bundle = pod_container(&host, "prod-eu", "c1");

@@ -6,7 +6,7 @@ use test_support::injected::{FILE, SETTINGS, WANTED};
 use super::engine::{Docker, IMAGE, text};
 
 #[test]
-fn a_container_of_docker_has_what_is_injected_and_no_exec_that_a_rule_refuses() {
+fn a_docker_container_has_injections_and_exec_rules() {
     let Some(docker) = Docker::new() else { return };
     docker.host.write(FILE, "from the node");
     let settings = SETTINGS.replace("SOURCE", &docker.host.path(FILE).display().to_string());

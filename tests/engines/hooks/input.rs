@@ -52,7 +52,7 @@ fn state(host: &TestHost) -> Value {
 }
 
 #[test]
-fn bad_input_is_one_line_and_nobody_is_asked() {
+fn bad_input_is_one_line_without_a_request() {
     let host = TestHost::new("");
     let with = |key: &str, value: Value| {
         let mut state = state(&host);
@@ -103,7 +103,7 @@ fn a_state_that_never_ends_is_given_up() {
 }
 
 #[test]
-fn the_end_of_what_nobody_knows_is_nobodys_business() {
+fn the_end_of_an_unknown_container_is_ignored() {
     let mut host = TestHost::new("");
     host.start_daemon();
     for stage in ["poststop", "poststart"] {
@@ -187,7 +187,7 @@ fn a_runtime_that_is_a_script_is_understood() {
 }
 
 #[test]
-fn a_plugin_that_hangs_is_skipped_and_one_that_refuses_fails_the_script() {
+fn a_hanging_plugin_is_skipped_and_a_refusal_fails_the_script() {
     let host = scripted(&format!("---{SILENT}"));
     let hangs = Script { hangs: true, ..Script::default() };
     let _hanging = host.plugin("10", "slow", hangs);

@@ -430,7 +430,7 @@ fn chosen(mut cases: Vec<Case>) -> Vec<Case> {
 }
 
 #[test]
-fn whichever_call_fails_nri_runc_says_what_the_runtime_says() {
+fn a_failing_call_gives_the_runtimes_own_message() {
     let Some(strace) = tracer::find() else { return };
     let Some(mut first) = Place::new(strace.clone()) else { return };
     let all = cases(&mut first);

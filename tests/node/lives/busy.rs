@@ -92,7 +92,7 @@ fn state(host: &TestHost, name: &str) -> String {
 }
 
 #[test]
-fn a_newcomer_that_thinks_for_long_stops_no_create_and_hears_of_it_afterwards() {
+fn a_slow_new_plugin_delays_no_create_and_receives_it_later() {
     let mut host = with_a_record(&format!("---{BUSY}"));
     let one = Sleepers(vec![sleeper()]);
     put_on_record(&host, &[one.0[0].id(); 300]);
@@ -267,7 +267,7 @@ fn plugins_that_are_never_synchronized_keep_no_program_away() {
 }
 
 #[test]
-fn a_long_request_of_a_plugin_holds_no_create_while_programs_change() {
+fn a_plugins_long_request_delays_no_create_during_a_reexec() {
     let installed = Installed::new(&format!("---{BUSY}"));
     let host = &installed.host;
     let asks = plays(host, "10-flooder", Arc::new(Flooder));

@@ -339,7 +339,7 @@ fn say(text: &str) {
 }
 
 #[test]
-fn every_view_is_what_became_of_each_container_once_and_in_order() {
+fn every_view_shows_each_container_event_once_and_in_order() {
     let today = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let wanted = std::env::var("LIVES").unwrap_or_default();
     let mut wanted = wanted.split_whitespace().filter_map(|number| number.parse::<u64>().ok());

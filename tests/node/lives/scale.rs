@@ -100,7 +100,7 @@ fn descriptors(pid: i32) -> usize {
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 #[test]
-fn a_thousand_running_containers_wake_nobody_and_their_ends_are_told_at_once() {
+fn a_thousand_containers_cost_no_wake_ups_and_their_ends_arrive() {
     let mut host = with_a_record(&format!("---{BUSY}"));
     host.start_daemon();
     let one = status(host.daemon_pid(), "VmRSS");

@@ -44,7 +44,7 @@ fn plain_run(place: &Place, id: &str) {
 }
 
 #[test]
-fn updates_go_through_the_runtime_that_made_it_and_stay_with_its_own() {
+fn updates_go_through_the_runtime_that_made_the_container() {
     updates("runc");
 }
 

@@ -265,7 +265,7 @@ fn try_all(faults: &[Fault]) {
 }
 
 #[test]
-fn a_node_without_a_fault_is_green_before_and_while_the_daemon_runs() {
+fn a_healthy_node_passes_before_and_while_the_daemon_runs() {
     let mut world = World::new("");
     let red = |world: &World| -> Vec<Value> {
         world.check().into_iter().filter(|finding| !is_green(finding)).collect()

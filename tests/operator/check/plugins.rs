@@ -478,7 +478,7 @@ fn a_plugin_that_takes_no_part_is_named() {
 }
 
 #[test]
-fn a_plugin_that_time_outs_disconnected_is_named_until_it_returns() {
+fn a_plugin_disconnected_for_time_outs_is_named_until_back() {
     let mut world = World::new("---plugin_request_timeout = \"3s\"\n[plugin.slow]\nstrikes = 1");
     world.host.start_daemon();
     connect(&world, hanging());

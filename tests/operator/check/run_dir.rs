@@ -346,7 +346,7 @@ fn what_was_left_in_the_run_directory_is_named() {
 }
 
 #[test]
-fn a_fault_of_the_run_directory_says_where_a_bypass_is_noted() {
+fn a_run_directory_fault_names_where_bypasses_are_noted() {
     let world = World::new("");
     world.make_run_dir();
     set_mode(&world, "run", 0o777);

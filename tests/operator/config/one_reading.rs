@@ -61,7 +61,7 @@ fn agrees(output: &std::process::Output, verdict: Verdict, at: &str) {
 }
 
 #[test]
-fn one_file_has_one_verdict_whoever_reads_it() {
+fn every_reader_agrees_on_a_configuration_file() {
     let mut host = started("");
     for (index, (more, verdict, at)) in FILES.into_iter().enumerate() {
         host.configure(&host.path("fake/runc"), more);
@@ -171,7 +171,7 @@ fn a_reload_and_check_name_what_is_hardly_meant() {
 }
 
 #[test]
-fn status_says_what_wrapper_processes_do_before_a_reload() {
+fn status_shows_what_wrappers_use_before_a_reload() {
     let host = started("");
     host.configure(&host.path("fake/runc"), "---disable = true\n");
     assert_eq!(host.admin(&["status"])["disabled"], true);
@@ -180,7 +180,7 @@ fn status_says_what_wrapper_processes_do_before_a_reload() {
 }
 
 #[test]
-fn a_daemon_that_becomes_another_program_keeps_a_valid_configuration() {
+fn a_reexec_keeps_a_valid_configuration() {
     let host = started("");
     let before = host.admin(&["status"])["pid"].clone();
     host.configure(&host.path("fake/runc"), "---[[rules]]\nhide = true\n");

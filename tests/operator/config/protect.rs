@@ -29,7 +29,7 @@ fn place(host: &TestHost, header: &str, at: &str) -> String {
 }
 
 #[test]
-fn a_mistake_in_what_protects_refuses_every_create_and_says_where_it_is() {
+fn a_mistake_in_a_protecting_key_refuses_every_create() {
     for (lines, at, what) in MISTAKES {
         let host = started(&format!("---{lines}\n"));
         let header = lines.lines().next().unwrap();
@@ -45,7 +45,7 @@ fn a_mistake_in_what_protects_refuses_every_create_and_says_where_it_is() {
 }
 
 #[test]
-fn a_file_that_is_no_toml_refuses_creates_from_the_first_start_on() {
+fn a_file_that_is_no_toml_refuses_creates_from_the_start() {
     // Before any daemon could keep a good one: not even the runtime is known.
     let broken = "---[plugin.a]\ndeny = [\"Env\"\n";
     let Some(mut host) = TestHost::with_default_paths(broken) else { return };
@@ -66,7 +66,7 @@ fn a_file_that_is_no_toml_refuses_creates_from_the_first_start_on() {
 }
 
 #[test]
-fn a_mistake_in_what_protects_refuses_creates_while_the_daemon_is_away_too() {
+fn a_mistake_in_a_protecting_key_needs_no_daemon_to_refuse() {
     let host = TestHost::new("autostart = false---[plugin.a]\nrequird = true\n");
     fails(
         &host.create("c1"),
@@ -134,7 +134,7 @@ fn exempt_namespaces_go_on_while_a_mistake_is_there() {
 }
 
 #[test]
-fn nobody_goes_on_by_a_namespace_that_a_tenant_can_write_while_a_mistake_is_there() {
+fn a_mistake_exempts_no_namespace_that_a_tenant_can_write() {
     let host = started("---[plugin.a]\ndeny = \"Env\"\n");
     let bundle = lay_down(&host, "kube-system", "forged", "forged");
     fails(&host.create_from(&bundle, "forged"), &["configuration has an error", "config.toml:"]);
@@ -144,7 +144,7 @@ fn nobody_goes_on_by_a_namespace_that_a_tenant_can_write_while_a_mistake_is_ther
 }
 
 #[test]
-fn no_plugin_changes_an_exempt_container_while_its_rights_are_not_known() {
+fn no_plugin_changes_an_exempt_container_with_unknown_rights() {
     let host = started("---[plugin.a]\nDeny = [\"Env\"]\n");
     let _told = host.plugin("10", "a", sets("HELLO", "there"));
     let bundle = container_in(&host, "kube-system", "passes");

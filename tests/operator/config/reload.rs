@@ -83,7 +83,7 @@ fn a_hangup_does_what_reload_does_and_logs_it() {
 }
 
 #[test]
-fn a_broken_file_changes_nothing_and_says_where_it_is() {
+fn a_broken_file_changes_nothing_and_is_named() {
     let host = started("");
     for (more, at) in [
         (
@@ -225,7 +225,7 @@ fn the_rights_of_a_connected_plugin_change_and_it_stays() {
 }
 
 #[test]
-fn a_plugins_time_out_policy_and_concurrency_change_while_it_is_connected() {
+fn a_plugins_settings_change_while_it_is_connected() {
     let host = started("---plugin_request_timeout = \"60s\"\n[plugin.slow]\nstrikes = 0\n");
     let script = Script { hangs: true, ..Script::default() };
     let _told = host.plugin("10", "slow", script);
@@ -306,7 +306,7 @@ fn the_plugin_socket_moves_and_connected_plugins_stay() {
 }
 
 #[test]
-fn metrics_move_and_a_listener_that_cannot_be_opened_changes_nothing() {
+fn metrics_move_unless_the_new_listener_fails() {
     let host = started("");
     let at = |name: &str, more: &str| {
         let path = host.path(name).display().to_string();

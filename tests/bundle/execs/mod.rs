@@ -2,6 +2,7 @@
 //! Processes that `exec` starts in a container: the audit log has a line for each, if that is wanted,
 //! rules refuse some, and a call that nothing wants to know of is the runtime's as it came.
 
+mod adjusted;
 mod audited;
 mod guarded;
 mod plugins;

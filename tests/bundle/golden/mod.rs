@@ -5,7 +5,7 @@
 
 mod case;
 mod play;
-mod told;
+mod received;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};

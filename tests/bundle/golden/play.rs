@@ -7,7 +7,7 @@ use serde_json::Value;
 use test_support::{TestHost, wait_until};
 
 use super::case::{Case, files_below};
-use super::told::Told;
+use super::received::Told;
 
 /// What came of a case, file by file of `expected/`.
 pub(super) struct Came {

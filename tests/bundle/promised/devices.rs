@@ -8,7 +8,7 @@ use test_support::responding_plugin::{RespondingPlugin, Response};
 use test_support::{BUNDLE, SILENT, Script, TestHost, fails, started, succeeds};
 
 use super::{gpu, host, metric, promise, with_device};
-use crate::policies::seat;
+use crate::plugins::policies::seat;
 use crate::rules::{lay_down, pod_container};
 
 const NVIDIA: &str = "devices = [\"/dev/nvidia*\"]";

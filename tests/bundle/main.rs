@@ -179,7 +179,7 @@ fn a_field_that_cannot_be_applied_fails_the_create_by_name() {
 
 #[test]
 fn a_silent_plugin_is_skipped_by_default() {
-    let host = started(&format!("---{SILENT}"));
+    let host = started(SILENT);
     let _told = host.plugin("10", "slow", Script { hangs: true, ..Script::default() });
     succeeds(&host.create("c1"));
     let skipped = &host.admin(&["explain", "c1"])["skipped"][0];
@@ -189,8 +189,7 @@ fn a_silent_plugin_is_skipped_by_default() {
 
 #[test]
 fn a_silent_plugin_refuses_if_configured() {
-    let host =
-        started(&format!("---{SILENT}[plugin.slow]\non_failure = \"refuse\"\nstrikes = 0\n"));
+    let host = started(&format!("{SILENT}[plugin.slow]\non_failure = \"refuse\"\nstrikes = 0\n"));
     let _told = host.plugin("10", "slow", Script { hangs: true, ..Script::default() });
     refused(&host, &host.create("c1"), &["10-slow", "did not answer CreateContainer in time"]);
     assert_eq!(host.admin(&["plugins"])[0]["timeouts"], 1);
@@ -206,14 +205,14 @@ fn a_plugin_that_dies_in_the_call_is_skipped() {
 
 #[test]
 fn a_required_plugin_that_is_missing_refuses_the_container() {
-    let host = started("---[plugin.policy]\nrequired = true\n");
+    let host = started("[plugin.policy]\nrequired = true\n");
     refused(&host, &host.create("c1"), &["required plugin policy", "not connected"]);
 }
 
 #[test]
 fn a_pod_that_tolerates_missing_plugins_is_not_refused_for_one() {
     let host = started(
-        "---[nri.default_validator]\ntolerate_missing_plugins_annotation = \"tolerate.example\"\n\
+        "[nri.default_validator]\ntolerate_missing_plugins_annotation = \"tolerate.example\"\n\
          [plugin.policy]\nrequired = true\n",
     );
     for (value, wanted) in [
@@ -303,7 +302,7 @@ fn a_verb_without_events_contacts_and_writes_nothing() {
 
 #[test]
 fn while_disabled_every_verb_is_passed_through() {
-    let host = TestHost::new("---disable = true\n");
+    let host = TestHost::new("[nri]\ndisable = true\n");
     succeeds(&host.create("c1"));
     assert!(!host.path("run").exists());
     let host = TestHost::new("");
@@ -316,12 +315,12 @@ fn while_disabled_every_verb_is_passed_through() {
 
 #[test]
 fn a_daemon_that_dies_in_a_request_is_bypassed_or_refuses() {
-    let dies = "---[debug]\nfault = \"daemon.verdict:kill\"\n";
+    let dies = "[debug]\nfault = \"daemon.verdict:kill\"\n";
     let host = TestHost::new(dies);
     succeeds(&host.create("c1"));
     assert_eq!(host.read("fake/seen.json"), BUNDLE, "the bundle was pristine");
     assert_eq!(std::fs::read_dir(host.path("run/bypassed")).unwrap().count(), 1);
-    let host = TestHost::new(&format!("on_daemon_failure = \"fail\"{dies}"));
+    let host = TestHost::new(&format!("on_daemon_failure = \"fail\"\n{dies}"));
     refused(
         &host,
         &host.create("c1"),
@@ -343,7 +342,7 @@ fn a_wrapper_that_dies_after_the_verdict_is_undone() {
     let host = started("");
     let told = host.plugin("10", "env", sets("HELLO", "there"));
     for point in ["wrapper.verdict", "wrapper.committed"] {
-        let fault = format!("---[debug]\nfault = \"{point}:kill\"\n");
+        let fault = format!("[debug]\nfault = \"{point}:kill\"\n");
         host.configure(&host.path("fake/runc"), &fault);
         assert!(!host.create("c1").status.success());
         wait_until("it is undone", || host.admin(&["pods"]) == Value::Array(vec![]));

@@ -107,9 +107,9 @@ fn tests_beside_the_code_are_read_and_the_code_is_not() {
 fn what_depends_on_speed_is_recognized() {
     let matches = |pattern: &str, line: &str| Regex::new(pattern).unwrap().is_match(line);
     for (is_short, line) in [
-        (true, r#"started("---plugin_request_timeout = \"900ms\"\n")"#),
+        (true, r#"started("[nri]\nplugin_request_timeout = \"900ms\"\n")"#),
         (true, "request_timeout: Duration::from_millis(300),"),
-        (false, r#"started("---plugin_request_timeout = \"3s\"\n")"#),
+        (false, r#"started("[nri]\nplugin_request_timeout = \"3s\"\n")"#),
         (false, "request_timeout: Duration::from_secs(10),"),
     ] {
         assert_eq!(matches(SHORT, line), is_short, "{line}");

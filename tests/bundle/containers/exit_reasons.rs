@@ -80,7 +80,7 @@ fn a_late_exit_code_is_known_at_the_removal() {
         file.display()
     );
     host.put_program("fake/removing", &script);
-    host.configure(&host.path("fake/removing"), "---[debug]\nkernel_exits = false\n");
+    host.configure(&host.path("fake/removing"), "[debug]\nkernel_exits = false\n");
     host.start_daemon();
     let (script, ends) = listens(ENDS);
     let _plugin = host.plugin("10", "listener", script);

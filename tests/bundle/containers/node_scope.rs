@@ -20,7 +20,7 @@ fn configure(host: &TestHost, scope: &str) {
     let root = host.path("root").display().to_string();
     std::fs::create_dir_all(&root).unwrap();
     let more = format!(
-        "autostart = false\ndebug.runtime_roots = [\"{root}\"]\ndebug.look_every = \"1s\"\n---scope = \"{scope}\""
+        "autostart = false\ndebug.runtime_roots = [\"{root}\"]\ndebug.look_every = \"1s\"\n[nri]\nscope = \"{scope}\""
     );
     host.configure(&host.path("fake/runc"), &more);
 }

@@ -88,7 +88,7 @@ fn pids(id: &str) -> api::ContainerUpdate {
 
 #[test]
 fn an_update_of_an_ambiguous_id_is_refused_with_both_roots() {
-    let host = started("---\n[plugin.both]\nevict = \"allow\"");
+    let host = started("[plugin.both]\nevict = \"allow\"");
     let evict = api::ContainerEviction { container_id: "c1".to_owned(), ..Default::default() };
     let script = Script {
         only: Some("c2"),
@@ -194,7 +194,7 @@ fn create_beside_a_huge_one(
 /// most of the work, and holds up nobody.
 #[test]
 fn others_are_served_while_a_huge_response_is_applied() {
-    let host = started(&format!("---{BUSY}"));
+    let host = started(BUSY);
     let heard = host.plugin("10", "huge", sets_thousands());
     let (whole, waits) = create_beside_a_huge_one(&host, &heard);
     let at_once = waits.iter().filter(|(wait, is_asked)| *is_asked && *wait < whole / 6);

@@ -122,7 +122,7 @@ fn a_start_without_the_daemon_is_noticed_on_a_known_container() {
 
 #[test]
 fn a_create_whose_daemon_died_is_adopted_without_adjustments() {
-    let fault = "autostart = false---[debug]\nfault = \"daemon.verdict:kill\"\n";
+    let fault = "autostart = false\n[debug]\nfault = \"daemon.verdict:kill\"\n";
     let mut host = TestHost::new(fault);
     host.start_daemon();
     let _told = host.plugin("10", "env", sets("HELLO", "there"));

@@ -13,7 +13,7 @@ use test_support::{BUNDLE, TestHost, wait_until};
 use crate::plugins::policies::seat;
 use crate::{started, succeeds};
 
-const REQUIRED: &str = "---[plugin.policy]\nrequired = true\n";
+const REQUIRED: &str = "[plugin.policy]\nrequired = true\n";
 
 /// A plugin that is asked about `c1` now, and answers when the test lets it.
 fn asked(host: &TestHost, verb: &str) -> (SharedPlugin, std::process::Child) {

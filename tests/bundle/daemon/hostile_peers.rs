@@ -19,7 +19,7 @@ use crate::{refused, sets, started, succeeds};
 const NOBODY: u32 = 65_534;
 
 /// A connection that does not register stays for the time of the test.
-const PATIENT: &str = "---plugin_registration_timeout = \"10m\"\n";
+const PATIENT: &str = "[nri]\nplugin_registration_timeout = \"10m\"\n";
 
 /// Does something as another user: the kernel keeps credentials for each thread.
 #[expect(unsafe_code, reason = "setresuid of one thread, which no library offers")]
@@ -108,7 +108,7 @@ fn who_has_not_registered_yet_and_who_has_left_is_shown() {
 
 #[test]
 fn a_flood_leaves_nothing_behind() {
-    let host = started("---plugin_registration_timeout = \"300ms\"\n");
+    let host = started("[nri]\nplugin_registration_timeout = \"300ms\"\n");
     // The daemon waits at a second descriptor of the same file, which it closes and opens: a single
     // look may find one too few.
     let looks = (0..20).map(|_| {
@@ -143,7 +143,7 @@ fn garbage_on_the_plugin_socket_is_harmless() {
 
 #[test]
 fn a_silent_daemon_is_given_up_after_three_seconds_and_survived() {
-    let host = started("---[debug]\nfault = \"daemon.asked:stall\"\n");
+    let host = started("[debug]\nfault = \"daemon.asked:stall\"\n");
     let begun = Instant::now();
     succeeds(&host.create("c1"));
     let waited = begun.elapsed().as_secs_f32();
@@ -155,7 +155,7 @@ fn a_silent_daemon_is_given_up_after_three_seconds_and_survived() {
 
 #[test]
 fn a_silent_daemon_refuses_by_policy_but_never_a_delete() {
-    let fail = "on_daemon_failure = \"fail\"---[debug]\nfault = \"daemon.asked:stall\"\n";
+    let fail = "on_daemon_failure = \"fail\"\n[debug]\nfault = \"daemon.asked:stall\"\n";
     let host = started(fail);
     refused(&host, &host.create("c1"), &["cannot create c1", "the daemon stopped responding"]);
     succeeds(&host.verb(&["delete", "--force", "c1"]));

@@ -77,7 +77,7 @@ fn killed(settings: &str) -> Option<(TestHost, std::process::Output)> {
 
 #[test]
 fn a_daemon_killed_for_memory_refuses_if_a_plugin_is_required() {
-    let protected = "---[plugin.policy]\nrequired = true\n";
+    let protected = "[plugin.policy]\nrequired = true\n";
     let Some((mut host, output)) = killed(protected) else { return };
     assert!(host.read("bundle/config.json") == large(), "the document was changed");
     host.write("bundle/config.json", BUNDLE);

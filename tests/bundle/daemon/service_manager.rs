@@ -62,7 +62,7 @@ fn a_socket_of_the_service_manager_outlives_the_daemon() {
 #[test]
 fn no_plugin_is_started_or_awaited_beside_an_engines_socket() {
     let mut host =
-        TestHost::new("--- wait_for = [\"10-absent\"]\nplugin_registration_timeout = \"80s\"\n");
+        TestHost::new("[nri]\nwait_for = [\"10-absent\"]\nplugin_registration_timeout = \"80s\"\n");
     std::fs::create_dir(host.path("plugins")).unwrap();
     host.put_program("plugins/20-file", "#!/bin/sh\ntouch \"$0.was-started\"\n");
     let engine = UnixListener::bind(host.path("nri.sock")).unwrap();
@@ -83,7 +83,7 @@ fn no_plugin_is_started_or_awaited_beside_an_engines_socket() {
 #[test]
 fn required_plugins_are_suspended_beside_an_engines_socket() {
     let mut host = TestHost::new(
-        "---[plugin.policy]\nrequired = true\n\
+        "[plugin.policy]\nrequired = true\n\
          [nri.default_validator]\nenable = true\nrequired_plugins = [\"other\"]\n",
     );
     let _engine = UnixListener::bind(host.path("nri.sock")).unwrap();

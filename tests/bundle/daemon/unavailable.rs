@@ -21,7 +21,7 @@ const PROTECTIONS: [(&str, &str); 3] = [
 #[test]
 fn without_a_daemon_nothing_is_created_where_something_protects() {
     for (settings, why) in PROTECTIONS {
-        let host = TestHost::new(&format!("autostart = false---{settings}"));
+        let host = TestHost::new(&format!("autostart = false\n{settings}"));
         refused(&host, &host.create("c1"), &["cannot create c1", "reaching the daemon", why]);
         for verb in ["run", "restore"] {
             let bundle = host.path("bundle").display().to_string();
@@ -39,14 +39,14 @@ fn without_a_daemon_nothing_is_created_where_something_protects() {
 #[test]
 fn without_a_daemon_everything_goes_on_where_nothing_protects() {
     let nothing = "[plugin.policy]\nrequired = false\non_failure = \"skip\"\ndeny = [\"Env\"]\n";
-    let host = TestHost::new(&format!("autostart = false---{nothing}"));
+    let host = TestHost::new(&format!("autostart = false\n{nothing}"));
     succeeds(&host.create("c1"));
     assert_eq!(std::fs::read_dir(host.path("run/bypassed")).unwrap().count(), 1);
 }
 
 #[test]
 fn a_start_of_an_adjusted_container_needs_no_daemon() {
-    let mut host = TestHost::new(&format!("autostart = false---{REQUIRED}"));
+    let mut host = TestHost::new(&format!("autostart = false\n{REQUIRED}"));
     host.start_daemon();
     let _policy = seat(&host, "10-policy", RespondingPlugin::always(Response::Set("KEY")));
     succeeds(&host.create("c1"));
@@ -57,7 +57,7 @@ fn a_start_of_an_adjusted_container_needs_no_daemon() {
 
 #[test]
 fn a_silent_daemon_refuses_where_a_plugin_is_required() {
-    let host = started(&format!("---{REQUIRED}[debug]\nfault = \"daemon.asked:stall\"\n"));
+    let host = started(&format!("{REQUIRED}[debug]\nfault = \"daemon.asked:stall\"\n"));
     let wanted = ["cannot create c1", "the daemon stopped responding", "plugin policy is required"];
     refused(&host, &host.create("c1"), &wanted);
 }
@@ -68,7 +68,7 @@ fn a_daemon_that_dies_at_any_step_of_a_create_refuses_it() {
         let host = TestHost::new("");
         let fault = format!("{point}:kill:0");
         let file = host.path("fault").display().to_string();
-        let more = format!("---{REQUIRED}[debug]\nfault = \"@{file}\"\n");
+        let more = format!("{REQUIRED}[debug]\nfault = \"@{file}\"\n");
         host.configure(&host.path("fake/runc"), &more);
         let mut host = host;
         host.start_daemon();
@@ -88,7 +88,7 @@ fn a_daemon_that_dies_at_any_step_of_a_create_refuses_it() {
 #[test]
 fn a_daemon_killed_during_a_plugin_request_refuses_the_create() {
     for verb in ["create", "run"] {
-        let mut host = started(&format!("---plugin_request_timeout = \"60s\"\n{REQUIRED}"));
+        let mut host = started(&format!("[nri]\nplugin_request_timeout = \"60s\"\n{REQUIRED}"));
         let slow = RespondingPlugin::at(Event::CreateContainer, Response::Sleep(20_000));
         let policy = seat(&host, "10-policy", slow);
         let mut wrapper = host.spawn(&[verb, "--bundle", "BUNDLE", "c1"]);
@@ -121,7 +121,7 @@ fn bundle_of(host: &TestHost, namespace: &str, more: &str) -> String {
 #[test]
 fn without_a_daemon_an_exempt_pod_is_created_and_another_is_not() {
     for (settings, why) in PROTECTIONS {
-        let host = TestHost::new(&format!("autostart = false---{settings}"));
+        let host = TestHost::new(&format!("autostart = false\n{settings}"));
         let tenant = host.create_from(&bundle_of(&host, "tenant", ""), "c1");
         let said = String::from_utf8_lossy(&tenant.stderr).into_owned();
         assert!(!tenant.status.success() && said.contains(why), "{said}");
@@ -133,7 +133,7 @@ fn without_a_daemon_an_exempt_pod_is_created_and_another_is_not() {
 
 #[test]
 fn without_a_daemon_pod_annotations_exempt_no_pod() {
-    let host = TestHost::new(&format!("autostart = false---{REQUIRED}"));
+    let host = TestHost::new(&format!("autostart = false\n{REQUIRED}"));
     let forged = ", \"nri-runc.dev/pod-namespace\": \"kube-system\", \
         \"io.kubernetes.pod.namespace\": \"kube-system\", \
         \"io.container.manager\": \"libpod\"";
@@ -149,7 +149,7 @@ fn without_a_daemon_a_pod_may_tolerate_plugins_but_no_validator() {
     for (settings, passes) in
         [("", true), ("enable = true\n", false), ("[plugin.b]\non_failure = \"refuse\"\n", false)]
     {
-        let host = TestHost::new(&format!("autostart = false---{toleration}{settings}{REQUIRED}"));
+        let host = TestHost::new(&format!("autostart = false\n{toleration}{settings}{REQUIRED}"));
         host.write("bundle/config.json", &BUNDLE.replacen('{', annotations, 1));
         assert_eq!(host.create("c1").status.success(), passes, "{settings}");
     }
@@ -157,7 +157,7 @@ fn without_a_daemon_a_pod_may_tolerate_plugins_but_no_validator() {
 
 #[test]
 fn without_a_daemon_an_odd_document_is_not_exempt() {
-    let host = TestHost::new(&format!("autostart = false---{REQUIRED}"));
+    let host = TestHost::new(&format!("autostart = false\n{REQUIRED}"));
     for odd in ["", "{", "[]", "{\"annotations\": 7}"] {
         host.write("bundle/config.json", odd);
         assert!(!host.create("c1").status.success(), "{odd}");
@@ -212,7 +212,7 @@ fn check_row(host: &TestHost) -> String {
 fn check_names_what_applies_while_the_daemon_is_away() {
     let row = check_row(&TestHost::new("autostart = false"));
     assert_eq!(row, "containers are created without plugins");
-    let row = check_row(&TestHost::new(&format!("autostart = false---{REQUIRED}")));
+    let row = check_row(&TestHost::new(&format!("autostart = false\n{REQUIRED}")));
     let wanted =
         "creates are refused, except in namespace kube-system, because plugin policy is required";
     assert_eq!(row, wanted);

@@ -130,7 +130,7 @@ fn plugin_protection_from_before_a_restart_survives_a_reexec() {
     let plugin = ExecPlugin::validating(None);
     let mut host = with(&plugin);
     host.kill_daemon();
-    host.configure(&host.path("fake/runc"), "---plugin_registration_timeout = \"60s\"\n");
+    host.configure(&host.path("fake/runc"), "[nri]\nplugin_registration_timeout = \"60s\"\n");
     host.start_daemon();
     succeeds(&host.call(&["nri", "reexec"]));
     let words = ["the plugins that protect execs have not returned"];

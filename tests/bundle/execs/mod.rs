@@ -31,7 +31,7 @@ fn host(audit: &str, more: &str) -> TestHost {
 
 fn reconfigure(host: &TestHost, audit: &str, more: &str) {
     let path = host.path("log/audit.log").display().to_string();
-    let text = format!("---[audit]\ntarget = \"file\"\npath = \"{path}\"\n{audit}{more}");
+    let text = format!("[audit]\ntarget = \"file\"\npath = \"{path}\"\n{audit}{more}");
     host.configure(&host.path("fake/runc"), &text);
 }
 

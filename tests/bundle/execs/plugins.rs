@@ -211,7 +211,7 @@ fn a_value_that_cannot_be_passed_on_is_refused() {
 
 #[test]
 fn an_operator_forbids_fields_of_execs_as_of_creations() {
-    let denied = "---[plugin.a]\ndeny = [\"Args\"]\n";
+    let denied = "[plugin.a]\ndeny = [\"Args\"]\n";
     for (adjust, is_refused) in [
         (ExecAdjustment { cwd: all_four().cwd, ..Default::default() }, true),
         (ExecAdjustment { args: all_four().args, ..Default::default() }, true),
@@ -233,7 +233,7 @@ fn an_operator_forbids_fields_of_execs_as_of_creations() {
 fn a_pod_that_a_rule_hides_has_execs_of_its_own() {
     let plugin = ExecPlugin::answering(ExecAnswer::Refuse("no"));
     let host = started(
-        "---[[rule]]\nname = \"hidden\"\nengines = [\"plain\"]\nplugins = [\"a\"]\nhide = true\n",
+        "[[rule]]\nname = \"hidden\"\nengines = [\"plain\"]\nplugins = [\"a\"]\nhide = true\n",
     );
     succeeds(&host.create("c1"));
     connect(&host, &plugin, "10-a");
@@ -384,7 +384,7 @@ fn a_restart_refuses_protected_execs_until_a_plugin_is_back() {
     let plugin = ExecPlugin::answering(ExecAnswer::Adjust(variable("A", "1"))).protecting();
     let mut host = with(&plugin);
     host.kill_daemon();
-    host.configure(&host.path("fake/runc"), "---plugin_registration_timeout = \"60s\"\n");
+    host.configure(&host.path("fake/runc"), "[nri]\nplugin_registration_timeout = \"60s\"\n");
     host.start_daemon();
     let words = ["the plugins that protect execs have not returned"];
     refused(&host, &exec(&host, &json!({})), &words);

@@ -241,7 +241,7 @@ fn a_disabled_node_refuses_no_process() {
 fn a_rule_with_a_mistake_refuses_where_no_valid_one_is_in_force() {
     let mut host = started("");
     succeeds(&host.create("c1"));
-    host.configure(&host.path("fake/runc"), "---[[exec_rule]]\nterminl = true\n");
+    host.configure(&host.path("fake/runc"), "[[exec_rule]]\nterminl = true\n");
     let reload = host.call(&["nri", "reload"]);
     assert!(!reload.status.success());
     succeeds(&exec(&host, &json!({})));
@@ -264,7 +264,7 @@ fn a_mistyped_exec_rule_refuses_unless_a_valid_one_is_in_force() {
         ("[[rules]]\nhide = true\n", false),
         ("[audit]\nexec = 3\n", false),
     ] {
-        host.configure(&host.path("fake/runc"), &format!("---{text}"));
+        host.configure(&host.path("fake/runc"), text);
         let _absent = std::fs::remove_dir_all(host.path("run"));
         host.write("fake/argv", "");
         let output = exec(&host, &json!({}));

@@ -109,7 +109,7 @@ impl Play {
         host.put_program("fake/runc", RUNTIME);
         let root = host.path("").display().to_string();
         let root = root.trim_end_matches('/');
-        let more = format!("---{BUSY}host_root = \"{root}\"\n");
+        let more = format!("{BUSY}host_root = \"{root}\"\n");
         host.configure(&host.path("fake/runc"), &more);
         for kernels in ["proc", "sys"] {
             std::os::unix::fs::symlink(format!("/{kernels}"), host.path(kernels)).unwrap();

@@ -77,7 +77,7 @@ fn slow(host: &TestHost) -> SharedPlugin {
 
 fn settings(more: &str) -> String {
     format!(
-        "---[plugin.policy]\nstrikes = 0\n{more}\n\
+        "[plugin.policy]\nstrikes = 0\n{more}\n\
          [debug]\ncreate_cap = \"{CAP}s\"\n{SILENCE}"
     )
 }

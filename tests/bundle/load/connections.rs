@@ -20,7 +20,7 @@ use test_support::{
 use crate::rules::host::{Asker, pod_container};
 
 /// Registrations take long where the machine is busy.
-const PATIENT: &str = "---plugin_registration_timeout = \"10m\"\n";
+const PATIENT: &str = "[nri]\nplugin_registration_timeout = \"10m\"\n";
 
 /// The most lines of one reason since then, however slow the machine is: ten in each minute.
 pub(crate) fn ten_a_minute(since: Instant) -> usize {
@@ -125,7 +125,7 @@ fn a_flood_of_refused_plugins_has_few_lines_and_no_labels() {
 #[test]
 fn a_refused_connection_takes_no_row_of_the_plugin() {
     let own = example("event_logger").display().to_string();
-    let more = format!("---[plugin.slow]\nfrom = [\"exe:{own}\"]\n");
+    let more = format!("[plugin.slow]\nfrom = [\"exe:{own}\"]\n");
     let host = started(&more);
     let mut slow = Started::plugin(&host, "10-slow");
     wait_until("it takes part", || is_synchronized(&host.admin(&["plugins"]), "10-slow"));
@@ -171,7 +171,7 @@ fn failed_requests_of_one_plugin_have_few_lines_of_each_kind() {
     let audit = host.path("audit.log").display().to_string();
     // An eviction that is allowed fails only once the container's end is seen.
     let more = format!(
-        "---[audit]\ntarget = \"file\"\npath = \"{audit}\"\n[plugin.\"*\"]\nevict = \"deny\"\n"
+        "[audit]\ntarget = \"file\"\npath = \"{audit}\"\n[plugin.\"*\"]\nevict = \"deny\"\n"
     );
     host.configure(&host.path("fake/runc"), &more);
     host.start_daemon();
@@ -211,7 +211,7 @@ fn failed_requests_of_one_plugin_have_few_lines_of_each_kind() {
 #[test]
 fn rules_in_audit_mode_have_few_lines_and_explain_has_all() {
     const CONTAINERS: usize = 25;
-    let rule = "---[[rule]]\nname = \"no env\"\ndeny = [\"Env\"]\nmode = \"audit\"\n";
+    let rule = "[[rule]]\nname = \"no env\"\ndeny = [\"Env\"]\nmode = \"audit\"\n";
     let (host, since) = (started(rule), Instant::now());
     let _told = host.plugin("10", "a", sets("HELLO", "there"));
     let ids: Vec<String> = (0..CONTAINERS).map(|number| format!("c{number}")).collect();

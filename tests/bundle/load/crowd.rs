@@ -111,7 +111,7 @@ fn sleeper() -> RespondingPlugin {
 
 #[test]
 fn sixty_four_containers_pass_ten_plugins_some_slow_or_dying() {
-    let mut settings = format!("---{BUSY}{LONG}");
+    let mut settings = format!("{BUSY}{LONG}");
     for index in 10..20 {
         settings.push_str(&format!("[plugin.p{index}]\nstrikes = 0\n"));
         if index == 12 {
@@ -180,7 +180,7 @@ fn fickle(seed: u64) -> RespondingPlugin {
 fn short_time_outs_and_unreliable_plugins_keep_event_order() {
     let rounds = std::env::var("STRESS_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
     for round in 0..rounds.unwrap_or(2) {
-        let mut settings = format!("---{BUSY}{LONG}");
+        let mut settings = format!("{BUSY}{LONG}");
         for (index, more) in [
             (10, "strikes = 0\n"),
             (11, "strikes = 3\non_failure = \"refuse\"\n"),

@@ -18,7 +18,7 @@ use crate::{refused, succeeds};
 #[test]
 fn a_refusal_refuses_however_long_it_is() {
     for length in [400 << 10, 3 << 20] {
-        let host = started(&format!("---{BUSY}"));
+        let host = started(BUSY);
         let phrase = "is a directory ";
         let long: &'static str = Box::leak(phrase.repeat(length / phrase.len()).into_boxed_str());
         let _told = host.plugin("10", "guard", Script { refuses: Some(long), ..Script::default() });
@@ -35,7 +35,7 @@ fn a_refusal_refuses_however_long_it_is() {
 
 #[test]
 fn a_rejection_of_a_validator_refuses_however_long_it_is() {
-    let host = started(&format!("---{BUSY}"));
+    let host = started(BUSY);
     let rejects = Some("no such process ".repeat(200_000));
     let events = Some(Event::ValidateContainerAdjustment.bit());
     let script = Script { rejects, events, ..Script::default() };
@@ -102,7 +102,7 @@ fn a_refusal_above_the_protocols_limit_refuses_too() {
         (LIMIT, "10-nnnnnnnn refused: nnnn"),
         (LIMIT + 1, "its answer cannot be read: it has 4194315 bytes, too many"),
     ] {
-        let host = started(&format!("---{BUSY}"));
+        let host = started(BUSY);
         let stream = UnixStream::connect(host.path("nri.sock")).unwrap();
         let ends = stream.try_clone().unwrap();
         let plugin = std::thread::spawn(move || answers_creates(stream, &refusal(length)));
@@ -136,7 +136,7 @@ fn registration(name: usize) -> Vec<u8> {
 
 #[test]
 fn names_of_many_megabytes_are_refused_and_cost_no_memory() {
-    let host = started(&format!("---{BUSY}"));
+    let host = started(BUSY);
     let before = kilobytes(host.daemon_pid(), "VmHWM");
     let long = registration(3_900_000);
     let connections = 160;
@@ -162,7 +162,7 @@ fn names_of_many_megabytes_are_refused_and_cost_no_memory() {
 
 #[test]
 fn a_name_that_is_short_enough_to_be_read_is_refused_shortly() {
-    let host = started(&format!("---{BUSY}"));
+    let host = started(BUSY);
     let mut stream = UnixStream::connect(host.path("nri.sock")).unwrap();
     stream.write_all(&registration(200)).unwrap();
     let (mut answer, mut piece) = (String::new(), [0; 4096]);
@@ -205,7 +205,7 @@ fn annotated(host: &TestHost, name: &str, annotations: Value) {
 
 #[test]
 fn an_operator_sees_all_pods_however_long_their_labels_are() {
-    let host = started(&format!("---{BUSY}"));
+    let host = started(BUSY);
     // More than a frame between daemon and command holds, by far.
     for number in 0..10 {
         let label = format!("é\"{number}").repeat(250_000);
@@ -230,7 +230,7 @@ fn an_operator_sees_all_pods_however_long_their_labels_are() {
 
 #[test]
 fn long_tenant_annotations_cost_few_lines_and_little_memory() {
-    let host = started(&format!("---{BUSY}[nri.default_validator]\nenable = true\n"));
+    let host = started(&format!("{BUSY}[nri.default_validator]\nenable = true\n"));
     let length = 250_000;
     let shapes = ["a,", "\"", "[", "{\"a\":", "\\", "is a directory ", "é\n", "- a\n", "/../"];
     let long = |shape: &str| shape.repeat(length / shape.len());
@@ -264,7 +264,7 @@ fn long_tenant_annotations_cost_few_lines_and_little_memory() {
 
 #[test]
 fn a_container_of_too_many_annotations_is_refused() {
-    let host = started(&format!("---{BUSY}"));
+    let host = started(BUSY);
     let many = |count: usize| -> Value {
         let annotations = (0..count).map(|number| (format!("k{number}"), json!("")));
         annotations.collect::<Map<_, _>>().into()
@@ -281,7 +281,7 @@ fn a_container_of_too_many_annotations_is_refused() {
 
 #[test]
 fn a_pod_that_requires_too_many_plugins_is_refused() {
-    let host = started(&format!("---{BUSY}[nri.default_validator]\nenable = true\n"));
+    let host = started(&format!("{BUSY}[nri.default_validator]\nenable = true\n"));
     let names: Vec<String> = (0..60_000).map(|number| format!("p{number}")).collect();
     let annotations = json!({"required-plugins.noderesource.dev": json!(names).to_string()});
     annotated(&host, "long", annotations);

@@ -43,7 +43,7 @@ fn come_and_go(host: &TestHost, part: usize, count: usize) -> u64 {
 
 #[test]
 fn memory_of_removed_containers_has_a_bound() {
-    let host = started(&format!("---{BUSY}"));
+    let host = started(BUSY);
     for worker in 0..WORKERS {
         std::fs::create_dir_all(host.path(&format!("b{worker}/rootfs"))).unwrap();
         host.write(&format!("b{worker}/config.json"), BUNDLE);

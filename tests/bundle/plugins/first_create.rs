@@ -24,7 +24,7 @@ fn by_hand(host: &TestHost) -> Child {
 
 /// A daemon that would wait long for a plugin, and one that is started by hand.
 fn with_plugin_by_hand() -> (TestHost, Child) {
-    let host = started("---plugin_registration_timeout = \"50s\"\n");
+    let host = started("[nri]\nplugin_registration_timeout = \"50s\"\n");
     let plugin = by_hand(&host);
     wait_until("it is synchronized", || row(&host, "30-hand").is_some());
     (host, plugin)
@@ -43,7 +43,7 @@ fn is_service() -> bool {
 #[test]
 fn a_waiting_create_names_the_plugin_and_the_limit() {
     let mut host =
-        TestHost::new("--- wait_for = [\"10-absent\"]\nplugin_registration_timeout = \"1s\"\n");
+        TestHost::new("[nri]\nwait_for = [\"10-absent\"]\nplugin_registration_timeout = \"1s\"\n");
     host.start_daemon();
     for id in ["c1", "c2"] {
         succeeds(&host.create(id));

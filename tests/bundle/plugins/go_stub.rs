@@ -47,7 +47,7 @@ fn a_go_stub_plugin_adjusts_a_container_and_receives_its_events() {
 fn a_handler_on_the_go_stub_knows_the_time_that_it_has() {
     let Some(program) = golang::program("recorder") else { return };
     let mut host =
-        TestHost::new("---[plugin.recorder]\nrequest_timeout = \"20s\"\nsync_timeout = \"300s\"\n");
+        TestHost::new("[plugin.recorder]\nrequest_timeout = \"20s\"\nsync_timeout = \"300s\"\n");
     host.start_daemon();
     let _plugin = connect(&host, &program);
     assert!(host.create("c1").status.success());

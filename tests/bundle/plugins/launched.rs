@@ -78,7 +78,7 @@ fn a_pre_installed_plugin_is_configured_and_takes_part() {
 fn a_slowly_synchronized_plugin_is_named_before_requests_wait() {
     use std::io::Write;
 
-    let mut host = host("---[plugin.greeter]\nsync_timeout = \"120s\"\n");
+    let mut host = host("[plugin.greeter]\nsync_timeout = \"120s\"\n");
     nix::unistd::mkfifo(&host.path("saw"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let mut pipe =
         std::fs::OpenOptions::new().read(true).write(true).open(host.path("saw")).unwrap();
@@ -195,7 +195,7 @@ fn a_plugin_that_dies_is_started_again_after_a_pause_that_grows() {
 
 #[test]
 fn a_plugin_that_never_registers_is_ended_with_all_it_started() {
-    let mut host = TestHost::new("---plugin_registration_timeout = \"300ms\"\n");
+    let mut host = TestHost::new("[nri]\nplugin_registration_timeout = \"300ms\"\n");
     std::fs::create_dir(host.path("plugins")).unwrap();
     let pids = host.path("pids").display().to_string();
     script(&host, "plugins/20-mute", &format!("/bin/sleep 300 &\necho $! $$ >>{pids}\nwait"));

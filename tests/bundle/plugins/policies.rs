@@ -52,7 +52,7 @@ fn hears(responder: &SharedPlugin, line: &str) {
 
 #[test]
 fn a_plugin_that_declares_fail_request_refuses_by_its_silence() {
-    let host = started(&format!("---{SILENT}"));
+    let host = started(SILENT);
     let odd = seat(
         &host,
         "10-slow",
@@ -70,7 +70,7 @@ fn a_plugin_that_declares_fail_request_refuses_by_its_silence() {
 
 #[test]
 fn the_operator_overrides_what_the_plugin_declares() {
-    let host = started(&format!("---{SILENT}[plugin.slow]\non_failure = \"skip\"\nstrikes = 1\n"));
+    let host = started(&format!("{SILENT}[plugin.slow]\non_failure = \"skip\"\nstrikes = 1\n"));
     let hangs = RespondingPlugin::at(Event::CreateContainer, Response::Hang).declares(true, true);
     let _odd = seat(&host, "10-slow", hangs);
     succeeds(&host.create("c1"));
@@ -96,7 +96,7 @@ fn a_required_plugin_without_a_response_refuses_despite_policy() {
         (Response::Leave, "the required plugin 10-odd went away during CreateContainer"),
     ] {
         for name in ["odd", "10-odd"] {
-            let host = started(&format!("---{SILENT}[plugin.{name}]\n{settings}"));
+            let host = started(&format!("{SILENT}[plugin.{name}]\n{settings}"));
             let next = seat(&host, "20-next", RespondingPlugin::always(Response::Answer));
             let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::CreateContainer, act));
             refused(&host, &host.create("c1"), &["cannot create c1", why]);
@@ -112,7 +112,7 @@ fn a_required_plugin_without_a_response_refuses_despite_policy() {
 #[test]
 fn a_pod_that_tolerates_a_missing_plugin_tolerates_its_silence() {
     let host = started(&format!(
-        "---{SILENT}[nri.default_validator]\n\
+        "{SILENT}[nri.default_validator]\n\
          tolerate_missing_plugins_annotation = \"tolerate.example\"\n\
          [plugin.odd]\nrequired = true\nstrikes = 0\n"
     ));
@@ -160,7 +160,7 @@ fn a_refused_start_starts_nothing_and_allows_the_delete() {
 #[test]
 fn a_start_without_a_response_is_skipped_or_refused_by_policy() {
     for (settings, is_refused) in [("", false), ("[plugin.odd]\non_failure = \"refuse\"\n", true)] {
-        let host = started(&format!("---{SILENT}{settings}"));
+        let host = started(&format!("{SILENT}{settings}"));
         let _odd =
             seat(&host, "10-odd", RespondingPlugin::at(Event::StartContainer, Response::Hang));
         succeeds(&host.create("c1"));
@@ -173,7 +173,7 @@ fn a_start_without_a_response_is_skipped_or_refused_by_policy() {
 #[test]
 fn nothing_that_a_plugin_does_keeps_a_container_from_ending() {
     for act in [Response::Refuse("no"), Response::Hang, Response::Leave] {
-        let host = started(&format!("---{SILENT}"));
+        let host = started(SILENT);
         let ends = move |event: Event, _: &str| match event.name() {
             "StopContainer" | "RemoveContainer" | "StopPodSandbox" | "RemovePodSandbox" => act,
             _ => Response::Answer,
@@ -192,7 +192,7 @@ fn nothing_that_a_plugin_does_keeps_a_container_from_ending() {
 
 #[test]
 fn a_delete_does_not_wait_for_a_plugin_that_is_slow_to_stop() {
-    let host = started("---[plugin.slow]\nrequest_timeout = \"60s\"\n");
+    let host = started("[plugin.slow]\nrequest_timeout = \"60s\"\n");
     let slow =
         seat(&host, "10-slow", RespondingPlugin::at(Event::StopContainer, Response::Sleep(12_000)));
     succeeds(&host.create("c1"));
@@ -207,10 +207,10 @@ fn a_delete_does_not_wait_for_a_plugin_that_is_slow_to_stop() {
 
 #[test]
 fn a_denied_field_refuses_the_container_by_name() {
-    let host = started("---[plugin.env]\ndeny = [\"Env\"]\n");
+    let host = started("[plugin.env]\ndeny = [\"Env\"]\n");
     let _odd = seat(&host, "10-env", RespondingPlugin::always(Response::Set("KEY")));
     refused(&host, &host.create("c1"), &["10-env", "Env"]);
-    let host = started("---[plugin.env]\nallow = [\"Env\"]\n");
+    let host = started("[plugin.env]\nallow = [\"Env\"]\n");
     let _odd = seat(&host, "10-env", RespondingPlugin::always(Response::Set("KEY")));
     succeeds(&host.create("c1"));
     assert!(host.read("fake/seen.json").contains("KEY=1"));
@@ -224,7 +224,7 @@ fn a_validator_that_does_not_agree_leaves_the_bundle_untouched() {
         (Response::Leave, "validator 20-judge went away"),
     ] {
         let host =
-            started(&format!("---{SILENT}[plugin.judge]\non_failure = \"skip\"\nstrikes = 0\n"));
+            started(&format!("{SILENT}[plugin.judge]\non_failure = \"skip\"\nstrikes = 0\n"));
         let sets = seat(&host, "10-env", RespondingPlugin::always(Response::Set("KEY")));
         let judge = RespondingPlugin::at(Event::ValidateContainerAdjustment, act).validates();
         let _judge = seat(&host, "20-judge", judge);
@@ -270,7 +270,7 @@ fn a_plugin_that_fails_to_synchronize_is_disconnected() {
         (Response::Hang, "it did not answer in time"),
         (Response::Leave, "it went away"),
     ] {
-        let host = started(&format!("---{SILENT}"));
+        let host = started(SILENT);
         connect(&host, "10-late", Arc::new(Late(act)));
         succeeds(&host.create("c1"));
         wait_until("it is said", || host.logged(&["10-late could not be synchronized", why]) == 1);

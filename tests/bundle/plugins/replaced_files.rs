@@ -98,7 +98,7 @@ fn a_new_file_that_fails_leaves_the_old_process() {
         ("echo no such device >&2\nexit 3", "no such device"),
         ("exec sleep 100", "did not register in time"),
     ] {
-        let host = host("---plugin_registration_timeout = \"3s\"\n");
+        let host = host("[nri]\nplugin_registration_timeout = \"3s\"\n");
         let pid = process(&host, "greeter", 0);
         install_script(&host, text);
         wait_until("it was tried twice", || {

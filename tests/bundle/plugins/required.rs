@@ -65,7 +65,7 @@ fn fails(output: &std::process::Output, words: &[&str]) {
 
 #[test]
 fn a_pod_does_not_begin_without_a_required_plugin() {
-    let host = started("---[plugin.guard]\nrequired = true\n");
+    let host = started("[plugin.guard]\nrequired = true\n");
     let told = host.plugin("20", "listener", Script::default());
     fails(&pod(&host, "p1"), &["required plugin guard is not connected", "pod was not started"]);
     assert_eq!(told.lock().unwrap().len(), 0, "nobody hears of a pod that never began");
@@ -80,7 +80,7 @@ fn a_pod_does_not_begin_without_a_required_plugin() {
 
 #[test]
 fn exempt_and_tolerant_pods_start_without_a_required_plugin() {
-    let host = started(&format!("---{VALIDATOR}[plugin.guard]\nrequired = true\n"));
+    let host = started(&format!("{VALIDATOR}[plugin.guard]\nrequired = true\n"));
     succeeds(&pod_in(&host, "p1", "kube-system", &json!({})));
     for (pod, key) in [("p2", "tolerate.example"), ("p3", "tolerate.example/pod")] {
         succeeds(&pod_in(&host, pod, "shop", &json!({key: "true"})));
@@ -93,7 +93,7 @@ fn exempt_and_tolerant_pods_start_without_a_required_plugin() {
 
 #[test]
 fn a_plugin_that_the_pod_asks_for_counts_from_its_beginning_too() {
-    let host = started(&format!("---{VALIDATOR}"));
+    let host = started(VALIDATOR);
     let more = json!({KEY: "[guard]"});
     fails(&pod_in(&host, "p1", "shop", &more), &["required plugin guard is not connected"]);
     fails(
@@ -114,7 +114,7 @@ fn a_required_plugin_silent_at_run_pod_sandbox_refuses_the_pod() {
         (Response::Leave, "the required plugin 10-odd went away during RunPodSandbox"),
     ] {
         let host = started(&format!(
-            "---{SILENT}[plugin.odd]\nrequired = true\non_failure = \"skip\"\nstrikes = 0\n"
+            "{SILENT}[plugin.odd]\nrequired = true\non_failure = \"skip\"\nstrikes = 0\n"
         ));
         let next = seat(&host, "20-next", RespondingPlugin::always(Response::Answer));
         let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, act));
@@ -132,7 +132,7 @@ fn a_required_plugin_silent_at_run_pod_sandbox_refuses_the_pod() {
 /// A pod that may do without the plugin, with one container that may not: the plugin was dropped by
 /// its time-out at RunPodSandbox, and is back.
 fn missed(settings: &str) -> TestHost {
-    let host = started(&format!("autostart = false---{SILENT}{VALIDATOR}{settings}"));
+    let host = started(&format!("autostart = false\n{SILENT}{VALIDATOR}{settings}"));
     let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
     let more = json!({format!("{KEY}/container.c1"): "[odd]"});
     succeeds(&pod_in(&host, "p1", "shop", &more));
@@ -168,7 +168,7 @@ fn a_plugin_that_missed_its_pod_refuses_later_containers_too() {
 
 #[test]
 fn an_absent_required_plugin_has_missed_the_pod() {
-    let host = started(&format!("---{VALIDATOR}"));
+    let host = started(VALIDATOR);
     let more = json!({format!("{KEY}/container.c1"): "[guard]"});
     succeeds(&pod_in(&host, "p1", "shop", &more));
     fails(&member(&host, "p1", "c1"), &["required plugin \"guard\" not present"]);
@@ -178,10 +178,10 @@ fn an_absent_required_plugin_has_missed_the_pod() {
 
 #[test]
 fn a_plugin_not_required_at_the_pods_start_learns_it_on_sync() {
-    let mut host = started("autostart = false---");
+    let mut host = started("autostart = false");
     succeeds(&pod(&host, "p1"));
     host.kill_daemon();
-    host.configure(&host.path("fake/runc"), "---[plugin.guard]\nrequired = true\n");
+    host.configure(&host.path("fake/runc"), "[plugin.guard]\nrequired = true\n");
     host.start_daemon();
     fails(&member(&host, "p1", "c1"), &["required plugin guard is not connected"]);
     let _guard = host.plugin("10", "guard", Script::default());
@@ -190,7 +190,7 @@ fn a_plugin_not_required_at_the_pods_start_learns_it_on_sync() {
 
 #[test]
 fn a_daemon_that_dies_announcing_a_pod_leaves_none_accepted() {
-    let mut host = started("autostart = false---[plugin.odd]\nrequired = true\n");
+    let mut host = started("autostart = false\n[plugin.odd]\nrequired = true\n");
     let odd = seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
     succeeds(&host.create_from(&bundle(&host, ("p1", "p1"), "shop", &json!({})), "p1"));
     let mut start = host.spawn(&["start", "p1"]);
@@ -204,7 +204,7 @@ fn a_daemon_that_dies_announcing_a_pod_leaves_none_accepted() {
 
 #[test]
 fn a_pod_started_without_the_daemon_precedes_its_container() {
-    let mut host = started("autostart = false---[plugin.guard]\nrequired = true\n");
+    let mut host = started("autostart = false\n[plugin.guard]\nrequired = true\n");
     for (id, is_settled) in [("p1", true), ("p2", false)] {
         let _guard = host.plugin("10", "guard", Script::default());
         succeeds(&host.create_from(&bundle(&host, (id, id), "shop", &json!({})), id));
@@ -227,7 +227,7 @@ fn a_pod_started_without_the_daemon_precedes_its_container() {
 
 #[test]
 fn waiting_for_a_required_plugin_delays_no_other_container() {
-    let host = started("---[plugin.guard]\nrequired = true\nwait = \"10m\"\n");
+    let host = started("[plugin.guard]\nrequired = true\nwait = \"10m\"\n");
     succeeds(&host.create_from(&bundle(&host, ("p1", "p1"), "shop", &json!({})), "p1"));
     let mut start = host.spawn(&["start", "p1"]);
     let mut create = host.spawn(&["create", "--bundle", "BUNDLE", "c1"]);
@@ -246,14 +246,14 @@ fn waiting_for_a_required_plugin_delays_no_other_container() {
 
 #[test]
 fn a_wait_ends_at_its_limit_and_before_the_callers() {
-    let host = started("---[plugin.guard]\nrequired = true\nwait = \"300ms\"\n");
+    let host = started("[plugin.guard]\nrequired = true\nwait = \"300ms\"\n");
     let begun = Instant::now();
     fails(&host.create("c1"), &["required plugin guard is not connected"]);
     assert!(begun.elapsed() >= Duration::from_millis(300), "{:?}", begun.elapsed());
     // One of two is not waited for: there is nothing to wait for.
-    let more = "---[plugin.guard]\nrequired = true\nwait = \"50s\"\n[plugin.b]\nrequired = true\n";
+    let more = "[plugin.guard]\nrequired = true\nwait = \"50s\"\n[plugin.b]\nrequired = true\n";
     fails(&started(more).create("c1"), &["required plugins b, guard are not connected"]);
-    let more = "---[plugin.guard]\nrequired = true\nwait = \"10m\"\n[debug]\ncreate_cap = \"5s\"\n";
+    let more = "[plugin.guard]\nrequired = true\nwait = \"10m\"\n[debug]\ncreate_cap = \"5s\"\n";
     let host = started(more);
     let begun = Instant::now();
     fails(&host.create("c1"), &["required plugin guard is not connected"]);
@@ -263,7 +263,7 @@ fn a_wait_ends_at_its_limit_and_before_the_callers() {
 #[test]
 fn a_stopping_daemon_ends_all_waits() {
     let mut host = started(
-        "autostart = false---[plugin.guard]\nrequired = true\nwait = \"10m\"\n[debug]\ncreate_cap = \"10m\"\n",
+        "autostart = false\n[plugin.guard]\nrequired = true\nwait = \"10m\"\n[debug]\ncreate_cap = \"10m\"\n",
     );
     let begun = Instant::now();
     let mut create = host.spawn(&["create", "--bundle", "BUNDLE", "c1"]);

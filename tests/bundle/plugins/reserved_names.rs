@@ -11,7 +11,7 @@ use test_support::{
 };
 
 const REQUIRED: &str =
-    "---plugin_registration_timeout = \"2s\"\n[plugin.policy]\nrequired = true\n";
+    "[nri]\nplugin_registration_timeout = \"2s\"\n[plugin.policy]\nrequired = true\n";
 
 /// A host with this file in the folder of plugins, and a daemon.
 fn host(more: &str, install: impl FnOnce(&TestHost)) -> TestHost {
@@ -121,7 +121,7 @@ fn a_file_that_cannot_be_started_keeps_its_name() {
 
 #[test]
 fn another_index_does_not_stand_in_for_a_pre_installed_plugin() {
-    let validated = "---plugin_registration_timeout = \"2s\"\n\
+    let validated = "[nri]\nplugin_registration_timeout = \"2s\"\n\
                      [nri.default_validator]\nenable = true\nrequired_plugins = [\"policy\"]\n";
     for more in [REQUIRED, validated] {
         let host = host(more, silent);
@@ -139,7 +139,7 @@ fn another_index_does_not_stand_in_for_a_pre_installed_plugin() {
 
 #[test]
 fn a_pods_own_list_means_the_pre_installed_plugin_too() {
-    let validated = "---plugin_registration_timeout = \"2s\"\n\
+    let validated = "[nri]\nplugin_registration_timeout = \"2s\"\n\
                      [nri.default_validator]\nenable = true\n";
     let host = host(validated, silent);
     let _outside = Started::plugin(&host, "11-policy");
@@ -200,10 +200,7 @@ fn a_reload_disconnects_a_plugin_that_no_longer_fits() {
         let _outside = Started::plugin(&host, "10-policy");
         takes_part(&host, "10-policy", false);
         succeeds(&host.create("c1"));
-        let text = match more.strip_prefix("[nri]\n") {
-            Some(key) => REQUIRED.replacen("---", &format!("---{key}"), 1),
-            None => format!("{REQUIRED}{more}"),
-        };
+        let text = format!("{REQUIRED}{more}");
         host.configure(&host.path("fake/runc"), &text);
         succeeds(&host.call(&["nri", "reload"]));
         host.logs(&["10-policy is disconnected by the new configuration", why], 1);
@@ -223,7 +220,7 @@ fn a_reload_leaves_every_plugin_that_still_fits() {
     takes_part(&host, "10-policy", false);
     let told = host.plugin("20", "other", Script::default());
     let own = example("event_logger").display().to_string();
-    let more = format!("---allowed_uids = [0, 1]\n[plugin.policy]\nfrom = [\"exe:{own}\"]\n");
+    let more = format!("[nri]\nallowed_uids = [0, 1]\n[plugin.policy]\nfrom = [\"exe:{own}\"]\n");
     host.configure(&host.path("fake/runc"), &more);
     succeeds(&host.call(&["nri", "reload"]));
     succeeds(&host.create("c1"));

@@ -42,7 +42,7 @@ fn progress(host: &TestHost) -> Value {
 
 #[test]
 fn synchronize_has_its_own_time_limit_and_shows_its_progress() {
-    let host = started(&format!("---{SILENT}[plugin.late]\nsync_timeout = \"90s\"\n"));
+    let host = started(&format!("{SILENT}[plugin.late]\nsync_timeout = \"90s\"\n"));
     let late = Arc::new(Thorough::default());
     connect(&host, "10-late", Arc::<Thorough>::clone(&late));
     // Longer than a request may take, and until the log has a line.
@@ -63,7 +63,7 @@ fn synchronize_has_its_own_time_limit_and_shows_its_progress() {
 
 #[test]
 fn a_plugin_that_overruns_its_limit_of_synchronize_is_let_go() {
-    let host = started("---[plugin.late]\nsync_timeout = \"3s\"\n");
+    let host = started("[plugin.late]\nsync_timeout = \"3s\"\n");
     connect(&host, "10-late", Arc::new(Thorough::default()));
     host.logs(&["10-late could not be synchronized", "it did not answer in time"], 1);
     wait_until("it is let go", || host.admin(&["status"])["plugins"] == 0);
@@ -75,7 +75,7 @@ fn a_plugin_that_overruns_its_limit_of_synchronize_is_let_go() {
 
 #[test]
 fn plugins_shows_answer_times_against_the_limit() {
-    let host = started("---[plugin.a]\nrequest_timeout = \"45s\"\n");
+    let host = started("[plugin.a]\nrequest_timeout = \"45s\"\n");
     let _told = host.plugin("10", "a", Script::default());
     assert_eq!(host.admin(&["plugins"])[0]["answers"], Value::Null, "Synchronize is no answer");
     succeeds(&host.create("c1"));

@@ -46,7 +46,7 @@ fn other_process(host: &TestHost) -> Child {
 
 #[test]
 fn the_plugin_socket_is_taken_when_the_engine_lets_go_of_it() {
-    let mut host = TestHost::new("---[plugin.env]\nrequired = true\n");
+    let mut host = TestHost::new("[plugin.env]\nrequired = true\n");
     std::fs::create_dir(host.path("plugins")).unwrap();
     host.put_program("plugins/20-file", "#!/bin/sh\ntouch \"$0.was-started\"\n");
     let engine = UnixListener::bind(host.path("nri.sock")).unwrap();
@@ -112,7 +112,7 @@ fn a_plugin_socket_closed_silently_is_found_free_later() {
 
 /// A daemon with a required plugin, whose plugin socket was replaced by an engine's: this process.
 fn replaced_by_an_engine() -> (TestHost, UnixListener) {
-    let host = started("---[plugin.env]\nrequired = true\n");
+    let host = started("[plugin.env]\nrequired = true\n");
     drop(host.plugin("10", "env", sets("HELLO", "there")));
     std::fs::remove_file(host.path("nri.sock")).unwrap();
     let engine = UnixListener::bind(host.path("nri.sock")).unwrap();

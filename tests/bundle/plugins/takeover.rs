@@ -284,7 +284,7 @@ fn requests_in_progress_end_with_the_old_process() {
 /// enough on a busy machine.
 fn patience(does: Does) -> &'static str {
     match does {
-        Does::Hangs => "---plugin_request_timeout = \"5s\"\n",
+        Does::Hangs => "[nri]\nplugin_request_timeout = \"5s\"\n",
         Does::Leaves | Does::Refuses | Does::Waits => "",
     }
 }
@@ -389,7 +389,7 @@ fn a_create_waits_for_the_new_process_if_the_old_one_dies() {
 
 #[test]
 fn a_create_waits_no_longer_once_the_newcomer_has_failed_too() {
-    let host = started("---plugin_registration_timeout = \"10m\"\n");
+    let host = started("[nri]\nplugin_registration_timeout = \"10m\"\n");
     let old = first(&host, works("old"));
     let new = Candidate::with("new", &[("Synchronize", Does::Waits)]).connect(&host);
     new.hears("Synchronize");
@@ -444,8 +444,8 @@ fn an_update_requested_before_the_takeover_is_refused_in_time() {
 
 #[test]
 fn an_unresponsive_process_stays_until_its_successor_is_ready() {
-    let settings = "plugin_request_timeout = \"2s\"\n[plugin.foo]\nstrikes = 0\n";
-    let host = started(&format!("---{settings}"));
+    let settings = "[nri]\nplugin_request_timeout = \"2s\"\n[plugin.foo]\nstrikes = 0\n";
+    let host = started(settings);
     let hangs = [("CreateContainer", Does::Hangs), ("PostCreateContainer", Does::Hangs)];
     let has_struck = |times: u64| {
         let plugins = host.admin(&["plugins"]);
@@ -470,7 +470,7 @@ fn an_unresponsive_process_stays_until_its_successor_is_ready() {
 
 #[test]
 fn a_required_plugin_is_there_all_the_while() {
-    let host = started("---[plugin.foo]\nrequired = true\n");
+    let host = started("[plugin.foo]\nrequired = true\n");
     let old = first(&host, works("old"));
     let new = Candidate::with("new", &[("Synchronize", Does::Waits)]).connect(&host);
     new.hears("Synchronize");

@@ -20,7 +20,7 @@ fn host() -> TestHost {
     std::fs::create_dir(host.path("host")).unwrap();
     std::os::unix::fs::symlink("/proc", host.path("host/proc")).unwrap();
     let root = host.path("host").display().to_string();
-    host.configure(&host.path("fake/runc"), &format!("---[debug]\nhost_root = \"{root}\""));
+    host.configure(&host.path("fake/runc"), &format!("[debug]\nhost_root = \"{root}\""));
     host
 }
 
@@ -387,7 +387,7 @@ fn a_refused_pod_is_forgotten_with_its_folder() {
 fn a_pod_refused_for_an_absent_plugin_begins_once_it_is_there() {
     let mut host = host();
     let root = host.path("host").display().to_string();
-    let more = "---[plugin.guard]\nrequired = true\nwait = \"0s\"\n";
+    let more = "[plugin.guard]\nrequired = true\nwait = \"0s\"\n";
     host.configure(&host.path("fake/runc"), &format!("{more}[debug]\nhost_root = \"{root}\""));
     host.start_daemon();
     put(&host, "5a0d", &document(&pod("5a0d", "web")));
@@ -459,7 +459,7 @@ fn a_pod_of_another_handler_is_not_announced() {
 fn pods_that_a_crashed_engine_gave_up_end_once() {
     let mut host = host();
     let root = host.path("host").display().to_string();
-    let debug = format!("---[debug]\nhost_root = \"{root}\"\nlook_every = \"100ms\"");
+    let debug = format!("[debug]\nhost_root = \"{root}\"\nlook_every = \"100ms\"");
     host.configure(&host.path("fake/runc"), &debug);
     std::fs::create_dir_all(host.path(HOME)).unwrap();
     host.start_daemon();

@@ -83,7 +83,7 @@ fn a_forged_crio_sandbox_is_its_own_pod_and_exempts_nothing() {
         host.logs_at_least(&["identity", "bad1"], 1);
         // From now on a plugin is required, and neither this pod nor the next is exempt.
         host.kill_daemon();
-        host.configure(&host.path("fake/runc"), &format!("---{REQUIRED}"));
+        host.configure(&host.path("fake/runc"), REQUIRED);
         host.start_daemon();
         let refuses = |output: &std::process::Output| {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -99,7 +99,7 @@ fn a_forged_crio_sandbox_is_its_own_pod_and_exempts_nothing() {
 #[test]
 fn without_a_daemon_a_forged_sandbox_of_crio_is_not_exempt() {
     for is_podmans in [false, true] {
-        let host = TestHost::new(&format!("autostart = false---{REQUIRED}"));
+        let host = TestHost::new(&format!("autostart = false\n{REQUIRED}"));
         let sandbox = host.create_from(&forged_sandbox(&host, is_podmans), "bad1");
         assert!(!sandbox.status.success());
         assert!(!host.create_from(&member(&host), "c1").status.success());
@@ -197,7 +197,7 @@ fn an_own_namespace_key_exempts_only_if_configured() {
     for (more, passes) in [("", false), ("exempt_by_annotation = true\n", true)] {
         for has_daemon in [true, false] {
             let start = if has_daemon { "" } else { "autostart = false\n" };
-            let mut host = TestHost::new(&format!("{start}{more}---{REQUIRED}"));
+            let mut host = TestHost::new(&format!("{start}{more}{REQUIRED}"));
             if has_daemon {
                 host.start_daemon();
             }

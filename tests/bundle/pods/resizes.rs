@@ -24,10 +24,7 @@ fn host() -> TestHost {
     std::os::unix::fs::symlink("/proc", host.path("host/proc")).unwrap();
     let root = host.path("host").display().to_string();
     let kubelet = test_is_kubelet();
-    host.configure(
-        &host.path("fake/runc"),
-        &format!("---{kubelet}[debug]\nhost_root = \"{root}\"\n"),
-    );
+    host.configure(&host.path("fake/runc"), &format!("{kubelet}[debug]\nhost_root = \"{root}\"\n"));
     host.start_daemon();
     host
 }

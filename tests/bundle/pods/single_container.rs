@@ -33,7 +33,7 @@ fn pod_at(heard: &Heard, event: &str) -> Value {
 
 #[test]
 fn a_pod_has_the_configured_namespace_or_the_engines_name() {
-    for (more, wanted) in [("", "plain"), ("---\n[defaults]\nnamespace = \"lab\"\n", "lab")] {
+    for (more, wanted) in [("", "plain"), ("[defaults]\nnamespace = \"lab\"\n", "lab")] {
         let host = started(more);
         let (script, heard) = listening(Script::default());
         let _told = host.plugin("10", "listener", script);
@@ -71,8 +71,7 @@ fn a_default_namespace_exempts_no_container_whatever_is_exempt() {
         ("[defaults]\nnamespace = \"kube-system\"\n", "kube-system"),
         ("exempt_by_annotation = true\n[defaults]\nnamespace = \"kube-system\"\n", "kube-system"),
     ] {
-        // Keys of no section come first.
-        let host = started(&format!("{more}---\n{required}"));
+        let host = started(&format!("{more}{required}"));
         let output = host.create("c1");
         assert!(!output.status.success(), "{more}");
         let line = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -148,7 +147,7 @@ struct Place {
 fn place() -> Option<Place> {
     let host = TestHost::new("");
     let real = RealRuntime::new(&host.path(""))?;
-    host.configure(real.runc(), "---plugin_request_timeout = \"20s\"");
+    host.configure(real.runc(), "[nri]\nplugin_request_timeout = \"20s\"");
     let mut place = Place { host, real };
     place.host.start_daemon();
     Some(place)

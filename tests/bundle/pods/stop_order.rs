@@ -163,7 +163,7 @@ fn a_running_member_is_stopped_before_its_pod() {
 
 #[test]
 fn a_plugin_slow_at_the_pods_stop_delays_a_kill_by_a_second() {
-    let host = started("---plugin_request_timeout = \"60s\"\n");
+    let host = started("[nri]\nplugin_request_timeout = \"60s\"\n");
     let slow = Script { hangs: true, at: Some("StopPodSandbox".to_owned()), ..Script::default() };
     let told = running(&host, &[], slow);
     let (begun, pid) = (Instant::now(), pid_of(&host, "pause"));

@@ -94,7 +94,7 @@ fn host(lines: &str) -> TestHost {
     let mut host = TestHost::new("");
     let socket = socket(&host).display().to_string();
     let kubernetes = format!("[kubernetes]\npod_resources = \"{socket}\"\n");
-    host.configure(&host.path("fake/runc"), &format!("---{kubernetes}{}", promise(lines)));
+    host.configure(&host.path("fake/runc"), &format!("{kubernetes}{}", promise(lines)));
     host.start_daemon();
     host
 }

@@ -276,7 +276,7 @@ fn a_watch_lists_and_then_prints_changes_across_a_restart() {
 
 #[test]
 fn a_watch_in_json_prints_a_document_per_line() {
-    let host = started(&format!("---{SILENT}"));
+    let host = started(SILENT);
     let mut watch = spawn(&host, &["plugins", "-w", "-o", "json"]);
     let states = || -> Vec<String> {
         let page = host.read("watched");
@@ -376,7 +376,7 @@ fn exits(host: &TestHost, away: &TestHost, verb: &str, code: u8) -> (Option<i32>
             wait_until("it runs", || code_of(host, &["drift"]) == Some(3));
             code_of(host, &["drift", "drifts"])
         }
-        ("enable", 0) => code_of(&TestHost::new("---\ndisable = true"), &["enable"]),
+        ("enable", 0) => code_of(&TestHost::new("[nri]\ndisable = true"), &["enable"]),
         ("explain" | "forget", 1) => code_of(host, &[verb, "nobody"]),
         ("install", 0) => {
             let root = root + "/elsewhere";

@@ -42,7 +42,7 @@ fn cri(host: &TestHost, kind: &str, name: &str) {
     host.write("bundle/config.json", &bundle);
 }
 
-const POLICY_IS_REQUIRED: &str = "---[plugin.policy]\nrequired = true\n";
+const POLICY_IS_REQUIRED: &str = "[plugin.policy]\nrequired = true\n";
 
 #[test]
 fn a_missing_required_plugin_is_in_status_and_check() {
@@ -124,7 +124,7 @@ fn a_refused_pod_shows_under_its_id_and_its_name() {
 
 #[test]
 fn a_pod_missed_by_a_plugin_is_shown_there_and_in_containers() {
-    let host = started(&format!("---{SILENT}[plugin.slow]\nstrikes = 0\n"));
+    let host = started(&format!("{SILENT}[plugin.slow]\nstrikes = 0\n"));
     let _slow = seat(&host, "10-slow", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
     cri_task(&host, "box", "sandbox", "");
     succeeds(&host.create_from(&task("box"), "box"));
@@ -146,7 +146,7 @@ fn a_pod_missed_by_a_plugin_is_shown_there_and_in_containers() {
 
 #[test]
 fn a_start_or_update_missed_by_a_plugin_is_shown() {
-    let host = started(&format!("---{SILENT}[plugin.slow]\nstrikes = 0\n"));
+    let host = started(&format!("{SILENT}[plugin.slow]\nstrikes = 0\n"));
     let hangs = |event, _: &str| {
         let is_late = matches!(event, Event::StartContainer | Event::UpdateContainer);
         if is_late { Response::Hang } else { Response::Answer }
@@ -243,7 +243,7 @@ fn a_runtime_message_of_another_call_is_not_used() {
     host.logs(&["c1: the runtime did not create it"], 1);
 }
 
-const REQUIRED: &str = "autostart = false---[plugin.policy]\nrequired = true\n";
+const REQUIRED: &str = "autostart = false\n[plugin.policy]\nrequired = true\n";
 
 #[test]
 fn refusals_without_a_daemon_are_reported_by_the_next_one() {
@@ -289,7 +289,7 @@ fn a_pod_refused_without_a_daemon_is_found_without_its_bundle() {
 fn a_silent_daemon_reports_what_the_wrapper_refused() {
     let host = TestHost::new("");
     let file = host.path("fault").display().to_string();
-    let more = format!("---[plugin.policy]\nrequired = true\n[debug]\nfault = \"@{file}\"\n");
+    let more = format!("[plugin.policy]\nrequired = true\n[debug]\nfault = \"@{file}\"\n");
     host.configure(&host.path("fake/runc"), &more);
     let mut host = host;
     host.start_daemon();

@@ -402,7 +402,7 @@ fn index_decides_and_arrival_breaks_ties() {
 
 #[test]
 fn status_names_the_command_that_shows_the_log() {
-    let host = started("---[log]\ntarget = \"file\"\n");
+    let host = started("[log]\ntarget = \"file\"\n");
     let told = host.admin(&["status"])["log"].as_str().unwrap_or_default().to_owned();
     let file = host.path("run/daemon.log").display().to_string();
     assert_eq!(told, format!("tail -n 50 {file}"));
@@ -427,7 +427,7 @@ fn the_kill_switch_shows_and_is_in_the_log() {
 #[test]
 fn the_kill_switch_names_the_protection_that_it_bypasses() {
     let host = TestHost::new(
-        "---[plugin.policy]\nrequired = true\n[plugin.other]\non_failure = \"refuse\"\n\
+        "[plugin.policy]\nrequired = true\n[plugin.other]\non_failure = \"refuse\"\n\
          [nri.default_validator]\nenable = true\nrequired_plugins = [\"guard\"]\n",
     );
     let said = page(&host, &["disable"]);
@@ -444,19 +444,19 @@ fn the_kill_switch_names_the_protection_that_it_bypasses() {
 
 #[test]
 fn the_kill_switch_is_in_the_log_also_without_a_daemon() {
-    let host = TestHost::new("---[log]\ntarget = \"file\"");
+    let host = TestHost::new("[log]\ntarget = \"file\"");
     succeeds(&host.call(&["nri", "disable"]));
     succeeds(&host.call(&["nri", "enable"]));
     let log = host.read("run/daemon.log");
     assert!(log.contains("disabled by") && log.contains("enabled again by"), "{log}");
-    let configured = TestHost::new("---\ndisable = true");
+    let configured = TestHost::new("[nri]\ndisable = true");
     let said = page(&configured, &["enable"]);
     assert!(said.contains("still disabled"), "{said}");
 }
 
 /// A daemon whose plugin `slow` was disconnected for its silence.
 fn with_a_plugin_that_went() -> TestHost {
-    let host = started(&format!("---{SILENT}[plugin.slow]\non_failure = \"skip\""));
+    let host = started(&format!("{SILENT}[plugin.slow]\non_failure = \"skip\""));
     drop(host.plugin("10", "slow", Script { hangs: true, ..Script::default() }));
     succeeds(&host.create("c1"));
     wait_until("it is gone", || host.admin(&["plugins"])[0]["state"] == "gone");

@@ -13,7 +13,7 @@ use test_support::{Script, TestHost, fails, started, succeeds, wait_until};
 use super::host::{Asker, lay_down, pod_container};
 
 const SECRET: &str =
-    "---[[rule]]\nname = \"secret\"\nnamespaces = [\"vault\"]\nplugins = [\"nosy\"]\nhide = true\n";
+    "[[rule]]\nname = \"secret\"\nnamespaces = [\"vault\"]\nplugins = [\"nosy\"]\nhide = true\n";
 
 /// Everything up to RemoveContainer, and validation.
 const WITH_VALIDATION: i32 = 0x7ff | 1 << 13;
@@ -125,7 +125,7 @@ fn a_validator_sees_no_updates_of_hidden_containers() {
 
 #[test]
 fn a_required_plugin_that_cannot_see_the_pod_refuses_it() {
-    let lines = "---[plugin.nosy]\nrequired = true\n[[rule]]\nnamespaces = [\"vault\", \"kube-system\"]\nhide = true\n";
+    let lines = "[plugin.nosy]\nrequired = true\n[[rule]]\nnamespaces = [\"vault\", \"kube-system\"]\nhide = true\n";
     let host = started(lines);
     let _told = host.plugin("10", "nosy", Script::default());
     let bundle = pod_container(&host, "vault", "c1");
@@ -179,8 +179,7 @@ fn a_reload_hides_later_pods_and_shows_others_at_the_next_sync() {
 
 /// With how long creates wait for plugins that are to come back.
 fn waiting(lines: &str, seconds: u32) -> String {
-    let lines = lines.trim_start_matches("---");
-    format!("---plugin_registration_timeout = \"{seconds}s\"\n{lines}")
+    format!("[nri]\nplugin_registration_timeout = \"{seconds}s\"\n{lines}")
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn command(program: &str) -> Command {
 
 /// `from` of a plugin `ear`: this program.
 fn from(program: &Path) -> String {
-    format!("---[plugin.ear]\nfrom = [\"exe:{}\"]\n", program.display())
+    format!("[plugin.ear]\nfrom = [\"exe:{}\"]\n", program.display())
 }
 
 fn failures(host: &TestHost) -> Vec<Value> {
@@ -43,7 +43,7 @@ fn the_named_program_is_the_plugin_and_no_other_is() {
 #[test]
 fn a_repeatedly_refused_plugin_is_one_line_and_a_count() {
     let host =
-        started("---[plugin.ear]\nfrom = [\"exe:/opt/nri/plugins/*\", \"pod:kube-system/*\"]\n");
+        started("[plugin.ear]\nfrom = [\"exe:/opt/nri/plugins/*\", \"pod:kube-system/*\"]\n");
     let _ear = Started::plugin(&host, "10-ear");
     let count = || {
         let output = host.call(&["nri", "metrics"]);
@@ -134,7 +134,7 @@ impl Drop for Made {
 /// Any process that may make cgroups can give one a container's name.
 #[test]
 fn a_process_in_a_cgroup_of_a_pods_name_is_not_in_the_pod() {
-    let host = started("---[plugin.\"*\"]\nfrom = [\"exe:/nowhere\"]\n");
+    let host = started("[plugin.\"*\"]\nfrom = [\"exe:/nowhere\"]\n");
     let id = format!("victim-{}", std::process::id());
     test_support::succeeds(&host.create(&id));
     let init = host.admin(&["pods"])[0]["containers"][0]["pid"].as_u64().unwrap();

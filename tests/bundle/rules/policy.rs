@@ -6,7 +6,7 @@ use test_support::{Script, TestHost, started, succeeds};
 
 use super::host::pod_container;
 
-const RULES: &str = "---[[rule]]\nname = \"dev\"\nnamespaces = [\"dev\"]\n[[rule]]\nname = \"no env\"\n\
+const RULES: &str = "[[rule]]\nname = \"dev\"\nnamespaces = [\"dev\"]\n[[rule]]\nname = \"no env\"\n\
     namespaces = [\"prod-*\"]\nplugins = [\"a\"]\ndeny = [\"Env\", \"Eviction\"]\n[[rule]]\n\
     name = \"watch\"\ndeny = [\"*\"]\nmode = \"audit\"\n[plugin.a]\ndeny = [\"Sysctl\"]\n";
 
@@ -76,7 +76,7 @@ fn a_known_pod_is_tested_for_connected_plugins_and_live_rules() {
 
 #[test]
 fn what_is_missing_or_mistyped_is_one_line_and_no_judgement() {
-    let host = TestHost::new("---[[rule]]\nDeny = [\"Env\"]\n");
+    let host = TestHost::new("[[rule]]\nDeny = [\"Env\"]\n");
     let bundle = host.path("bundle").display().to_string();
     let output = host.call(&["nri", "policy", "test", "--bundle", &bundle]);
     let line = String::from_utf8_lossy(&output.stderr).into_owned();

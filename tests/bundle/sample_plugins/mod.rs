@@ -41,7 +41,7 @@ fn with_misc() -> TestHost {
     let node = host.path("node").display().to_string();
     std::fs::create_dir_all(host.path("node/sys/fs/cgroup")).unwrap();
     host.write("node/sys/fs/cgroup/cgroup.controllers", "cpu memory misc\n");
-    let more = format!("---[debug]\nnode_root = \"{node}\"\n");
+    let more = format!("[debug]\nnode_root = \"{node}\"\n");
     host.configure(&host.path("fake/runc"), &more);
     host
 }

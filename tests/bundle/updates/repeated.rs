@@ -68,7 +68,7 @@ fn plugins_receive_a_repeated_value_and_the_owners_stays() {
 
 #[test]
 fn kubelets_repetitions_are_noted_once_and_write_no_record() {
-    let host = started("---[log]\nlevel = \"info\"\n");
+    let host = started("[log]\nlevel = \"info\"\n");
     let told = host.plugin("10", "pin", owns(&json!({"cpu": {"shares": 77}})));
     create(&host);
     let record = || {

@@ -10,7 +10,7 @@ fn a_docker_container_has_injections_and_exec_rules() {
     let Some(docker) = Docker::new() else { return };
     docker.host.write(FILE, "from the node");
     let settings = SETTINGS.replace("SOURCE", &docker.host.path(FILE).display().to_string());
-    docker.host.configure(&docker.tools().join("runc"), &format!("---{settings}"));
+    docker.host.configure(&docker.tools().join("runc"), &settings);
     docker.host.admin(&["reload"]);
     let run = ["run", "--detach", "--runtime=nri-runc", "--name=web", "--env=OWN=kept"];
     docker.says(&[&run[..], &[IMAGE, "/bin/sleep", "1000"]].concat());

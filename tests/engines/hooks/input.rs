@@ -115,7 +115,7 @@ fn the_end_of_an_unknown_container_is_ignored() {
 
 #[test]
 fn a_silent_daemon_is_given_up_after_three_seconds() {
-    let stalls = "---[debug]\nfault = \"daemon.asked:stall\"\n";
+    let stalls = "[debug]\nfault = \"daemon.asked:stall\"\n";
     let mut host = TestHost::new(stalls);
     host.start_daemon();
     for stage in ["createRuntime", "poststop"] {
@@ -126,7 +126,7 @@ fn a_silent_daemon_is_given_up_after_three_seconds() {
         let bounds = Duration::from_millis(2900)..Duration::from_secs(120);
         assert!(bounds.contains(&waited), "{stage}: {waited:?}");
     }
-    host.configure(&host.path("fake/runc"), &format!("on_daemon_failure = \"fail\"{stalls}"));
+    host.configure(&host.path("fake/runc"), &format!("on_daemon_failure = \"fail\"\n{stalls}"));
     let line = one_line(&told(&host, "createRuntime", state(&host).to_string().as_bytes()));
     assert!(
         line.contains("cannot create c1") && line.contains("the daemon stopped responding"),
@@ -188,7 +188,7 @@ fn a_runtime_that_is_a_script_is_understood() {
 
 #[test]
 fn a_hanging_plugin_is_skipped_and_a_refusal_fails_the_script() {
-    let host = scripted(&format!("---{SILENT}"));
+    let host = scripted(SILENT);
     let hangs = Script { hangs: true, ..Script::default() };
     let _hanging = host.plugin("10", "slow", hangs);
     succeeds(&runtime(&host, "create"));

@@ -191,7 +191,7 @@ fn the_daemon_is_started_by_a_hook_that_needs_it() {
 
 #[test]
 fn while_disabled_a_hook_contacts_nothing() {
-    let Some(hooked) = Hooked::without_daemon(&["sleep", "1000"], "---disable = true\n") else {
+    let Some(hooked) = Hooked::without_daemon(&["sleep", "1000"], "[nri]\ndisable = true\n") else {
         return;
     };
     succeeds(&hooked.create());

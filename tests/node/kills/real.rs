@@ -77,7 +77,7 @@ fn a_kill_with_the_real_runc_leaves_no_cgroup_mount_or_file() {
     let Some(real) = RealRuntime::new(&host.path("")) else { return };
     let fault = host.path("fault").display().to_string();
     let more = format!(
-        "autostart = false---plugin_request_timeout = \"20s\"\n[debug]\nfault = \"@{fault}\"\n"
+        "autostart = false\n[nri]\nplugin_request_timeout = \"20s\"\n[debug]\nfault = \"@{fault}\"\n"
     );
     host.configure(real.runc(), &more);
     let mut document = real.document("c1", &["sleep", "300"]);

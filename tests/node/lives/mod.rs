@@ -266,7 +266,7 @@ fn runtime() -> String {
 }
 
 fn stage() -> Stage {
-    let host = TestHost::new("autostart = false---plugin_request_timeout = \"20s\"\n");
+    let host = TestHost::new("autostart = false\n[nri]\nplugin_request_timeout = \"20s\"\n");
     host.put_program("fake/runc", &runtime());
     Stage {
         host,

@@ -70,7 +70,7 @@ fn a_program_that_cannot_take_over_changes_nothing() {
 #[test]
 fn a_state_of_another_version_is_left_to_a_program_for_it() {
     for version in [0, 2] {
-        let installed = Installed::new(&format!("---[debug]\nstate_version = {version}\n"));
+        let installed = Installed::new(&format!("[debug]\nstate_version = {version}\n"));
         let told = installed.host.plugin("10", "a", Script::default());
         fails(&installed.reexec(), &[GOES_ON, "cannot go on with this daemon's state"]);
         nothing_has_changed(&installed, "c1", &told);
@@ -176,7 +176,7 @@ fn a_daemon_killed_at_any_point_of_a_reexec_is_restarted() {
     for point in points {
         let temp = tempfile::tempdir().unwrap();
         let fault = temp.path().join("fault");
-        let more = format!("autostart = false\n---[debug]\nfault = \"@{}\"\n", fault.display());
+        let more = format!("autostart = false\n[debug]\nfault = \"@{}\"\n", fault.display());
         let mut installed = Installed::new(&more);
         let _told = installed.host.plugin("10", "a", Script::default());
         succeeds(&installed.host.create("c1"));
@@ -200,7 +200,7 @@ fn a_failure_at_any_point_before_the_execution_changes_nothing() {
     for point in ["probe", "held", "state", "exec"] {
         let temp = tempfile::tempdir().unwrap();
         let fault = temp.path().join("fault");
-        let installed = Installed::new(&format!("---[debug]\nfault = \"@{}\"\n", fault.display()));
+        let installed = Installed::new(&format!("[debug]\nfault = \"@{}\"\n", fault.display()));
         let told = installed.host.plugin("10", "a", Script::default());
         let before = installed.pid();
         replace(&fault, format!("daemon.reexec-{point}:fail").as_bytes()).unwrap();

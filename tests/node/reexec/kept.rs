@@ -229,7 +229,7 @@ fn metrics_count_it_and_are_served_on_at_the_same_socket() {
     let installed = Installed::new("");
     let host = &installed.host;
     let at = host.path("metrics.sock");
-    let more = format!("---[metrics]\nlisten = \"unix:{}\"\n", at.display());
+    let more = format!("[metrics]\nlisten = \"unix:{}\"\n", at.display());
     host.configure(&host.path("fake/runc"), &more);
     succeeds(&host.call(&["nri", "reload"]));
     let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&at).unwrap());
@@ -278,7 +278,7 @@ fn a_foreground_run_continues_and_its_end_is_sent() {
 
 #[test]
 fn rights_and_policies_hold_for_the_next_program() {
-    let installed = Installed::new("---[plugin.env]\ndeny = [\"Env\"]\non_failure = \"refuse\"\n");
+    let installed = Installed::new("[plugin.env]\ndeny = [\"Env\"]\non_failure = \"refuse\"\n");
     let host = &installed.host;
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     installed.reexecuted();
@@ -291,8 +291,8 @@ fn rights_and_policies_hold_for_the_next_program() {
 #[test]
 fn a_plugin_that_no_longer_fits_is_disconnected_at_a_reexec() {
     for (more, kept) in [
-        ("---[plugin.env]\nfrom = [\"exe:/nowhere\"]\n", "synchronized"),
-        ("---allowed_uids = [65534]\n", "gone"),
+        ("[plugin.env]\nfrom = [\"exe:/nowhere\"]\n", "synchronized"),
+        ("[nri]\nallowed_uids = [65534]\n", "gone"),
     ] {
         let installed = Installed::new("");
         let host = &installed.host;

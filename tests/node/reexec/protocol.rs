@@ -10,7 +10,7 @@ use super::{Installed, install_script};
 /// Whatever reads the configuration from now on speaks this version: wrappers at once, the daemon
 /// as the next program.
 fn speak(host: &TestHost, version: u32, more: &str) {
-    host.configure(&host.path("fake/runc"), &format!("{more}---[debug]\nprotocol = {version}\n"));
+    host.configure(&host.path("fake/runc"), &format!("{more}\n[debug]\nprotocol = {version}\n"));
 }
 
 fn reexecs(host: &TestHost) -> String {
@@ -21,7 +21,7 @@ fn reexecs(host: &TestHost) -> String {
 }
 
 fn speaks(version: u32) -> Installed {
-    Installed::new(&format!("---[debug]\nprotocol = {version}\n"))
+    Installed::new(&format!("[debug]\nprotocol = {version}\n"))
 }
 
 #[test]

@@ -57,8 +57,8 @@ fn an_update_response_may_evict_with_the_configured_signal() {
 #[test]
 fn what_is_not_allowed_or_too_much_stays_alive() {
     for (more, why) in [
-        ("---[plugin.asker]\nevict = \"deny\"", "may not evict containers"),
-        ("---[plugin.asker]\nevict = \"own-namespace\"", "own namespace"),
+        ("[plugin.asker]\nevict = \"deny\"", "may not evict containers"),
+        ("[plugin.asker]\nevict = \"own-namespace\"", "own namespace"),
         ("[eviction]\nper_minute = 0\n", "per_minute"),
     ] {
         let Some(place) = anywhere("runc", more) else { return };
@@ -75,7 +75,7 @@ fn what_is_not_allowed_or_too_much_stays_alive() {
 
 #[test]
 fn an_eviction_that_could_not_begin_can_be_requested_again() {
-    let Some(mut place) = anywhere("runc", "---[debug]\nfault = \"daemon.evict:fail\"") else {
+    let Some(mut place) = anywhere("runc", "[debug]\nfault = \"daemon.evict:fail\"") else {
         return;
     };
     place.run("c1", &json!({}));
@@ -98,7 +98,7 @@ fn an_eviction_that_could_not_begin_can_be_requested_again() {
 #[test]
 fn an_eviction_whose_daemon_died_is_carried_out_by_the_next() {
     let grace = "[eviction]\ngrace = \"300ms\"\n";
-    let fault = format!("{grace}---[debug]\nfault = \"daemon.evict:kill\"");
+    let fault = format!("{grace}\n[debug]\nfault = \"daemon.evict:kill\"");
     let Some(mut place) = anywhere("runc", &fault) else { return };
     place.run("c1", &json!({}));
     let asking = place.asker();

@@ -13,7 +13,7 @@ use test_support::tools;
 use super::scopes::{Scopes, unstarted_with};
 use super::{succeeds, wait_until};
 
-const CONFIG: &str = "---plugin_request_timeout = \"20s\"\n[log]\ntarget = \"journal\"\n\
+const CONFIG: &str = "[nri]\nplugin_request_timeout = \"20s\"\n[log]\ntarget = \"journal\"\n\
     [audit]\ntarget = \"journal\"\n[[rule]]\nname = \"no limits\"\nplugins = [\"limits\"]\n\
     deny = [\"PidsLimit\"]\n";
 

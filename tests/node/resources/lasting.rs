@@ -213,14 +213,14 @@ fn an_update_without_the_daemon_is_corrected_and_logged() {
 
 #[test]
 fn a_fault_before_the_first_file_is_reported_to_the_plugin() {
-    let Some(mut place) = place("---[debug]\nfault = \"daemon.cgroup:fail\"") else { return };
+    let Some(mut place) = place("[debug]\nfault = \"daemon.cgroup:fail\"") else { return };
     place.run("c1", &json!({"cpu": {"shares": 1024}}));
     let asking = place.asker();
     assert!(!is_done(&asking, "c1", &json!({"cpu": {"shares": 300}})));
     assert_eq!(shares(&place), "1024");
     let explained = place.host.admin(&["explain", "c1"]);
     assert!(says(&explained, "fault injected") && explained["owners"] == json!({}), "{explained}");
-    next_daemon(&mut place, "---[debug]\nfault = \"daemon.cgroup:kill\"");
+    next_daemon(&mut place, "[debug]\nfault = \"daemon.cgroup:kill\"");
     let asking = place.asker();
     let wish = update_of("c1", &json!({"cpu": {"shares": 300}}));
     assert!(!matches!(asking.try_ask(request(vec![wish])), Ok(Ok(_))), "nobody is left to answer");
@@ -239,7 +239,7 @@ fn hasty(place: &Place) -> std::sync::Arc<std::sync::Mutex<Vec<String>>> {
 
 #[test]
 fn what_waits_for_a_creation_survives_the_daemon() {
-    let Some(mut place) = place("---[debug]\nfault = \"daemon.settle:kill\"") else { return };
+    let Some(mut place) = place("[debug]\nfault = \"daemon.settle:kill\"") else { return };
     let told = hasty(&place);
     place.prepare("c1", &json!({"cpu": {"shares": 1024}}));
     succeeds(&place.host.create_from("c1", "c1"));

@@ -19,7 +19,7 @@ fn whole_node(runtime: &str) -> Option<Place> {
     let root = place.host.path("root").display().to_string();
     std::fs::create_dir_all(&root).unwrap();
     let more = format!(
-        "autostart = false\ndebug.runtime_roots = [\"{root}\"]\n---scope = \"node\"\n[eviction]\nsignal = \"KILL\""
+        "autostart = false\ndebug.runtime_roots = [\"{root}\"]\n[nri]\nscope = \"node\"\n[eviction]\nsignal = \"KILL\""
     );
     place.host.configure(place.real.runc(), &more);
     Some(place)

@@ -84,7 +84,7 @@ fn holding() -> (mpsc::Receiver<()>, mpsc::Sender<()>, Script) {
     (reaches, lets_go, Script { hears: Some(hears), ..Script::default() })
 }
 
-const PATIENT: &str = "---plugin_request_timeout = \"60s\"";
+const PATIENT: &str = "[nri]\nplugin_request_timeout = \"60s\"";
 
 #[test]
 fn an_update_waits_while_the_container_is_being_started() {

@@ -14,7 +14,7 @@ use super::{Place, Script, anywhere, skip, succeeds, wait_until};
 
 /// A guest without KVM is slow: nobody is late there.
 fn patient() -> String {
-    format!("---plugin_request_timeout = \"20s\"\n{}", test_is_kubelet())
+    format!("[nri]\nplugin_request_timeout = \"20s\"\n{}", test_is_kubelet())
 }
 
 const UID: &str = "11111111-2222-4333-8444-555555555555";

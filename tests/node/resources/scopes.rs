@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{Place, Script, is_done, skip, succeeds, unstarted_place, wait_until};
 
 /// A guest without KVM is slow: nobody is late there.
-const PATIENT: &str = "---plugin_request_timeout = \"20s\"";
+const PATIENT: &str = "[nri]\nplugin_request_timeout = \"20s\"";
 
 /// What changes, the resources, the files, and what systemd says: file or property, text.
 type Case = (&'static str, &'static str, Texts, Texts);

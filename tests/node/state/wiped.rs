@@ -188,7 +188,7 @@ fn a_pod_of_our_registration_is_recovered_but_no_other() {
     for folder in ["proc", "sys"] {
         symlink(format!("/{folder}"), host.path("host").join(folder)).unwrap();
     }
-    let more = format!("autostart = false---[debug]\nhost_root = \"{host_root}\"\n");
+    let more = format!("autostart = false\n[debug]\nhost_root = \"{host_root}\"\n");
     host.configure(&host.path("fake/runc"), &more);
     host.start_daemon();
     let pod = json!({

@@ -61,7 +61,7 @@ fn a_changed_run_directory_starts_no_second_daemon() {
 
 #[test]
 fn a_required_plugin_refuses_while_the_run_directory_differs() {
-    let host = started("---[plugin.env]\nrequired = true\n");
+    let host = started("[plugin.env]\nrequired = true\n");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
     change_run_dir(&host);

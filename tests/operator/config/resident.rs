@@ -24,10 +24,10 @@ fn pid(host: &TestHost) -> Option<u64> {
 
 #[test]
 fn a_mistake_that_is_fixed_lets_creates_go_on_by_itself() {
-    let host = started("---[plugin.a]\ndeny = \"Env\"\n");
+    let host = started("[plugin.a]\ndeny = \"Env\"\n");
     let before = pid(&host);
     fails(&host.create("c1"), &["configuration has an error"]);
-    configure(&host, "---[plugin.a]\ndeny = [\"Env\"]\n");
+    configure(&host, "[plugin.a]\ndeny = [\"Env\"]\n");
     wait_until("creates go on", || host.create("c1").status.success());
     assert_eq!(pid(&host), before, "it was reloaded");
     assert_eq!(finding(&host, "configuration")["ok"], true);
@@ -85,7 +85,7 @@ fn a_daemon_that_hangs_is_stopped_within_bounds() {
 
 #[test]
 fn check_distinguishes_a_hanging_daemon() {
-    let host = started("---[log]\ntarget = \"file\"\n");
+    let host = started("[log]\ntarget = \"file\"\n");
     let row = |host: &TestHost, name: &str| {
         let output = host.call(&["nri", "check", "--json"]);
         let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
@@ -171,7 +171,7 @@ fn a_daemon_of_systemd_that_hangs_is_left_to_systemd() {
 fn restart_keeps_the_daemon_while_the_configuration_is_broken() {
     let host = started("");
     let before = pid(&host);
-    configure(&host, "---[plugin.a]\nrequird = true\n");
+    configure(&host, "[plugin.a]\nrequird = true\n");
     let output = host.call(&["nri", "restart"]);
     fails(&output, &["config.toml:", "requird", "keeps running"]);
     assert_eq!(pid(&host), before);
@@ -236,7 +236,7 @@ fn check_finds_a_daemon_older_than_program_or_configuration() {
     let text = host.read("config.toml");
     host.write("config.toml", &format!("# a comment\n{text}"));
     assert_eq!(against(&host), std::slice::from_ref(&older), "a comment is no change");
-    configure(&host, "---[eviction]\nper_minute = 3\n");
+    configure(&host, "[eviction]\nper_minute = 3\n");
     let wanted =
         "older than the configuration files; changed: eviction.per_minute (nri-runc nri reload)";
     assert_eq!(against(&host), [wanted.to_owned(), older]);
@@ -316,10 +316,10 @@ fn systemd_restarts_and_stops_the_daemon_that_it_runs() {
 #[test]
 fn check_names_the_configuration_in_force_beside_a_mistake() {
     let host = started("");
-    configure(&host, "---[plugin.guard]\nrequired = true\n");
+    configure(&host, "[plugin.guard]\nrequired = true\n");
     let row = finding(&host, "required plugins");
     assert!(text(&row["detail"]).contains("older than the configuration"), "{row}");
-    configure(&host, "---[plugin.guard]\nrequird = true\n");
+    configure(&host, "[plugin.guard]\nrequird = true\n");
     // What the row says is so: the daemon that runs refuses nothing.
     succeeds(&host.create("c1"));
     let row = finding(&host, "configuration");

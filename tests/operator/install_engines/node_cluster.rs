@@ -34,9 +34,9 @@ esac
 "#;
 
 const KEY: &str = "nri-runc.dev/missing-guard";
-const REQUIRED: &str = "---[plugin.guard]\nrequired = true\n";
+const REQUIRED: &str = "[plugin.guard]\nrequired = true\n";
 
-const NO_PROCESSES: &str = "---[[exec_rule]]\nname = \"no shells\"\nnamespaces = [\"shop\"]\n";
+const NO_PROCESSES: &str = "[[exec_rule]]\nname = \"no shells\"\nnamespaces = [\"shop\"]\n";
 
 /// What the server does with requests whose words begin with a text.
 #[derive(Clone, Copy)]
@@ -377,7 +377,7 @@ fn a_silent_api_server_does_not_delay_the_end_of_the_pod() {
 
 #[test]
 fn a_refusal_and_a_missing_plugin_are_one_event_each() {
-    let mut cluster = ClusterNode::new(&format!("{REQUIRED}{}", &NO_PROCESSES[3..]));
+    let mut cluster = ClusterNode::new(&format!("{REQUIRED}{NO_PROCESSES}"));
     let mut running = cluster.start(ALL);
     cluster.refused("p1");
     wait_until("the pod has its event", || cluster.events().len() == 1);

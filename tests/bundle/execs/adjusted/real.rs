@@ -88,7 +88,7 @@ fn closed_device(runtime: &Path) {
     let dir = Path::new(dir.trim_end_matches('/'));
     let Some(real) = RealRuntime::new(dir) else { return };
     let specs = format!("[cdi]\nspec_dirs = [\"{}\"]", dir.join("cdi").display());
-    host.configure(runtime, &format!("---{specs}"));
+    host.configure(runtime, &specs);
     host.start_daemon();
     let _told = host.plugin("10", "device", closed_device_of(dir));
     let document = real.document("c1", &["sleep", "1000"]);

@@ -31,8 +31,8 @@ for name in "$@"; do
     if [ -n "$GUEST" ]; then
         case $name in
         # A containerd without configured runtimes has the cgroupfs driver: not the test of that.
-        containerd-2.4.*) tests='a_ installed::containerd_told_by_install_runs_with_us_as_a_handler exits:: injected:: promised:: later:: adopted:: origin:: ctr:: samples::' ;;
-        containerd-*) tests='a_ installed::containerd_told_by_install_runs_with_us_as_a_handler exits:: injected:: later::processes later::a_cdi adopted:: ctr:: samples::' ;;
+        containerd-2.4.*) tests='a_ installed::a_containerd_handler exits:: injected:: promised:: later:: adopted:: origin:: ctr:: samples::' ;;
+        containerd-*) tests='a_ installed::a_containerd_handler exits:: injected:: later::processes later::a_cdi adopted:: ctr:: samples::' ;;
         # Its comparison with its own NRI wants codes at once, which take a while there.
         crio-*) tests='life:: promised:: registration::' ;;
         *) tests= ;;

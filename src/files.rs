@@ -648,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_is_that_of_the_published_test_vectors_and_tells_lengths_apart() {
+    fn a_fingerprint_matches_the_test_vectors_and_has_the_length() {
         assert_eq!(fingerprint(b""), "0:6c62272e07bb014262b821756295c58d");
         assert_eq!(fingerprint(b"a"), "1:d228cb696f1a8caf78912b704e4a8964");
         assert_ne!(fingerprint(b"{}"), fingerprint(b"{} "));
@@ -688,7 +688,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_folder_is_said_in_our_words() {
+    fn a_missing_folder_has_a_message_of_its_own() {
         let error = replace(Path::new("/nowhere/at/all"), b"").unwrap_err().to_string();
         assert!(error.contains("it is missing"), "{error}");
     }

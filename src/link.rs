@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_process_survives_the_wire_and_is_no_verb_to_older_daemons() {
+    fn an_exec_request_survives_the_wire_with_a_kind_of_its_own() {
         let process = LaterProcess {
             args: Some(vec!["sh".into(), "\u{fffd}\n".into()]),
             uid: Some("0".into()),
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_survives_the_wire_and_is_no_wrapper_to_a_daemon_that_knows_none() {
+    fn a_hook_request_survives_the_wire_with_a_kind_of_its_own() {
         for stage in Stage::ALL {
             let said = WrapperRequest { hook: Some(Hook { stage, init: 77 }), ..question() };
             let frame = said.encode();

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_version_adds_is_skipped_and_another_format_is_no_mark() {
+    fn unknown_fields_of_a_mark_are_skipped_but_not_another_format() {
         let mut bytes = mark().encode().unwrap();
         put(&mut bytes, 200, b"more");
         assert_eq!(Mark::decode(&bytes), Some(mark()));

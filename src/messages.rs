@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_that_says_most_has_the_code() {
+    fn the_most_specific_message_has_the_code() {
         for (line, wanted) in [
             (
                 "cannot create c1: MemLimit cannot be applied: an annotation needs a key (plugin 10-a)",

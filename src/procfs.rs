@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_name_with_blanks_and_parentheses_does_not_shift_the_fields() {
+    fn a_program_name_with_blanks_and_parentheses_shifts_no_fields() {
         let stat = b"7 (a) R 1 (b c) S 41 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 900 0 0";
         let (_temp, host) = host_with(&[("stat", stat)]);
         assert_eq!(parent_of(&host, 7).unwrap(), Some(41));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn handlers_are_known_by_signal_and_the_first_process_of_a_namespace_is_told_apart() {
+    fn signal_handlers_and_namespace_first_processes_are_recognized() {
         let status = b"Name:\tpause\nNSpid:\t70\t7\t1\nSigIgn:\t0000000000000001\nSigCgt:\t0000000000014002\n";
         let (_temp, pause) = host_with(&[("status", status)]);
         let found = dispositions(&pause, 7).unwrap().unwrap();
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_process_has_a_start_time_and_is_told_from_one_of_another() {
+    fn a_process_is_identified_by_its_start_time() {
         let (host, own) = (Host::default(), std::process::id());
         let start = start_time(&host, own).unwrap();
         assert!(start.is_some() && open_same(&host, own, start).unwrap().is_some());

@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_turned_over_says_how_many_events_are_lost() {
+    fn an_overflowed_ring_reports_the_count_of_lost_events() {
         let stream = Rc::new(EventStream::default());
         stream.push(started("first"));
         let first = all(&mut stream.reader(&Since::Oldest)).remove(0);
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_of_another_daemon_is_followed_by_everything_after_a_marker() {
+    fn a_cursor_of_another_daemon_yields_a_marker_and_all_events() {
         let (before, stream) = (Rc::new(EventStream::default()), Rc::new(EventStream::default()));
         before.ring.borrow_mut().stream = "1a".to_owned();
         before.push(started("old"));
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_of_tenants_are_cut_and_turn_over_no_more_than_their_bytes() {
+    fn long_tenant_texts_are_cut_and_evict_few_events() {
         let stream = Rc::new(EventStream::default());
         for unit in ["x", "\u{1b}", "🦀"] {
             let long = unit.repeat(1 << 20);

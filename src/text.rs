@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_what_date_says() {
+    fn times_equal_the_output_of_date() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_827_696, "2000-02-29T12:34:56Z"),

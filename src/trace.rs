@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_version_may_say_more_and_this_one_may_not() {
+    fn a_later_version_may_have_more_fields_than_this_one() {
         let later = PARENT.replacen("00-", "cc-", 1) + "-what-the-future-brings";
         assert_eq!(TraceContext::read(&later, "").unwrap().parent, PARENT);
         assert_eq!(TraceContext::read(&format!("{PARENT}-more"), ""), None);

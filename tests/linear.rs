@@ -203,7 +203,7 @@ fn host(n: usize) -> HostFacts {
 }
 
 #[test]
-fn every_list_of_an_adjustment_is_merged_and_patched_in_linear_time() {
+fn every_list_is_merged_and_patched_in_linear_time() {
     let sizes = [FEW, MANY].map(|n| (n, document(n), host(n)));
     let names: Vec<&str> = adjustments(1, "").into_iter().map(|(name, _)| name).collect();
     for (at, name) in names.iter().enumerate() {
@@ -221,7 +221,7 @@ fn every_list_of_an_adjustment_is_merged_and_patched_in_linear_time() {
 }
 
 #[test]
-fn removals_and_replacements_of_earlier_plugins_are_merged_in_linear_time() {
+fn removals_and_replacements_are_merged_in_linear_time() {
     let names: Vec<&str> = adjustments(1, "").into_iter().map(|(name, _)| name).collect();
     for (at, name) in names.iter().enumerate() {
         if matches!(*name, "hooks" | "unified" | "hugepages" | "device rules") {
@@ -329,7 +329,7 @@ fn what_plugins_own_survives_an_engines_update_in_linear_time() {
 }
 
 #[test]
-fn an_answer_that_holds_too_much_is_refused_with_plugin_and_field() {
+fn an_oversized_response_is_refused_with_plugin_and_field() {
     let refusal = |adjust: Adjustment| {
         let container = api::Container { id: "c0".to_owned(), ..Default::default() };
         let creation = Creation::new(api::PodSandbox::default(), container);

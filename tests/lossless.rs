@@ -301,7 +301,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_document_that_nobody_changes_is_the_same_bytes(bytes in vec(any::<u8>(), 1..200)) {
+    fn an_unchanged_document_is_the_same_bytes(bytes in vec(any::<u8>(), 1..200)) {
         let (text, _) = draft(&bytes, true);
         prop_assert!(is_well_formed(text.as_bytes()), "the test's own document: {}", text);
         let document = SpecDocument::parse(text.as_bytes()).unwrap();

@@ -79,6 +79,23 @@ fn no_file_has_outgrown_a_reader() {
     }
 }
 
+/// The name of each test: attributes and comments may stand between it and `#[test]`.
+const TEST_NAME: &str = r"(?s)#\[(?:tokio::)?test\b.*?\n\s*(?:async )?fn (\w+)";
+
+/// A longer name is a paragraph, and a list of failed tests no longer fits a screen.
+#[test]
+fn every_test_name_has_at_most_60_characters() {
+    let (name, mut count) = (regex::Regex::new(TEST_NAME).unwrap(), 0);
+    let folders = ["src", "crates", "tests", "examples", "benches", "fuzz", "contrib"];
+    for (file, text) in folders.into_iter().flat_map(sources) {
+        for found in name.captures_iter(&text) {
+            assert!(found[1].len() <= 60, "{file}: {} is longer", &found[1]);
+            count += 1;
+        }
+    }
+    assert!(count > 2500, "{count} tests were found");
+}
+
 /// Who may name whom: a room reaches only the rooms listed for it.
 const ROOMS: &[(&str, &str)] = &[
     (
@@ -280,7 +297,7 @@ fn the_core_of_the_merge_does_no_input_or_output() {
 
 /// It is in the way of every verb: whatever takes time is the daemon's.
 #[test]
-fn the_wrapper_starts_no_runtime_to_ask_it_and_reads_no_host_files() {
+fn the_wrapper_starts_no_runtime_and_reads_no_host_files() {
     for (name, text) in sources("src/wrapper").into_iter().chain(sources("src/argv")) {
         for word in ["runtime::features", "resolve::", "container_device_interface", "saphyr"] {
             assert!(!text.contains(word), "{name} uses {word}");
@@ -579,7 +596,7 @@ fn citations<'t>(text: &'t str, prefix: &str) -> Vec<&'t str> {
 }
 
 #[test]
-fn every_decision_and_difference_that_is_cited_has_its_paragraph() {
+fn every_cited_decision_and_difference_has_its_paragraph() {
     let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
     let (decisions, differences) = (read("docs/decisions.md"), read("docs/nri-differences.md"));
     let mut cited = 0;
@@ -677,7 +694,7 @@ const PAGES: [&str; 14] = [
 ];
 
 #[test]
-fn sentences_that_nobody_understood_do_not_come_back() {
+fn removed_sentences_do_not_come_back() {
     let pages = PAGES.map(|page| {
         (page.to_owned(), std::fs::read_to_string(root().join(page)).unwrap_or_default())
     });

@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_stay_in_their_columns_at_a_screen_and_whole_in_a_pipe() {
+    fn long_names_fit_their_columns_on_a_screen_but_not_in_a_pipe() {
         let line = json!({"time": "2026-11-22T10:36:48Z", "action": "refused",
             "plugin": "10-a-plugin-with-a-long-name", "namespace": "kube-system",
             "pod": "coredns-5d78c9869d-x2xk9", "container": "coredns", "reason": "no"});

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_for_ci_has_a_failed_case_for_each_verdict_and_escapes_names() {
+    fn a_junit_report_has_a_failed_case_for_each_changed_decision() {
         let report = junit(&document());
         assert!(report.contains("tests=\"2\" failures=\"1\""), "{report}");
         assert!(report.contains("&lt;a&gt; &amp; ") && !report.contains('\u{1b}'), "{report}");

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn that_nothing_could_be_compared_is_a_failure_and_a_difference_never_is() {
+    fn a_comparison_fails_only_if_nothing_could_be_compared() {
         let (none, row, lines) = (json!([]), json!([{}]), ["c: it is away".to_owned()]);
         for (found, unread, compared, wanted) in [
             (&none, &[][..], 0, Some(DONE)),

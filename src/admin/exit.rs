@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rows_of_verbs_are_in_order_and_say_something_of_a_known_code() {
+    fn exit_code_rows_are_sorted_and_use_known_codes() {
         assert!(EXIT_CODES_OF_VERBS.is_sorted());
         for (verb, code, meaning) in EXIT_CODES_OF_VERBS {
             assert!(EXIT_CODES.iter().any(|(known, _)| *known == code), "{verb} {code}");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_help_of_each_verb_has_each_code_with_its_own_meaning_first() {
+    fn the_help_of_a_command_lists_its_own_exit_codes_first() {
         let help = help_of("status");
         let all = super::help();
         assert!(all.starts_with(&help), "a verb without rows of its own has those of all");

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_that_changes_nothing_says_so() {
+    fn a_reload_without_changes_is_reported_as_such() {
         let page = |changed: Value| {
             show(&json!({"running": true, "applied": false, "warnings": [], "changed": changed}))
         };

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn environment_values_of_hooks_are_hidden_and_their_names_are_not() {
+    fn environment_values_of_hooks_are_hidden_but_names_are_shown() {
         let hook = json!({"path": "/bin/h", "args": ["h", "A=b"], "env": ["TOKEN=secret"]});
         let mut document = json!({"changes": [
             {"field": "hooks.prestart", "before": [hook], "after": [hook, hook]}]});

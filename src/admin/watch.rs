@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_changed_or_gone_is_told_once_and_an_age_is_no_change() {
+    fn a_watch_prints_each_change_once_and_ignores_ages() {
         let mut seen = Seen::new(&["name", "state", "age"], &[], Format::Page);
         let first = seen.take(vec![row("a", "ready", "1s"), row("b", "ready", "1s")], None);
         assert_eq!(told(&first), ["a \"ready\"", "b \"ready\""]);

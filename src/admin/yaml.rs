@@ -172,7 +172,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_reader_finds_the_document_again_and_a_terminal_nothing_to_act_on(
+        fn yaml_is_read_back_equal_and_contains_no_control_characters(
             document in documents()
         ) {
             let text = yaml(&document);

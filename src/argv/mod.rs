@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_process_file_is_replaced_and_its_flag_stays_as_it_was_spelt() {
+    fn the_last_process_file_is_replaced_and_its_flag_kept() {
         for (line, wanted) in [
             ("x --root /r exec -d --process /tmp/p c1", "x --root /r exec -d --process /m c1"),
             ("x exec --process=/tmp/p=q c1", "x exec --process=/m c1"),
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_a_later_process_come_last_and_its_arguments_are_replaced() {
+    fn flags_for_an_exec_are_appended_and_its_arguments_replaced() {
         let flags = ["--env=A=1".to_owned(), "--cwd=/".to_owned()];
         let args = ["env".to_owned(), "-i".to_owned()];
         for (line, wanted) in [

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_all_files_is_bounded_and_the_newest_lines_are_kept() {
+    fn the_size_of_all_files_is_bounded_and_the_newest_lines_stay() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("new/audit.log");
         let mut log = RotatedFile::new(&path, 30, 3);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn one_file_alone_starts_anew_and_a_line_longer_than_the_limit_is_written() {
+    fn a_single_file_restarts_and_an_overlong_line_is_written() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         let mut log = RotatedFile::new(&path, 5, 1);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_moved_away_is_made_anew_and_a_readable_one_is_closed_to_others() {
+    fn a_moved_file_is_recreated_and_loses_access_for_others() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         let mut log = RotatedFile::new(&path, 1000, 2);

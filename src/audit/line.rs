@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_a_tenant_names_forges_a_line_or_acts_on_a_terminal() {
+    fn a_hostile_name_neither_forges_a_line_nor_controls_a_terminal() {
         let hostile =
             "x\"}\n{\"action\":\"applied\"}\r\u{1b}[2J\u{9b}\u{7f}\u{85}\u{2028}\u{202e}\0🦀\\";
         let mut entry = entry().because(hostile).of_field(hostile);

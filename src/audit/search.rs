@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_containers_and_plugins_are_found_by_what_operators_call_them() {
+    fn audit_lines_are_found_by_pod_container_and_plugin_names() {
         let some = |text: &str| Some(text.to_owned());
         let none = AuditFilter::default;
         for (filter, wanted) in [
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn rotated_files_are_read_oldest_first_and_a_missing_newest_is_no_error() {
+    fn rotated_files_are_read_oldest_first_without_the_newest_too() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         for (number, text) in [(0, "new"), (1, "older"), (2, "oldest")] {

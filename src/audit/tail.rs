@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_line_waits_for_its_end_and_one_that_gets_none_is_a_line() {
+    fn a_partial_line_waits_for_its_end_or_the_end_of_its_file() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         put(&path, "whole\nhal");
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_emptied_removed_or_replaced_is_read_from_its_beginning() {
+    fn an_emptied_removed_or_replaced_file_is_read_from_its_start() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         put(&rotated(&path, 1), "set aside\n");

@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_disk_that_refuses_is_reported_once_and_counted_and_its_gap_is_a_line() {
+    async fn a_failing_disk_is_reported_once_and_its_gap_is_a_line() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         std::fs::create_dir(&path).unwrap(); // A folder refuses like a full disk, to root too.

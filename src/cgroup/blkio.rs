@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn v1_lists_say_afterwards_what_the_class_says() {
+    fn v1_lists_contain_the_limits_of_the_class() {
         let files = fake_files(&[
             ("blkio.bfq.weight", "100"),
             ("blkio.bfq.weight_device", "default 100\n8:16 300"),

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_compared_is_said_and_no_difference() {
+    fn an_incomparable_value_is_reported_and_is_no_drift() {
         let tree = CgroupTree::v2();
         tree.file("/sys/fs/cgroup/k/c/io.max", "8:0 rbps=1000 wbps=max\n");
         let why = compared(&tree, json!({"unified": {"io.max": "8:0 rbps=1000"}})).unwrap_err();
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn the_weight_of_either_formula_is_no_difference_after_another_value_was_there_too() {
+    fn a_weight_of_either_formula_is_no_drift_after_another_value() {
         let tree = CgroupTree::v2();
         for text in ["100", "39"] {
             tree.file("/sys/fs/cgroup/k/c/cpu.weight", &format!("{text}\n"));
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_that_systemd_rounded_up_is_no_difference_in_its_scopes_alone() {
+    fn a_quota_rounded_up_by_systemd_is_no_drift_in_a_scope() {
         for (tree, scope, file, text) in [
             (CgroupTree::v2(), "", "cpu.max", "51000 100000"),
             (CgroupTree::v1(), "cpu,cpuacct/", "cpu.cfs_quota_us", "51000"),

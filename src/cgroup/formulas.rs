@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_weight_that_is_there_tells_which_formula_made_it() {
+    fn the_current_weight_shows_which_formula_made_it() {
         assert_eq!(weight(512, &[1024], Some(39)), 20);
         assert_eq!(weight(512, &[1024], Some(100)), 59);
         // 700 were tried in place of 300: the old formula makes 12 and 27 of them.

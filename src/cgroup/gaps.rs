@@ -33,7 +33,7 @@ fn pages(limit: u64) -> Value {
 }
 
 #[test]
-fn v1_huge_pages_are_set_raised_lowered_and_removed_with_their_reservations() {
+fn v1_huge_pages_change_together_with_their_reservations() {
     let tree = CgroupTree::v1();
     tree.file("/sys/fs/cgroup/hugetlb/k/c/hugetlb.2MB.rsvd.limit_in_bytes", "0\n");
     let (limit, rsvd) = ("hugetlb.2MB.limit_in_bytes", "hugetlb.2MB.rsvd.limit_in_bytes");

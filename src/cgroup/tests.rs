@@ -281,7 +281,7 @@ fn carried_out(
 }
 
 #[test]
-fn files_say_what_was_wanted_and_what_they_said_before_is_told() {
+fn files_get_the_wanted_values_and_old_ones_are_returned() {
     let tree = CgroupTree::v2();
     let written =
         carried_out(&tree, json!({"pids": {"limit": 9}, "cpu": {"quota": 5000}})).unwrap();
@@ -291,7 +291,7 @@ fn files_say_what_was_wanted_and_what_they_said_before_is_told() {
 }
 
 #[test]
-fn a_file_that_surely_says_otherwise_is_told_from_one_that_the_kernel_words_its_own_way() {
+fn a_different_value_is_no_other_spelling_of_the_kernel() {
     let tree = CgroupTree::v2();
     let wanted = map(json!({
         "memory": {"limit": 1_000_001}, "pids": {"limit": 9},
@@ -368,7 +368,7 @@ fn a_cgroup_that_holds_another_is_not_a_containers_own() {
 }
 
 #[test]
-fn a_cgroup_that_is_gone_and_one_that_is_frozen_are_told() {
+fn removed_and_frozen_cgroups_are_reported() {
     let tree = CgroupTree::v2();
     assert!(tree.cgroups().exists() && !tree.cgroups().is_frozen());
     tree.file("/sys/fs/cgroup/k/c/cgroup.freeze", "1\n");
@@ -379,7 +379,7 @@ fn a_cgroup_that_is_gone_and_one_that_is_frozen_are_told() {
 }
 
 #[test]
-fn every_thread_below_enters_the_group_and_those_that_cannot_are_an_error() {
+fn every_thread_enters_the_group_or_it_is_an_error() {
     let tree = CgroupTree::v1();
     let tasks = "/sys/fs/resctrl/gold/tasks";
     tree.file(tasks, "");
@@ -400,7 +400,7 @@ fn every_thread_below_enters_the_group_and_those_that_cannot_are_an_error() {
 }
 
 #[test]
-fn the_kernel_says_in_which_group_a_process_is() {
+fn a_process_is_looked_up_in_its_group() {
     let tree = CgroupTree::v1();
     let group = || super::resctrl::group_of(&tree.host(), Path::new("/r"), 42);
     assert_eq!(group(), None, "a kernel without resctrl says nothing");

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_that_reaches_probes_is_named_unless_something_is_permitted() {
+    fn a_rule_that_denies_probes_is_named_unless_one_permits_some() {
         for (text, count) in [
             ("[[exec_rule]]\n", 1),
             ("[[exec_rule]]\nterminal = false\nusers = [0]\n", 1),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn only_plugins_that_nobody_is_are_named() {
+    fn only_unknown_plugin_names_are_reported() {
         let config = read(
             "[nri]\nwait_for = [\"10-a\", \"20-b\"]\n[plugin.a]\n[plugin.c]\nstrikes = 1\n\
              [plugin.\"*\"]\nstrikes = 2\n[plugin.10-a]\nstrikes = 3\n[[rule]]\nname = \"r\"\n\

@@ -247,7 +247,7 @@ proptest! {
 }
 
 #[test]
-fn the_valid_configuration_and_the_slips_are_what_they_are_meant_to_be() {
+fn the_valid_configuration_loads_and_each_slip_is_a_problem() {
     let place = Place::new();
     assert_eq!(place.load(&valid()).problems, []);
     assert_eq!(place.file().parent(), Some(Path::new(place.0.path())));

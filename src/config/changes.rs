@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_says_what_applies_it() {
+    fn each_change_names_what_applies_it() {
         let after = "run_dir = \"/x\"\nautostart = false\n[instance.nri-crun]\npath = \"/c\"\n\
                      [plugin.\"10-a.b\"]\ndeny = [\"Env\"]\n[nri]\nsocket_gid = 7\n";
         assert_eq!(
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_section_that_moves_has_not_changed_unless_others_come_first() {
+    fn a_moved_section_is_unchanged_unless_the_order_changes() {
         let shifted = format!("# more\n\n{RULES}");
         assert_eq!(lines(&[RULES, INJECTION], &[&shifted, INJECTION]), [""; 0]);
         assert_eq!(lines(&[RULES, INJECTION], &[INJECTION, RULES]), [""; 0], "another list");
@@ -257,7 +257,7 @@ mod tests {
 
     /// A value that differs from the default, for each key that only a start applies.
     #[test]
-    fn what_needs_a_restart_stays_as_it_was_and_everything_else_is_taken() {
+    fn a_reload_takes_everything_but_what_needs_a_restart() {
         let (running, mut seen) = (Config::default(), 0);
         for key in KEYS.iter().filter(|key| !key.path.contains('*') && key.path != "runtime") {
             let values = ["\"/other\"", "[\"/other\"]", "true", "false", "7", "[7]", "\"7s\""];

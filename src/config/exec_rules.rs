@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exec_rule_with_a_mistake_refuses_everything_and_says_where_it_is() {
+    fn an_exec_rule_with_a_mistake_refuses_all_and_names_the_place() {
         for (lines, wanted) in [
             ("command = [\"sh\"]", "f:2:1: unknown key exec_rule.command (did you mean commands?)"),
             ("plugins = [\"a\"]", "f:2:1: unknown key exec_rule.plugins"),

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mistyped_field_is_told_its_nearest_name() {
+    fn a_mistyped_field_gets_the_nearest_name() {
         for (name, hint) in [("env", "Env"), ("OCIHooks", "OciHooks"), ("CpuShares", "CPUShares")] {
             let wrong = check_field(name).unwrap_err();
             assert!(wrong.contains(&format!("did you mean {hint}?")), "{wrong}");

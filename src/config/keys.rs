@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_served_at_an_address_or_a_socket_and_nowhere_else() {
+    fn metrics_are_served_at_an_address_or_a_unix_socket_only() {
         let listener = |text: &str| {
             let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
             apply(&mut config, "f", &format!("metrics.listen = \"{text}\""), &mut problems);
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_line_about_the_validator_sets_nothing_and_says_what_is_wanted() {
+    fn a_wrong_validator_key_sets_nothing_and_names_the_right_one() {
         let cases = [
             ("enabled = true", "did you mean nri.default_validator.enable"),
             ("reject_oci_hooks_adjustment = true", "default_validator.reject_oci_hook_adjustment"),

@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_of_a_wrong_type_leaves_the_last_good_one_and_no_default() {
+    fn a_runtime_of_a_wrong_type_keeps_the_last_valid_one() {
         let temp = tempfile::tempdir().unwrap();
         let run_dir = format!("run_dir = \"{}\"\n", temp.path().display());
         let good = format!("{run_dir}runtime = [\"/bin/special\"]\n");
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_regular_one_refuses_creates_and_is_not_waited_for() {
+    fn an_irregular_file_refuses_creates_without_blocking() {
         let temp = tempfile::tempdir().unwrap();
         let folder = temp.path().join("etc/nri-runc/config.d");
         std::fs::create_dir_all(&folder).unwrap();
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_a_reload_refuses_leaves_the_last_valid_configuration() {
+    fn a_refused_reload_keeps_the_last_valid_configuration() {
         let temp = tempfile::tempdir().unwrap();
         let run_dir = format!("run_dir = \"{}\"\n", temp.path().display());
         let good = format!("{run_dir}runtime = [\"/bin/special\"]\n[nri]\nallowed_uids = [7]\n");

@@ -342,7 +342,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
         #[test]
-        fn it_agrees_with_the_parser_or_says_nothing(
+        fn the_plain_reader_agrees_with_the_parser_or_yields_nothing(
             lines in proptest::collection::vec(line(), 0..6)
         ) {
             let text = lines.join("\n");

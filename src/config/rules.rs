@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_with_a_mistake_is_closed_and_says_where_it_is() {
+    fn a_rule_with_a_mistake_refuses_and_names_the_place() {
         for (lines, wanted) in [
             ("namespace = [\"a\"]", "f:2:1: unknown key rule.namespace (did you mean namespaces?)"),
             ("Deny = [\"Env\"]", "f:2:1: unknown key rule.Deny (did you mean deny?)"),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn two_rules_of_one_name_are_a_mistake_and_both_stay_closed_or_in_force() {
+    fn a_second_rule_of_one_name_is_a_mistake_and_refuses() {
         let (rules, problems) = read("[[rule]]\nname = \"a\"\n[[rule]]\nname = \"a\"\n");
         assert!(problems[0].starts_with("f:3:1: another rule has the name \"a\""), "{problems:?}");
         assert_eq!(rules[1], RuleSection::closed("f:3"));

@@ -126,7 +126,7 @@ mod tests {
         [("cpu.max", "20000 100000"), ("cpu.weight", "20"), ("memory.max", "67108864")];
 
     #[test]
-    fn what_did_not_change_stays_as_the_engine_said_it() {
+    fn unchanged_resources_stay_as_the_engine_sent_them() {
         let mut now = limits(&V2);
         now.insert("memory.max".to_owned(), "134217728".to_owned());
         let resources = resized(&pod(777, 67_108_864), &limits(&V2), &now).unwrap();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn both_versions_tell_all_their_limits() {
+    fn all_limits_are_read_from_both_cgroup_versions() {
         let none = PodLimits::new();
         let v1 = [
             ("cpu.cfs_quota_us", "20000"),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_pod_whose_resources_nothing_told_all_are_told() {
+    fn a_pod_with_unknown_resources_gets_all_of_them() {
         let mut now = limits(&V2);
         now.insert("memory.max".to_owned(), "134217728".to_owned());
         let told = resized(&api::PodSandbox::default(), &limits(&V2), &now).unwrap();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_overhead_is_told_apart() {
+    fn the_overhead_is_kept_apart() {
         let mut pod = pod(2, 5);
         let overhead = pod.linux.mut_or_insert_default().pod_overhead.mut_or_insert_default();
         overhead.cpu.mut_or_insert_default().quota = Some(5000_i64.into()).into();

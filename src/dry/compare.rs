@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_depends_on_allocations_that_are_not_recorded_cannot_be_judged() {
+    fn only_rules_on_unrecorded_allocations_cannot_be_compared() {
         let gpu = PromiseSection {
             name: "gpu".to_owned(),
             plugin: "gpu".to_owned(),

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_cri_the_document_names_the_class_and_annotations_do_not() {
+    fn without_a_cri_the_document_alone_names_the_class() {
         let asked = [("rdt.resources.beta.kubernetes.io/pod", "gold")];
         for kind in [EngineKind::Containerd, EngineKind::Plain, EngineKind::Docker] {
             let class = |clos| told_by(kind, clos, true, &asked).container;

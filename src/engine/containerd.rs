@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_socket_is_found_in_the_variable_or_the_shims_command_line() {
+    fn the_socket_is_read_from_the_variable_or_the_shims_arguments() {
         let parent: Vec<Vec<u8>> =
             ["shim", "-address", "/x/c.sock"].map(|word| word.as_bytes().to_vec()).into();
         let variables = vec![("GRPC_ADDRESS".to_owned(), "/y/c.sock".into())];

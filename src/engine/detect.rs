@@ -321,7 +321,7 @@ mod tests {
     const STORAGE: &str = "/run/containers/storage/overlay-containers/c/userdata";
 
     #[test]
-    fn engines_are_told_by_parent_path_and_annotation() {
+    fn engines_are_detected_by_parent_path_and_annotation() {
         let shim = "/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id x";
         let cri = [(cri::TYPE, "container")];
         assert_eq!(detected(shim, &format!("{TASK}/k8s.io/c"), &cri), EngineKind::ContainerdCri);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cri_annotation_outside_of_the_cri_namespace_is_not_believed() {
+    fn a_cri_annotation_outside_the_cri_namespace_is_ignored() {
         let cri = [(cri::TYPE, "container")];
         assert_eq!(detected("", &format!("{TASK}/default/c"), &cri), EngineKind::Containerd);
         assert_eq!(detected("", &format!("{TASK}/moby/c"), &cri), EngineKind::Docker);

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_file_system_of_every_storage_driver_tells_the_data_root() {
+    fn the_rootfs_path_of_every_storage_driver_yields_the_data_root() {
         for below in [
             "overlay2/f0/merged",
             "overlay2/f0-init/merged",
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn mounts_tell_it_only_where_they_are_this_containers_own() {
+    fn only_the_containers_own_mounts_yield_the_data_root() {
         let usual = [dockerd::DATA_ROOT.to_owned()];
         let of = |on: &str, source: &str| candidates("", &[(on, source)]);
         assert_eq!(of("/etc/hosts", "/srv/d/containers/d0c1/hosts"), ["/srv/d", &usual[0]]);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seccomp_profile_is_told_by_the_options_and_by_what_came_of_them() {
+    fn the_seccomp_profile_comes_from_the_options_and_the_filter() {
         let told = |said: &[&str], has_filter| seccomp(&json!({"SecurityOpt": said}), has_filter);
         let default = Some(SeccompProfile::RuntimeDefault);
         assert_eq!(told(&[], true), default);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_of_containerds_store_has_the_configuration_that_its_manifest_names() {
+    fn an_image_in_containerds_store_has_the_config_of_its_manifest() {
         let blobs = "/d/containerd/daemon/io.containerd.content.v1.content/blobs/sha256";
         let manifest = json!({"config": {"digest": "sha256:cf59"}}).to_string().into();
         let files = [(format!("{blobs}/dd"), manifest)];

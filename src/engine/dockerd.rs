@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_tells_data_root_file_and_sockets() {
+    fn the_command_line_yields_data_root_file_and_sockets() {
         for line in [
             "dockerd --data-root /srv/d -H unix:///run/a.sock",
             "/usr/bin/dockerd --data-root=/srv/d/ --host=unix:///run/a.sock -D",
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn other_programs_and_flags_without_a_value_tell_nothing() {
+    fn other_programs_and_flags_without_a_value_yield_nothing() {
         for line in ["", "docker --data-root /x", "containerd --data-root /x", "dockerd-x -g /x"] {
             assert_eq!(started(line), None, "{line}");
         }

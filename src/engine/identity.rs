@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn what_anybody_writes_never_comes_before_what_the_engine_writes() {
+    fn sources_of_the_engine_rank_above_sources_of_the_author() {
         let rank = |writer: Writer| match writer {
             Writer::Operator | Writer::Engine => 0,
             Writer::EngineLast => 1,
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn the_trusted_source_wins_whatever_the_order_and_the_other_is_noted() {
+    fn the_trusted_source_wins_in_any_order_and_the_other_is_noted() {
         for is_first in [true, false] {
             let mut claims = Claims::new(EngineKind::Crio);
             let forged = || Some("kube-system\n".repeat(40));
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_is_nothing_settled() {
+    fn without_claims_nothing_is_settled() {
         let mut claims = Claims::new(EngineKind::Crio);
         claims.add(Field::PodName, Source::Conmon, Some(String::new()));
         claims.add(Field::PodName, Source::DockerFile, Some("not in the table".to_owned()));

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_another_reader_can_read_tells_nothing() {
+    fn a_document_for_another_reader_yields_nothing() {
         let deep = "[".repeat(5000);
         for document in [&b""[..], b"{", b"\"\xff\"", b"{} {}", br#""\ud800""#, deep.as_bytes()] {
             assert!(ImageWords::read(document).is_none());

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_forms_tell_which_runtime_a_container_names() {
+    fn both_databases_yield_the_containers_runtime() {
         let bolt = include_bytes!("../../fixtures/engines/bolt_state.db");
         let told = runtimes(bolt);
         assert_eq!(told.len(), 39);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_database_names_nobody() {
+    fn a_file_that_is_no_database_names_no_container() {
         assert!(runtimes(b"").is_empty() && runtimes(&[7; 20_000]).is_empty());
     }
 }

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn both_versions_tell_the_limits_of_the_pod() {
+    fn pod_limits_are_read_from_both_cgroup_versions() {
         let v2 = [
             ("/kubepods.slice/kubepods-pod1.slice/cpu.max", "200000 100000\n"),
             ("/kubepods.slice/kubepods-pod1.slice/memory.max", "1073741824\n"),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn no_limit_no_cgroup_of_kubelets_and_garbage_say_nothing() {
+    fn missing_foreign_and_malformed_limits_yield_nothing() {
         let none = [
             ("/kubepods/pod1/cpu.max", "max 100000"),
             ("/kubepods/pod1/memory.max", "max"),

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seccomp_profile_is_the_documents_and_the_users_never_the_images() {
+    fn the_seccomp_profile_never_comes_from_the_image() {
         let file = |path: &str| Some(SeccompProfile::Localhost(path.to_owned()));
         assert_eq!(profile(true, None, Some("{}")), Some(SeccompProfile::RuntimeDefault));
         assert_eq!(profile(true, Some("/p.json"), Some("{}")), file("/p.json"));

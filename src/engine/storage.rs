@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_lies_under_the_name_that_the_storage_gives_it() {
+    fn an_image_configuration_is_stored_under_its_encoded_digest() {
         assert_eq!(blob_name("sha256:cf59"), "=c2hhMjU2OmNmNTk=");
         let ids = (0..=127_u8).map(char::from).filter(|one| is_id(&format!("a{one}")));
         let every: String = ids.chain([':']).collect::<String>().repeat(3);

@@ -188,7 +188,7 @@ mod tests {
 
     /// A branch whose children are all one and the same leaf, both as full as a page can say.
     #[test]
-    fn a_forged_tree_that_leads_to_one_page_again_and_again_is_left_soon() {
+    fn a_forged_tree_that_repeats_a_page_is_abandoned_soon() {
         let page = |kind: u16, element: [u8; ELEMENT]| {
             let mut page = vec![0; HEADER];
             page[8..10].copy_from_slice(&kind.to_le_bytes());

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_and_syslog_are_told_how_serious_a_line_is() {
+    fn the_journal_and_syslog_get_the_severity_of_a_line() {
         for (is_journal, level, wanted) in [
             (true, Level::ERROR, "\nPRIORITY=3\n"),
             (true, Level::WARN, "\nPRIORITY=4\n"),
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_gets_what_a_line_is_about_and_no_field_of_a_tenant() {
+    fn the_journal_gets_the_fields_of_a_line_and_no_injected_field() {
         let (target, peer) = to_socket(true);
         let layer = Journal { output: Arc::new(Mutex::new(Output::new(target))) };
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_cannot_be_written_is_an_error_to_nobody() {
+    fn an_unwritable_log_is_no_error() {
         let output = to_file(PathBuf::from("/nowhere/daemon.log"));
         let writer = LogWriter { output, is_json: false };
         let mut line = writer.make_writer();

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_wait_for_a_journal_that_does_not_read_and_come_in_order() {
+    fn log_lines_wait_for_a_slow_journal_and_keep_their_order() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("journal");
         let journal = UnixDatagram::bind(&path).unwrap();
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_arrive_at_a_new_socket_while_the_old_one_is_full_and_held() {
+    fn log_lines_reach_a_new_socket_while_the_old_one_is_full() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("syslog");
         let _held = UnixDatagram::bind(&path).unwrap();

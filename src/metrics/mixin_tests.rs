@@ -205,7 +205,7 @@ fn every_metric_is_documented_and_every_documented_one_exists() {
 }
 
 #[test]
-fn every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() {
+fn every_alert_is_tested_firing_and_not_firing() {
     let documents = Yaml::load_from_str(RULE_TESTS).unwrap();
     let mut fired = BTreeMap::<String, [bool; 2]>::new();
     for test in documents[0]["tests"].as_sequence().unwrap() {

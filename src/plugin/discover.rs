@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_whose_configuration_cannot_be_read_is_told_from_no_plugin() {
+    fn a_plugin_with_unreadable_configuration_is_reported() {
         let temp = tempfile::tempdir().unwrap();
         place(temp.path(), "10-a", 0o755);
         files::replace(&temp.path().join("a.conf"), b"\xff\xfe").unwrap();

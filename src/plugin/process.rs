@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn output_becomes_lines_however_it_arrives_and_long_ones_are_cut() {
+    fn plugin_output_is_split_into_lines_and_long_ones_are_cut() {
         let mut lines = Lines::default();
         assert_eq!(lines.split(b"one\ntw"), ["one"]);
         assert_eq!(lines.split(b"o\n\n\r\n"), ["two"]);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_counted_and_told_in_the_next_period() {
+    fn a_flood_is_counted_and_logged_in_the_next_period() {
         let mut budget = Budget::new();
         let now = Instant::now();
         let logged = (0..1000).filter(|_| budget.take(now).0).count();
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_is_told_as_a_status_or_a_signal() {
+    fn an_exit_is_shown_as_a_status_or_a_signal() {
         for (raw, wanted) in
             [(0x300, "exit status 3"), (9, "signal 9 (SIGKILL)"), (0, "exit status 0")]
         {

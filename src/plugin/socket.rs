@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_somebody_listens_on_is_left_alone() {
+    fn a_socket_with_a_listener_is_left_alone() {
         let temp = tempfile::tempdir().unwrap();
         let config = config(temp.path());
         let _other = for_plugins(&config).unwrap();
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listening_socket_is_listed_by_its_path_whatever_links_lead_there() {
+    fn a_listening_socket_is_found_through_symbolic_links() {
         let temp = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(temp.path(), temp.path().join("link")).unwrap();
         let path = temp.path().join("nri.sock");
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_is_named_with_its_engine_where_the_name_does_not_say_it() {
+    fn a_listener_is_shown_with_its_engine_unless_its_name_says_it() {
         let named =
             |name: &str, engine| SocketListener { pid: Some(7), name: name.to_owned(), engine };
         for (listener, wanted) in [
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plugin_socket_has_the_mode_that_was_asked_for() {
+    fn the_plugin_socket_has_the_configured_mode() {
         let temp = tempfile::tempdir().unwrap();
         let config = Config { socket_mode: 0o660, ..config(temp.path()) };
         let _listener = for_plugins(&config).unwrap();

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_under_way_goes_before_creations_and_these_before_new_pods() {
+    async fn lifecycle_events_go_before_creations_and_those_before_pods() {
         let order = order_of(&[
             (Rank::NewPod, ("p3", ""), "run 3"),
             (Rank::NewPod, ("p4", ""), "run 4"),
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_event_never_overtakes_an_older_one_of_its_container_or_pod() {
+    async fn an_event_never_overtakes_an_older_one_of_its_container() {
         let order = order_of(&[
             (Rank::Creation, ("p", "a"), "create a"),
             (Rank::Creation, ("p", "b"), "create b"),
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_creation_that_cannot_be_answered_in_time_is_told_so_at_once() {
+    async fn a_creation_that_cannot_be_answered_in_time_fails_at_once() {
         let turns = Turns::new(1);
         let takes = Duration::from_secs(200);
         taught(&turns, takes).await;
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hiccup_sends_nobody_off() {
+    async fn a_short_delay_refuses_no_creation() {
         let turns = Turns::new(1);
         taught(&turns, Duration::from_millis(10)).await;
         lock(&turns.0).learn(Duration::from_secs(20));

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_with_dots_is_refused_by_what_it_may_be_and_permitted_by_nothing() {
+    fn a_path_with_dots_may_match_a_denial_but_no_permission() {
         let listed = [section(&[("commands", "/bin/health"), ("allow", "")]), section(&[])];
         let inverse = [section(&[("commands", "!/bin/health")])];
         let denied = [section(&[("commands", "/bin/sh")])];
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_needs_the_permission_of_every_rule_that_may_be_about_it() {
+    fn an_unknown_value_needs_permission_of_every_possible_rule() {
         let permits =
             |conditions: &[(&str, &str)]| section(&[conditions, &[("allow", "")]].concat());
         let unknown = LaterProcess::default();

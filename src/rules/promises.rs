@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn any_one_list_suffices_and_pods_that_are_not_meant_need_nothing() {
+    fn any_one_condition_suffices_and_other_pods_need_nothing() {
         let mut promise = section("cdi", "x.com/y=z");
         assert_eq!(whole().fit(&promise).0, Fit::No);
         promise.images = vec!["docker.io/*".to_owned()];
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_may_be_meant_and_what_is_not_there_is_not() {
+    fn unreadable_sources_may_match_but_absent_ones_do_not() {
         let unreadable = || Subject {
             unread: Some("the record"),
             unknown_nodes: true,
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_has_its_own_claims_or_the_pods_if_kubelet_does_not_list_it() {
+    fn a_container_has_its_own_claims_or_its_pods_if_not_listed() {
         let promise = section("claims", "dra.net");
         for (name, fit) in [("app", Fit::Yes), ("side", Fit::No), ("debugger", Fit::Yes)] {
             let mut subject = whole();

@@ -95,7 +95,7 @@ mod tests {
     const WAIT: Duration = Duration::from_secs(20);
 
     #[test]
-    fn a_program_that_ends_is_heard_with_both_its_outputs() {
+    fn a_program_that_ends_yields_both_outputs() {
         let said = run("/bin/sh", &["-c", "echo out; echo err >&2; exit 3"], WAIT).unwrap();
         assert_eq!((said.stdout.as_str(), said.stderr.as_str()), ("out\n", "err\n"));
         assert_eq!(said.status.code(), Some(3));

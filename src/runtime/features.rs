@@ -198,7 +198,7 @@ mod tests {
 commit: x';; features) echo '{"mountOptions":["ro"],"linux":{"namespaces":["pid"],"seccomp":null}}';; esac"#;
 
     #[test]
-    fn a_runtime_is_asked_once_and_again_when_it_is_another_file() {
+    fn a_runtime_is_queried_once_per_file() {
         let temp = tempfile::tempdir().unwrap();
         let path = program(temp.path(), RUNC);
         let asked = KnownRuntimes::default();

@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_looked_for_in_the_path_of_the_process_that_will_call() {
+    fn a_runtime_name_is_resolved_in_the_callers_path() {
         let temp = tempfile::tempdir().unwrap();
         for dir in ["engine", "shell"] {
             std::fs::create_dir(temp.path().join(dir)).unwrap();
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_without_its_runtime_does_not_fall_back_to_another() {
+    fn an_instance_without_its_runtime_uses_no_other_runtime() {
         let mut config = config(&["/bin/sh"]);
         config.instances.insert("nri-crun".into(), "/nowhere/crun".into());
         let called = OsString::from("nri-crun");

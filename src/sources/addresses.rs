@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_place_nobody_enters_anything() {
+    fn without_a_place_no_namespace_is_entered() {
         let places: Vec<Place> = std::iter::from_fn(Place::take).collect();
         assert!(places.len() <= limits::NAMESPACE_THREADS);
         assert!(Place::take().is_none());

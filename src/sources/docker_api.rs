@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_of_docker_tells_nothing() {
+    fn a_foreign_answer_yields_no_docker_facts() {
         for answer in [
             &b""[..],
             b"HTTP/1.0 200 OK",
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_docker_that_is_not_there_or_hangs_says_nothing() {
+    fn a_missing_or_hanging_docker_yields_nothing() {
         let temp = tempfile::tempdir().unwrap();
         let socket = temp.path().join("s");
         assert_eq!(docker_runtimes(&socket), None);

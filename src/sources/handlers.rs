@@ -97,13 +97,13 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_any_or_cut_short_says_nothing() {
+    fn an_empty_or_truncated_response_yields_no_handlers() {
         assert_eq!(loaded(&field(1, b"")).unwrap(), LoadedHandlers::default());
         assert!(loaded(b"\x1a\x05ab").is_err());
     }
 
     #[test]
-    fn an_engine_that_is_not_there_or_hangs_says_nothing() {
+    fn a_missing_or_hanging_engine_yields_nothing() {
         let temp = tempfile::tempdir().unwrap();
         let socket = temp.path().join("s");
         assert_eq!(handlers(&socket), None);

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_not_there_is_not_waited_for_and_says_why() {
+    fn a_missing_store_is_an_error_without_a_delay() {
         let temp = tempfile::tempdir().unwrap();
         let (host, wanted) = query(temp.path());
         let why = fetch(&host, wanted).store_problem.unwrap();
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_files_tell_is_there_although_the_store_hangs() {
+    fn facts_from_files_are_there_although_the_store_hangs() {
         let temp = tempfile::tempdir().unwrap();
         let (host, mut wanted) = query(temp.path());
         let _accepts_and_says_nothing =

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_on_record_that_no_container_lists_may_be_any_containers() {
+    fn a_recorded_but_unlisted_claim_may_be_any_containers() {
         let state = claims_file(&[
             claim("u-1", "init", json!({"dra.gpu": {"Devices": null}})),
             claim("u-1", "claim", json!({"dra.net": {}})),
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_without_devices_is_known_by_the_record_for_the_container_with_the_claim() {
+    fn a_driver_without_devices_is_found_through_its_claim_record() {
         let app = [field(1, b"app"), field(5, &field(2, b"claim"))].concat();
         let pod = pod(&[app, field(1, b"side")]);
         let state = claims_file(&[claim("u-1", "claim", json!({"dra.net": {}}))]);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelet_that_is_away_is_unreadable_and_check_says_why() {
+    fn an_absent_kubelet_is_unreadable_with_a_reason() {
         let temp = tempfile::tempdir().unwrap();
         let host = Host::new(&temp.path().display().to_string(), "");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

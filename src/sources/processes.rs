@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_ended_is_nobody_whoever_has_its_number_now() {
+    fn an_exited_caller_is_unknown_even_if_its_pid_is_reused() {
         let (temp, host) = host(&[(7, "conmon -n k8s_a"), (5, "crio"), (9, "nri-runc create")]);
         let parents = |pairs: &[(u32, u32)]| {
             for (pid, parent) in pairs {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_a_container_that_calls_itself_dockerd_is_nobody() {
+    fn a_container_process_named_dockerd_is_not_dockerd() {
         let (temp, host) = host(&[(7, "dockerd -g /tenant"), (8, "dockerd -g /srv/d")]);
         let namespace = |pid: &str, name: &str| {
             let path = temp.path().join("proc").join(pid).join("ns");

@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_is_ours_by_its_name_and_none_where_we_are_the_default() {
+    fn our_handlers_are_known_by_name_or_as_the_default() {
         let named = r#"{"name": "nri-runc", "default": false, "binary": "/b"}"#;
         let default = r#"{"name": "nri", "default": true, "binary": "/c"}"#;
         let (_temp, host) = host(&[("crio.json", named), ("docker.json", default)]);
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_record_says_nothing() {
+    fn a_damaged_record_yields_nothing() {
         let (_temp, host) = host(&[("crio.json", "{"), ("docker.json", "[]")]);
         assert_eq!(is_called_for(&host, "crio", ""), None);
         assert_eq!(is_called_for(&host, "docker", "runc"), None);

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_in_pieces_and_a_refusal_are_told_apart() {
+    fn a_response_in_pieces_differs_from_a_refusal() {
         let says = frames(&[
             (SETTINGS, 0, 0, b""),
             (PING, 0, 0, b"12345678"),

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_period_takes_the_quota_along_and_a_new_quota_leaves_the_period() {
+    fn a_new_period_sends_the_quota_but_a_new_quota_no_period() {
         let overlay = json!({"cpu": {"quota": 3000, "period": 5000}});
         let quota = map(json!({"cpu": {"quota": 50000, "period": 100_000}}));
         assert_eq!(Value::Object(delta(&quota, &engine())), json!({"cpu": {"quota": 50000}}));
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_do_not_come_into_force_are_those_that_differ_from_the_owners() {
+    fn values_not_in_force_are_those_that_differ_from_the_owners() {
         let overlay = json!({
             "memory": {"limit": 50}, "cpu": {"shares": 512, "cpus": "2"},
             "hugepageLimits": [{"pageSize": "2MB", "limit": 5}],
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn swap_that_follows_the_limit_is_no_request_but_reaches_the_runtime() {
+    fn derived_swap_is_no_request_but_reaches_the_runtime() {
         let request = json!({"memory": {"limit": 2000, "swap": 2000}});
         let difference = delta(&map(request.clone()), &engine());
         assert_eq!(Value::Object(difference), json!({"memory": {"limit": 2000}}));
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_page_limits_are_told_apart_by_page_size() {
+    fn huge_page_limits_are_matched_by_page_size() {
         let overlay = json!({"hugepageLimits": [
             {"pageSize": "2MB", "limit": 5}, {"pageSize": "1GB", "limit": 6}]});
         let outcome = update(overlay, json!({"hugepageLimits": [{"pageSize": "2MB", "limit": 8}]}));

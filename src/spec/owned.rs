@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_somebody_set_is_theirs() {
+    fn only_values_that_were_set_are_owned() {
         let wanted = map(json!({
             "cpu": {"shares": 5, "cpus": "0"}, "pids": {"limit": 9},
             "unified": {"memory.high": "1", "memory.min": "2"},
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_holds_again_and_what_was_not_is_lifted_or_named() {
+    fn undoing_restores_old_values_and_lifts_or_names_new_ones() {
         let before = map(json!({"cpu": {"shares": 5}, "pids": {"limit": 40}}));
         let part = map(json!({
             "cpu": {"shares": 9, "quota": 7, "cpus": "4000"}, "pids": {"limit": 50},
@@ -254,14 +254,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_engine_took_back_is_nobodys_and_the_rest_stays() {
+    fn values_that_the_engine_took_back_lose_their_owner() {
         let mut owners = owners(&["CPUShares", "CPUQuota", "Env[A]", "CgroupsUnified[a.b]"]);
         retain(&mut owners, &map(json!({"cpu": {"quota": 5}})));
         assert_eq!(owners.into_keys().collect::<Vec<_>>(), ["CPUQuota", "Env[A]"]);
     }
 
     #[test]
-    fn what_is_kept_of_an_overlay_is_told_by_path() {
+    fn kept_overlay_values_are_selected_by_path() {
         let overlay = map(json!({
             "cpu": {"shares": 5, "cpus": "0"}, "pids": {"limit": 9}, "devices": [{"allow": true}],
             "hugepageLimits": [{"pageSize": "2MB", "limit": 3}, {"pageSize": "1GB", "limit": 4}],

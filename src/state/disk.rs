@@ -481,7 +481,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_record_of_the_next_version_is_used_and_what_it_says_more_is_kept() {
+    fn a_record_of_the_next_version_is_used_and_keeps_its_members() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         let mut newer = container("newer");
@@ -497,7 +497,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn documents_that_nobody_needs_are_swept_but_not_where_a_record_was_set_aside() {
+    fn unused_documents_are_removed_unless_a_record_was_set_aside() {
         let temp = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(temp.path(), "boot").unwrap();
         store.keep_pristine(3, b"{}").unwrap();
@@ -508,7 +508,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn containers_are_found_by_id_pod_and_bundle_until_they_are_forgotten() {
+    fn containers_are_found_by_id_pod_and_bundle_until_forgotten() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         let (mut one, mut two) = (container("a"), container("a"));
@@ -550,7 +550,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_was_kept_of_a_container_that_is_gone_is_there_for_the_next_daemon() {
+    fn a_record_kept_after_removal_is_loaded_by_the_next_daemon() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         for id in ["a", "b"] {
@@ -578,7 +578,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_stamp_is_of_this_boot_and_what_an_earlier_one_set_aside_goes() {
+    fn the_boot_stamp_is_current_and_old_set_aside_records_go() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         assert!(!store.is_stamped());
@@ -628,7 +628,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_record_under_another_name_is_set_aside_and_none_is_overwritten_there() {
+    fn a_misnamed_record_is_set_aside_without_overwriting_another() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         store.put(container("a")).unwrap();
@@ -652,7 +652,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_could_not_be_written_anew_is_not_said_to_be_there() {
+    fn a_record_that_could_not_be_rewritten_is_not_reported_kept() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("state");
         let (mut store, _) = Store::open(&dir, "boot").unwrap();
@@ -732,7 +732,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_remembered_of_a_removed_container_is_what_is_explained() {
+    fn the_record_of_a_removed_container_keeps_what_explain_shows() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         let whole = |id: &str| Container {

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_that_reads_on_and_on_does_not_renew_the_time_of_a_frame() {
+    fn a_daemon_that_reads_slowly_does_not_extend_the_time_limit() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let reader = std::thread::spawn(move || {
             let mut few = [0; 512];

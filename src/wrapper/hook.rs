@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runtimes_own_words_are_taken_where_they_name_the_container() {
+    fn the_runtimes_command_line_is_used_if_it_names_the_container() {
         let created = ["runc", "--root", "/r", "create", "--bundle", "/x", "c1"];
         assert_eq!(words(&created, Stage::CreateRuntime), created.join(" "));
         let script = [&["/bin/sh", "/opt/runc"], &created[1..]].concat();
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_give_way_to_what_the_stage_says() {
+    fn other_arguments_are_replaced_by_those_of_the_stage() {
         let stranger = words(&["conmon", "-c", "c1"], Stage::Prestart);
         assert_eq!(stranger, "conmon create --bundle /b c1");
         let other = words(&["crun", "--root", "/r", "delete", "--regex", "c.*"], Stage::Poststop);

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_described_by_its_document_as_the_runtime_reads_it() {
+    fn a_process_document_is_read_as_the_runtime_reads_it() {
         let process = by_document(
             r#"{"Terminal":true,"user":{"uid":1},"user":{"UID":3,"username":"x"},"args":["a","b"]}"#,
         );
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_daemon_only_exempt_pods_and_permitted_processes_go_on() {
+    fn without_the_daemon_only_exempt_or_permitted_execs_pass() {
         let rule = |namespaces: &[&str]| ExecRuleSection {
             pods: crate::config::PodSelectors {
                 namespaces: namespaces.iter().map(|name| (*name).to_owned()).collect(),
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_end_with_the_first_shim_and_a_process_without_a_login_has_none() {
+    fn the_caller_chain_ends_at_the_shim_and_may_have_no_login() {
         let temp = tempfile::tempdir().unwrap();
         let parent = nix::unistd::getppid().as_raw().cast_unsigned();
         let own = std::process::id();

@@ -47,7 +47,7 @@ fn compare(cases: &[Case], mut play: impl FnMut(&Case) -> Value) {
 }
 
 #[test]
-fn the_pure_core_decides_every_case_as_its_folder_says() {
+fn the_pure_core_decides_every_case_as_its_folder_expects() {
     compare(&all(), Case::decide);
 }
 
@@ -65,7 +65,7 @@ fn parts(case: &Case) -> (&str, &str) {
 }
 
 #[test]
-fn every_field_has_a_success_a_conflict_an_odd_case_and_a_removal_where_there_are_removals() {
+fn every_field_has_a_case_for_success_conflict_and_removal() {
     let cases = all();
     let there: BTreeSet<(&str, &str)> = cases.iter().map(parts).collect();
     let mut missing = Vec::new();
@@ -82,7 +82,7 @@ fn every_field_has_a_success_a_conflict_an_odd_case_and_a_removal_where_there_ar
 
 /// A folder that says `conflict` and shows a success would fill a gap that is still there.
 #[test]
-fn every_case_is_what_its_name_says() {
+fn every_case_matches_its_name() {
     for case in all() {
         let (subject, kind) = parts(&case);
         let verdict = case.verdict();

@@ -3,73 +3,21 @@
 //! was called with: adjustments, events, refusals, silence, deaths.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod adopted;
-mod alone;
-mod answers;
-mod arrivals;
-mod asked;
-mod audit;
-mod birth;
-mod burst;
-mod closed;
-mod compared;
-mod console;
-mod crowd;
-mod described;
-mod drain;
-mod dropped;
-mod edited;
-mod ended;
-mod events;
+mod containers;
+mod daemon;
 mod execs;
-mod faults;
 mod fidelity;
-mod fight;
-mod flooded;
-mod go;
 mod golden;
-mod identity;
 mod injected;
-mod kept;
-mod lasting;
-mod later;
-mod launched;
-mod lengths;
-mod lifecycle;
-mod limited;
-mod lists;
-mod metrics;
-mod node_scope;
-mod odd;
-mod owned;
-mod plateau;
-mod policies;
+mod load;
+mod plugins;
+mod pods;
 mod promised;
-mod recorded;
-mod repeated;
-mod required;
-mod resized;
-mod restore;
+mod reports;
 mod rules;
-mod run;
 mod sample_plugins;
-mod schemas;
-mod screens;
-mod service;
-mod shared;
-mod socket;
-mod sysdump;
-mod takeover;
-mod terminal;
-mod top;
-mod traced;
-mod traces;
 mod transparency;
-mod unknown;
 mod updates;
-mod upgraded;
-mod waited;
-mod written;
 
 use nri_runc::plugin::api;
 use nri_runc::testing::error::RESERVED_PHRASES;
@@ -102,7 +50,7 @@ fn refused(host: &TestHost, output: &std::process::Output, wanted: &[&str]) {
 }
 
 #[test]
-fn a_plugins_adjustment_reaches_the_runtime_and_nothing_else_changes() {
+fn an_adjustment_reaches_the_runtime_and_changes_nothing_else() {
     let host = started("");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
@@ -130,7 +78,7 @@ fn the_events_of_a_life_come_once_and_in_order() {
 }
 
 #[test]
-fn a_container_is_explained_by_its_pods_name_when_the_pod_is_gone() {
+fn explain_finds_a_container_by_its_pods_name_after_the_pod() {
     let host = started("");
     succeeds(&host.create("c1"));
     let pod = host.admin(&["pods"])[0].clone();
@@ -156,7 +104,7 @@ fn a_plain_bundle_is_as_it_was_after_its_container_is_removed() {
 }
 
 #[test]
-fn a_bundle_gets_no_file_once_the_runtime_has_deleted_its_container() {
+fn a_bundle_gets_no_file_after_its_container_was_deleted() {
     let host = started("");
     let told = host.plugin("10", "env", sets("HELLO", "there"));
     for (id, ends_first) in [("forced", false), ("ended", true)] {
@@ -196,7 +144,7 @@ fn without_a_plugin_the_bundle_is_not_touched() {
 }
 
 #[test]
-fn a_refusal_leaves_the_bundle_untouched_and_the_next_container_works() {
+fn a_refusal_leaves_the_bundle_unchanged_for_the_next_container() {
     let host = started("");
     {
         let refusing = Script { refuses: Some("not signed"), ..Script::default() };
@@ -219,7 +167,7 @@ fn a_conflict_names_both_plugins_and_the_field() {
 }
 
 #[test]
-fn a_field_that_cannot_be_applied_fails_the_container_and_is_named() {
+fn a_field_that_cannot_be_applied_fails_the_create_by_name() {
     let host = started("");
     let policy = api::LinuxMemoryPolicy { nodes: "0".to_owned(), ..Default::default() };
     let linux =
@@ -231,7 +179,7 @@ fn a_field_that_cannot_be_applied_fails_the_container_and_is_named() {
 
 #[test]
 fn a_silent_plugin_is_skipped_by_default() {
-    let host = started(&format!("---{SILENT}"));
+    let host = started(SILENT);
     let _told = host.plugin("10", "slow", Script { hangs: true, ..Script::default() });
     succeeds(&host.create("c1"));
     let skipped = &host.admin(&["explain", "c1"])["skipped"][0];
@@ -240,9 +188,8 @@ fn a_silent_plugin_is_skipped_by_default() {
 }
 
 #[test]
-fn a_silent_plugin_refuses_where_its_operator_says_so() {
-    let host =
-        started(&format!("---{SILENT}[plugin.slow]\non_failure = \"refuse\"\nstrikes = 0\n"));
+fn a_silent_plugin_refuses_if_configured() {
+    let host = started(&format!("{SILENT}[plugin.slow]\non_failure = \"refuse\"\nstrikes = 0\n"));
     let _told = host.plugin("10", "slow", Script { hangs: true, ..Script::default() });
     refused(&host, &host.create("c1"), &["10-slow", "did not answer CreateContainer in time"]);
     assert_eq!(host.admin(&["plugins"])[0]["timeouts"], 1);
@@ -258,14 +205,14 @@ fn a_plugin_that_dies_in_the_call_is_skipped() {
 
 #[test]
 fn a_required_plugin_that_is_missing_refuses_the_container() {
-    let host = started("---[plugin.policy]\nrequired = true\n");
+    let host = started("[plugin.policy]\nrequired = true\n");
     refused(&host, &host.create("c1"), &["required plugin policy", "not connected"]);
 }
 
 #[test]
 fn a_pod_that_tolerates_missing_plugins_is_not_refused_for_one() {
     let host = started(
-        "---[nri.default_validator]\ntolerate_missing_plugins_annotation = \"tolerate.example\"\n\
+        "[nri.default_validator]\ntolerate_missing_plugins_annotation = \"tolerate.example\"\n\
          [plugin.policy]\nrequired = true\n",
     );
     for (value, wanted) in [
@@ -285,7 +232,7 @@ fn a_pod_that_tolerates_missing_plugins_is_not_refused_for_one() {
 }
 
 #[test]
-fn a_newcomer_is_told_of_what_lives_and_hears_of_it_from_then_on() {
+fn a_new_plugin_is_synchronized_and_then_receives_events() {
     let host = started("");
     succeeds(&host.create("c1"));
     let told = host.plugin("10", "late", Script::default());
@@ -345,7 +292,7 @@ fn the_daemon_is_started_when_it_is_needed() {
 }
 
 #[test]
-fn a_verb_without_events_contacts_nobody_and_writes_nothing() {
+fn a_verb_without_events_contacts_and_writes_nothing() {
     let host = TestHost::new("");
     succeeds(&host.verb(&["state", "c1"]));
     succeeds(&host.call(&["--version"]));
@@ -355,7 +302,7 @@ fn a_verb_without_events_contacts_nobody_and_writes_nothing() {
 
 #[test]
 fn while_disabled_every_verb_is_passed_through() {
-    let host = TestHost::new("---disable = true\n");
+    let host = TestHost::new("[nri]\ndisable = true\n");
     succeeds(&host.create("c1"));
     assert!(!host.path("run").exists());
     let host = TestHost::new("");
@@ -367,13 +314,13 @@ fn while_disabled_every_verb_is_passed_through() {
 }
 
 #[test]
-fn a_daemon_that_dies_in_the_call_is_survived_or_refused_as_configured() {
-    let dies = "---[debug]\nfault = \"daemon.verdict:kill\"\n";
+fn a_daemon_that_dies_in_a_request_is_bypassed_or_refuses() {
+    let dies = "[debug]\nfault = \"daemon.verdict:kill\"\n";
     let host = TestHost::new(dies);
     succeeds(&host.create("c1"));
     assert_eq!(host.read("fake/seen.json"), BUNDLE, "the bundle was pristine");
     assert_eq!(std::fs::read_dir(host.path("run/bypassed")).unwrap().count(), 1);
-    let host = TestHost::new(&format!("on_daemon_failure = \"fail\"{dies}"));
+    let host = TestHost::new(&format!("on_daemon_failure = \"fail\"\n{dies}"));
     refused(
         &host,
         &host.create("c1"),
@@ -382,7 +329,7 @@ fn a_daemon_that_dies_in_the_call_is_survived_or_refused_as_configured() {
 }
 
 #[test]
-fn a_daemon_that_may_not_be_started_is_survived_or_refused_as_configured() {
+fn a_daemon_that_may_not_be_started_is_bypassed_or_refuses() {
     let host = TestHost::new("autostart = false");
     succeeds(&host.create("c1"));
     let host = TestHost::new("autostart = false\non_daemon_failure = \"fail\"");
@@ -395,7 +342,7 @@ fn a_wrapper_that_dies_after_the_verdict_is_undone() {
     let host = started("");
     let told = host.plugin("10", "env", sets("HELLO", "there"));
     for point in ["wrapper.verdict", "wrapper.committed"] {
-        let fault = format!("---[debug]\nfault = \"{point}:kill\"\n");
+        let fault = format!("[debug]\nfault = \"{point}:kill\"\n");
         host.configure(&host.path("fake/runc"), &fault);
         assert!(!host.create("c1").status.success());
         wait_until("it is undone", || host.admin(&["pods"]) == Value::Array(vec![]));
@@ -445,7 +392,7 @@ fn odd_documents_are_refused_in_one_line_or_left_to_the_runtime() {
 }
 
 #[test]
-fn a_mount_that_cannot_propagate_is_refused_by_what_the_host_is_like() {
+fn a_mount_that_cannot_propagate_on_this_host_is_refused() {
     let host = started("");
     let mount = api::Mount {
         destination: "/data".to_owned(),

@@ -134,7 +134,7 @@ fn is_transparent(place: &Place, case: &corpus::Case) {
 }
 
 #[test]
-fn verbs_without_events_reach_the_runtime_as_they_came_and_nothing_else_happens() {
+fn verbs_without_events_reach_the_runtime_byte_for_byte() {
     let place = Place::new("");
     let cases = corpus::load();
     let mut compared = 0;
@@ -169,7 +169,7 @@ fn without_a_runtime_there_is_one_clear_line() {
 }
 
 #[test]
-fn a_broken_configuration_does_not_keep_a_state_verb_from_working() {
+fn a_broken_configuration_does_not_stop_a_state_verb() {
     let place = Place::new("");
     // The daemon keeps the last good configuration here; the broken file still names the place.
     let good = std::fs::read(place.path("config.toml")).unwrap();

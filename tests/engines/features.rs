@@ -23,7 +23,7 @@ fn linux(linux: api::LinuxContainerAdjustment) -> api::ContainerAdjustment {
 }
 
 #[test]
-fn runc_says_its_name_its_version_and_what_it_can_do() {
+fn runc_reports_its_name_version_and_features() {
     let Some(runc) = runc() else { return };
     assert_eq!(runc.name, "runc");
     assert!(runc.version.is_some_and(|version| version > (1, 0, 0)), "{runc}");

@@ -248,7 +248,7 @@ fn ours() -> &'static Path {
 }
 
 #[test]
-fn an_engine_cannot_tell_us_from_runc_and_nothing_is_started() {
+fn an_engine_cannot_distinguish_us_from_runc() {
     let Some(place) = Place::new() else { return };
     let (mut fine, mut failing) = (0, 0);
     for calls in FINE.iter().chain(FAILING) {
@@ -314,7 +314,7 @@ impl Drop for Daemon {
 }
 
 #[test]
-fn a_daemon_that_is_there_is_not_asked() {
+fn an_available_daemon_gets_no_request() {
     let Some(place) = Place::new() else { return };
     let _daemon = Daemon::start(&place);
     assert!(place.has_daemon());
@@ -353,7 +353,7 @@ fn what_runc_refuses_is_refused_in_its_own_words() {
 }
 
 #[test]
-fn what_is_made_equal_before_it_is_compared_is_only_times_and_counters() {
+fn only_times_and_counters_are_normalized_before_comparison() {
     let text = "time=\"2026-01-01T00:00:00Z\" level=error msg=\"no 5\"";
     assert_eq!(normal(&[], text), "time=\"TIME\" level=error msg=\"no 5\"");
     let json = "{\"level\":\"error\",\"msg\":\"no 5\",\"time\":\"2026\"}";

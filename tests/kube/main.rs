@@ -134,7 +134,7 @@ fn is_wanted(word: &str) -> bool {
 
 #[test]
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "the table is what it is for")]
-fn what_a_user_of_kubernetes_does_works_while_plugins_change_what_runs() {
+fn users_of_kubernetes_can_work_while_plugins_adjust() {
     let Some(machine) = Machine::own() else { return };
     let cluster = Cluster::start(machine);
     let mut table = Table::default();

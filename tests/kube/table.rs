@@ -57,7 +57,7 @@ impl Row {
 }
 
 #[test]
-fn a_row_that_panics_is_in_the_table_and_among_those_that_failed() {
+fn a_row_that_panics_is_shown_and_counted_as_failed() {
     let mut table = Table::default();
     table.show("one", || "is there".to_owned());
     table.show("another", || panic!("two\n  lines"));

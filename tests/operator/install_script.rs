@@ -96,7 +96,7 @@ fn what_was_installed_goes_away_without_a_trace() {
 }
 
 #[test]
-fn a_sample_plugin_beside_the_binary_is_installed_where_nothing_launches_it_and_goes_too() {
+fn a_sample_plugin_beside_the_binary_is_installed_and_removed() {
     let place = Place::new();
     let before = place.tree();
     let sample = place.root().join("usr/local/lib/nri-runc/plugins/resource-defaults");
@@ -140,7 +140,7 @@ fn the_default_configuration_is_one_that_can_be_read() {
 }
 
 #[test]
-fn where_systemd_runs_the_daemon_the_line_that_switches_it_on_is_printed() {
+fn units_are_installed_with_the_command_that_enables_them() {
     let place = Place::new();
     let told = place.install(&["--units"]);
     assert!(told.contains("systemctl enable --now nri-runc.socket nri-runc.service"), "{told}");
@@ -149,7 +149,7 @@ fn where_systemd_runs_the_daemon_the_line_that_switches_it_on_is_printed() {
 }
 
 #[test]
-fn hooks_come_only_when_asked_for_name_the_installed_program_and_go_again() {
+fn hooks_are_optional_name_the_program_and_are_removed() {
     let place = Place::new();
     let before = place.tree();
     let folder = place.root().join("usr/share/containers/oci/hooks.d");
@@ -172,7 +172,7 @@ fn hooks_come_only_when_asked_for_name_the_installed_program_and_go_again() {
 }
 
 #[test]
-fn hooks_go_where_they_are_wanted_and_one_that_was_edited_is_kept() {
+fn hooks_go_to_the_given_folder_and_an_edited_one_is_kept() {
     let place = Place::new();
     place.install(&["--hooks-dir", "/etc/containers/oci/hooks.d"]);
     let edited = "etc/containers/oci/hooks.d/90-nri-runc-poststop.json";
@@ -199,7 +199,7 @@ fn a_dry_run_writes_nothing() {
 }
 
 #[test]
-fn an_edited_configuration_is_kept_and_said() {
+fn an_edited_configuration_is_kept_and_reported() {
     let place = Place::new();
     place.install(&[]);
     place.write("etc/nri-runc/config.toml", "autostart = false\n");
@@ -376,7 +376,7 @@ fn a_program_that_does_not_fit_leaves_no_half_and_one_line() {
 }
 
 #[test]
-fn an_engine_is_told_by_the_installed_program_and_forgets_it_before_that_goes() {
+fn an_engine_is_unregistered_before_the_program_is_removed() {
     let place = Place::new();
     let before = place.tree();
     let program = env!("CARGO_BIN_EXE_nri-runc");
@@ -400,7 +400,7 @@ fn an_engine_is_told_by_the_installed_program_and_forgets_it_before_that_goes() 
 
 /// A CRI-O of an image counts as one that serves NRI itself.
 #[test]
-fn an_engine_that_serves_nri_itself_is_registered_with_a_decision_only() {
+fn an_engine_with_its_own_nri_needs_a_decision() {
     let place = Place::new();
     std::fs::create_dir_all(place.root().join("usr/bin")).unwrap();
     test_support::program::put(&place.root().join("usr/bin/crio"), b"");
@@ -429,7 +429,7 @@ fn an_engine_that_serves_nri_itself_is_registered_with_a_decision_only() {
 }
 
 #[test]
-fn two_engines_leave_no_folder_behind_whichever_is_unregistered_first() {
+fn two_engines_leave_no_folder_in_either_order() {
     let place = Place::new();
     std::fs::create_dir_all(place.root().join("etc/containers")).unwrap();
     let before = place.tree();
@@ -462,7 +462,7 @@ fn an_engine_that_refuses_keeps_the_others_registered_too() {
 
 /// The second engine's file is made unremovable after it was looked at: by a folder of its name.
 #[test]
-fn a_removal_that_stops_half_way_says_what_is_left_and_goes_on() {
+fn an_interrupted_removal_names_the_rest_and_can_continue() {
     let place = Place::new();
     let before = place.tree();
     let program = env!("CARGO_BIN_EXE_nri-runc");
@@ -501,7 +501,7 @@ fn an_unknown_option_changes_nothing() {
 }
 
 #[test]
-fn uninstalling_what_was_never_installed_says_so() {
+fn uninstalling_without_an_installation_is_reported() {
     let place = Place::new();
     let output = place.run(&["--uninstall"]);
     assert!(!output.status.success());
@@ -510,7 +510,7 @@ fn uninstalling_what_was_never_installed_says_so() {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "make under test")]
-fn make_install_honours_prefix_and_destdir_and_make_uninstall_takes_it_back() {
+fn make_install_honours_prefix_and_destdir_and_is_undone() {
     let place = Place::new();
     let before = place.tree();
     let make = |target: &str| {

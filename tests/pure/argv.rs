@@ -15,7 +15,7 @@ use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, prop_o
 use test_support::corpus;
 
 #[test]
-fn every_command_line_of_the_corpus_is_read_as_its_runtime_reads_it() {
+fn every_recorded_command_line_is_read_as_its_runtime_does() {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         corpus::files().iter().for_each(|path| rewrite(path));
     }

@@ -242,7 +242,7 @@ async fn a_plugin_that_dies_in_the_call_skips_or_refuses_by_policy() {
 }
 
 #[tokio::test]
-async fn a_refusal_fails_the_request_and_keeps_the_plugin_whatever_the_policy() {
+async fn a_refusal_fails_the_request_and_keeps_the_plugin() {
     for (policy, event) in cases() {
         let (odd, next) = pair(policy, RespondingPlugin::at(event, Response::Refuse("no"))).await;
         assert_eq!(ask(event, &[&odd, &next]).await, Some(Cause::Refused), "{event:?}");
@@ -252,7 +252,7 @@ async fn a_refusal_fails_the_request_and_keeps_the_plugin_whatever_the_policy() 
 }
 
 #[tokio::test]
-async fn a_conflict_fails_the_create_whatever_the_policy_and_keeps_both_plugins() {
+async fn a_conflict_fails_the_create_and_keeps_both_plugins() {
     let settings = PluginSettings { on_failure: Some(OnFailure::Skip), ..Default::default() };
     let one = guest_as("10-one", RespondingPlugin::always(Response::Set("SAME")), &settings).await;
     let two = guest_as("20-two", RespondingPlugin::always(Response::Set("SAME")), &settings).await;
@@ -265,7 +265,7 @@ async fn a_conflict_fails_the_create_whatever_the_policy_and_keeps_both_plugins(
 }
 
 #[tokio::test]
-async fn what_has_happened_is_told_to_everybody_whoever_fails() {
+async fn an_event_reaches_every_plugin_although_one_fails() {
     let happened = [
         Event::PostCreateContainer,
         Event::PostStartContainer,
@@ -336,7 +336,7 @@ async fn a_refusal_is_an_answer_and_no_strike() {
 }
 
 #[tokio::test]
-async fn a_kept_plugin_that_hangs_is_not_waited_for_any_more_until_it_speaks() {
+async fn a_hanging_kept_plugin_is_skipped_until_it_responds() {
     // Its first three answers come late, and all at once.
     let late = move |_: Event, name: &str| match name {
         "slow" => Response::WaitAndSet("KEY"),
@@ -373,7 +373,7 @@ async fn a_kept_plugin_that_hangs_and_must_answer_refuses_at_once() {
 }
 
 #[tokio::test]
-async fn those_who_queue_for_a_plugin_that_hangs_do_not_wait_one_after_the_other() {
+async fn requests_queued_for_a_hanging_plugin_wait_together() {
     let odd = guest(RespondingPlugin::always(Response::Hang).declares(false, true)).await;
     let next = patient("20-next", RespondingPlugin::always(Response::Answer)).await;
     let guests = [&odd, &next];
@@ -387,7 +387,7 @@ async fn those_who_queue_for_a_plugin_that_hangs_do_not_wait_one_after_the_other
 }
 
 #[tokio::test]
-async fn those_who_queue_for_a_plugin_that_is_dropped_go_on_without_it() {
+async fn requests_queued_for_a_dropped_plugin_continue_without_it() {
     let odd = guest(RespondingPlugin::always(Response::Hang)).await;
     let next = patient("20-next", RespondingPlugin::always(Response::Answer)).await;
     let guests = [&odd, &next];
@@ -399,7 +399,7 @@ async fn those_who_queue_for_a_plugin_that_is_dropped_go_on_without_it() {
 }
 
 #[tokio::test]
-async fn a_validator_that_refuses_hangs_or_dies_fails_the_create_whatever_the_policy() {
+async fn a_validator_that_refuses_hangs_or_dies_fails_the_create() {
     let acts = [
         (Response::Refuse("not signed"), Cause::Refused, "not signed"),
         (Response::Hang, Cause::Timeout, "did not answer"),
@@ -426,7 +426,7 @@ async fn a_validator_that_was_silent_as_a_plugin_fails_the_create_too() {
 }
 
 #[tokio::test]
-async fn all_validators_are_asked_at_once_and_all_who_refuse_are_named() {
+async fn all_validators_run_at_once_and_every_refusal_is_named() {
     let slow = |act| RespondingPlugin::at(Event::ValidateContainerAdjustment, act).validates();
     let mut guests = Vec::new();
     for index in 10..18 {
@@ -446,7 +446,7 @@ async fn all_validators_are_asked_at_once_and_all_who_refuse_are_named() {
 }
 
 #[tokio::test]
-async fn a_plugin_with_a_time_out_of_its_own_is_waited_for_as_long_as_that() {
+async fn a_plugins_own_time_out_overrides_the_default() {
     let slow = patient("10-slow", RespondingPlugin::always(Response::Sleep(1000))).await;
     create_at(&[&slow], "web").await.unwrap();
     assert_eq!(slow.seat.timeouts(), 0);
@@ -458,7 +458,7 @@ async fn a_plugin_with_a_time_out_of_its_own_is_waited_for_as_long_as_that() {
 }
 
 #[tokio::test]
-async fn a_plugin_is_asked_one_thing_at_a_time_unless_its_operator_says_more() {
+async fn a_plugin_gets_one_request_at_a_time_unless_configured() {
     for (concurrency, most) in [(0, 1), (1, 1), (4, 4)] {
         let request_timeout = Some(PATIENCE);
         let settings = PluginSettings { concurrency, request_timeout, ..Default::default() };
@@ -478,7 +478,7 @@ async fn a_plugin_is_asked_one_thing_at_a_time_unless_its_operator_says_more() {
 }
 
 #[tokio::test]
-async fn who_came_first_is_asked_first_by_every_plugin() {
+async fn requests_reach_every_plugin_in_their_order() {
     let one = patient("10-one", RespondingPlugin::always(Response::Sleep(5))).await;
     let two = patient("20-two", RespondingPlugin::always(Response::Answer)).await;
     let guests = [&one, &two];
@@ -490,7 +490,7 @@ async fn who_came_first_is_asked_first_by_every_plugin() {
 }
 
 #[tokio::test]
-async fn while_one_plugin_is_busy_with_a_container_others_look_at_the_next() {
+async fn a_busy_plugin_does_not_delay_other_plugins() {
     let one = patient("10-one", RespondingPlugin::always(Response::WaitAndSet("ONE"))).await;
     let two = patient("20-two", RespondingPlugin::always(Response::WaitAndSet("TWO"))).await;
     let guests = [&one, &two];
@@ -531,7 +531,7 @@ async fn what_the_operator_denies_is_refused_and_named() {
 }
 
 #[tokio::test]
-async fn a_right_that_is_mistyped_refuses_instead_of_letting_everything_pass() {
+async fn a_mistyped_right_refuses_instead_of_permitting_all() {
     let settings = PluginSettings { deny: vec!["Enw".to_owned()], ..Default::default() };
     let odd = guest_as("10-odd", RespondingPlugin::always(Response::Answer), &settings).await;
     let failure = create_at(&[&odd], "web").await.unwrap_err().failure;
@@ -549,7 +549,7 @@ async fn a_plugin_may_call_back_from_inside_every_handler() {
 }
 
 #[tokio::test]
-async fn goodbye_is_said_once_what_it_is_being_asked_is_answered() {
+async fn shutdown_is_sent_after_the_request_in_progress() {
     let slow = patient("10-slow", RespondingPlugin::always(Response::WaitAndSet("KEY"))).await;
     let guests = [&slow];
     let asked = || until("it is asked", async || !slow.responder.told().is_empty());

@@ -207,7 +207,7 @@ async fn updates_before_the_plugin_is_synchronized_are_refused() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_floods_us_waits_and_still_answers_us_and_loses_nothing() {
+async fn a_flooding_plugin_waits_but_still_responds_and_loses_nothing() {
     const FLOOD: usize = 3000;
     let (ours, theirs) = UnixStream::pair().unwrap();
     let slow = Slow { in_hand: 0.into(), most: 0.into(), leave: Semaphore::new(0) };
@@ -239,7 +239,7 @@ async fn a_plugin_that_floods_us_waits_and_still_answers_us_and_loses_nothing() 
 }
 
 #[tokio::test]
-async fn a_connection_that_says_nothing_or_garbage_is_ended() {
+async fn a_silent_or_garbled_connection_is_ended() {
     let (ours, _theirs) = UnixStream::pair().unwrap();
     let shaken = handshake(ours, None, &settings(), Arc::new(NoUpdates)).await;
     assert_eq!(shaken.unwrap_err(), SessionError::NotRegistered);

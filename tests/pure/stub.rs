@@ -141,7 +141,7 @@ fn asked(name: &str) -> api::CreateContainerRequest {
 }
 
 #[tokio::test]
-async fn a_plugin_hears_of_the_events_that_it_names_and_of_no_others() {
+async fn a_plugin_receives_only_the_events_that_it_names() {
     let (plugin, _stub, _) = connect(&[Event::CreateContainer, Event::StopContainer], "").await;
     let plugin = plugin.unwrap();
     let heard = ALL_EVENTS.into_iter().filter(|event| plugin.is_subscribed(*event));
@@ -162,7 +162,7 @@ async fn every_event_reaches_the_method_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_plugin_without_events_refuses_itself_instead_of_hearing_everything() {
+async fn a_plugin_without_events_is_refused() {
     let (plugin, _stub, _) = connect(&[], "").await;
     let why = plugin.unwrap_err().to_string();
     assert!(why.contains("10-scribe") && why.contains("no event"), "{why}");
@@ -200,7 +200,7 @@ async fn a_handler_may_call_the_runtime_before_it_answers() {
 }
 
 #[tokio::test]
-async fn an_error_of_a_handler_refuses_in_its_words_and_the_plugin_stays() {
+async fn a_handlers_error_is_the_refusal_and_the_plugin_stays() {
     let (plugin, _stub, _) = connected().await;
     let outcome = plugin.create_container(&asked("refuse")).await;
     assert!(matches!(outcome, Outcome::Refused(why) if why == "not today"));
@@ -301,7 +301,7 @@ async fn a_goodbye_ends_the_connection_even_if_the_runtime_does_not() {
 }
 
 #[tokio::test]
-async fn a_program_waits_for_its_runtime_and_comes_back_if_it_is_told_to() {
+async fn a_program_waits_for_its_runtime_and_may_reconnect() {
     let temp = tempfile::tempdir().unwrap();
     let socket = temp.path().join("nri.sock");
     let plugin = |reconnect| {

@@ -155,7 +155,7 @@ fn the_bytes_of_the_go_types_come_back_unchanged() {
 /// As JSON also the names and the types of the fields must agree: 64-bit numbers are texts there,
 /// and enums are names.
 #[test]
-fn each_field_is_known_and_set_and_has_the_value_that_go_gave_it() {
+fn each_field_has_the_value_that_go_encoded() {
     for (name, message, bytes) in cases() {
         let decoded = message.parse_from_bytes(&bytes).unwrap();
         assert_eq!(as_json(&name, &*decoded), known_json(&name), "{name}");

@@ -213,7 +213,7 @@ fn a_number_is_found_however_it_is_declared_and_not_in_tests() {
 /// Each entry of the table has a sentence that names what it limits; one that directly follows another
 /// shares its sentence.
 #[test]
-fn each_limit_says_what_it_limits() {
+fn each_limit_names_what_it_limits() {
     let text = std::fs::read_to_string(root().join("src/limits.rs")).unwrap();
     let (table, _) = text.split_once("pub(crate) fn ").unwrap();
     let lines: Vec<&str> = table.lines().collect();

@@ -12,11 +12,11 @@ const SHORT: &str = r#"_timeout(?: = \\"|: Duration::from_)(?:\d+ms|[01]s|millis
 /// Files with such time-outs, which nothing that works has to keep.
 const MAY_BE_MISSED: &[&str] = &[
     // Plugins at the edge of their time-out, whatever they manage.
-    "tests/bundle/crowd.rs",
+    "tests/bundle/load/crowd.rs",
     // Nothing registers within it.
-    "tests/bundle/faults.rs",
-    "tests/bundle/launched.rs",
-    "tests/bundle/waited.rs",
+    "tests/bundle/daemon/hostile_peers.rs",
+    "tests/bundle/plugins/launched.rs",
+    "tests/bundle/plugins/first_create.rs",
     "tests/node/slow/files.rs",
     "tests/operator/check/plugins.rs",
     "tests/operator/dry/adjust.rs",
@@ -33,7 +33,7 @@ const HURRIED: &str = r"assert!\(.*\b(?:elapsed\(\)|took\b|waited\b|best\b).* < 
 /// Files with such a line that no busy machine fails.
 const NOT_HURRIED: &[&str] = &[
     // Its limit is minutes.
-    "tests/bundle/crowd.rs",
+    "tests/bundle/load/crowd.rs",
     // They measure until one of many attempts was quick.
     "tests/bundle/execs/audited.rs",
     "tests/node/lives/scale.rs",
@@ -107,9 +107,9 @@ fn tests_beside_the_code_are_read_and_the_code_is_not() {
 fn what_depends_on_speed_is_recognized() {
     let matches = |pattern: &str, line: &str| Regex::new(pattern).unwrap().is_match(line);
     for (is_short, line) in [
-        (true, r#"started("---plugin_request_timeout = \"900ms\"\n")"#),
+        (true, r#"started("[nri]\nplugin_request_timeout = \"900ms\"\n")"#),
         (true, "request_timeout: Duration::from_millis(300),"),
-        (false, r#"started("---plugin_request_timeout = \"3s\"\n")"#),
+        (false, r#"started("[nri]\nplugin_request_timeout = \"3s\"\n")"#),
         (false, "request_timeout: Duration::from_secs(10),"),
     ] {
         assert_eq!(matches(SHORT, line), is_short, "{line}");

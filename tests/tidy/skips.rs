@@ -45,11 +45,11 @@ fn a_skip_for_the_machine_is_listed_even_under_ci() {
 }
 
 #[test]
-fn a_skip_for_a_tool_is_listed_and_under_ci_a_failure_with_the_reason() {
+fn a_skip_for_a_tool_is_listed_and_fails_under_ci() {
     if let Ok(why) = std::env::var(WHY) {
         return skip::setup_lacks(&why);
     }
-    let test = "a_skip_for_a_tool_is_listed_and_under_ci_a_failure_with_the_reason";
+    let test = "a_skip_for_a_tool_is_listed_and_fails_under_ci";
     let (list, output) = listed(test, None);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     assert_eq!(list, format!("tidy::skips::{test}\tno such tool\n"));
@@ -91,7 +91,7 @@ fn the_list_at_the_end_has_each_reason_once_with_its_tests() {
 }
 
 #[test]
-fn where_nothing_was_skipped_the_end_says_so() {
+fn a_run_without_skips_ends_with_that_line() {
     assert_eq!(after("true"), ("nothing was skipped\n".to_owned(), Some(0)));
 }
 
@@ -125,7 +125,7 @@ fn make_test(fails_for: &str) -> (String, Option<i32>) {
 }
 
 #[test]
-fn a_failure_keeps_no_part_of_make_test_from_running_and_fails_it() {
+fn a_failure_stops_no_part_of_make_test_and_fails_it() {
     for (fails_for, code) in [("nothing", 0), ("--tests", 1), ("--doc", 1)] {
         let (printed, status) = make_test(fails_for);
         for part in ["make", "--no-fail-fast --tests", "--doc"] {
@@ -160,7 +160,7 @@ fn again(failing: &[&str], fails_again: &str) -> (String, Option<i32>) {
 }
 
 #[test]
-fn a_test_that_failed_once_and_passes_alone_is_named_and_one_that_fails_again_fails() {
+fn a_test_that_passes_alone_is_named_unstable() {
     let (printed, status) = again(&["state::a", "b"], "nothing");
     assert_eq!(printed.matches("cargo test --locked --test node -- --exact state::a\n").count(), 3);
     assert_eq!(printed.matches("-- --exact b\n").count(), 3, "{printed}");
@@ -198,7 +198,7 @@ fn a_file_that_a_test_leaves_is_listed_and_fails_under_ci() {
 /// `scripts/static.sh` refuses a program with fault points by a sentence that no other program has.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the script under test")]
-fn a_program_that_tests_can_kill_is_not_packaged_and_any_other_is() {
+fn a_program_with_fault_points_is_not_packaged() {
     let script = program::project().join("scripts/static.sh");
     let is_taken = |file: &Path| {
         let lines = format!(

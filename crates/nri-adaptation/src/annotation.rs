@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_containers_own_value_hides_the_pods_which_hides_the_plain_one() {
+    fn a_container_annotation_overrides_the_pods_and_the_plain_one() {
         let mut pod = api::PodSandbox::new();
         let mut expect = |add: Option<(&str, &str)>, c0: Option<&str>, c1: Option<&str>| {
             if let Some((key, value)) = add {

@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn clearing_works_whoever_owns_and_even_if_nobody_does() {
+    fn clearing_works_with_any_owner_and_with_none() {
         let mut owners = Owners::default();
         owners.clear(C, NriField::Sysctl, Some("a"), "10-foo");
         owners.clear(C, NriField::Sysctl, Some("a"), "20-baz");
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn people_get_names_with_keys_in_brackets_and_only_of_the_container_they_ask_for() {
+    fn flat_owners_have_keys_in_brackets_for_one_container() {
         let mut owners = claimed(NriField::Env, Some("PATH"));
         owners.claim(C, NriField::CPUShares, None, "10-foo").unwrap();
         owners.claim("c1", NriField::CPUQuota, None, "10-foo").unwrap();

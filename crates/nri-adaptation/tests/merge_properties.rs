@@ -358,7 +358,7 @@ proptest! {
     }
 
     #[test]
-    fn what_plugins_left_is_what_the_next_one_sees_and_what_is_applied(
+    fn the_next_plugin_sees_exactly_what_is_applied(
         container in container(),
         wishes in independent(),
     ) {

@@ -426,7 +426,7 @@ impl Handler for Extended {
 }
 
 #[tokio::test]
-async fn a_plugin_goes_on_with_a_runtime_that_does_not_have_the_extension() {
+async fn a_plugin_continues_with_a_runtime_without_the_extension() {
     let mut runtime = Runtime::new().unwrap();
     let plugin = Arc::new(Extended::default());
     runtime.add("10-extended", Arc::clone(&plugin)).await.unwrap();

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_requests_in_hand_wait_for_an_answer_and_for_nothing_else() {
+    fn only_responses_free_room_for_more_requests_in_progress() {
         let mut hand = InHand::new(IN_HAND);
         for _request in 0..IN_HAND {
             assert_eq!(next(&mut hand), Poll::Ready(TTRPC_HEADER));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn room_is_taken_until_the_frame_is_dropped_and_a_large_one_comes_alone() {
+    async fn a_frame_holds_its_room_until_dropped_and_a_large_one_all() {
         let room = Room::default();
         let large = BufferedFrame::new(vec![0; 4 << 20], room.reserve(4 << 20).await);
         let soon = std::time::Duration::from_millis(20);

@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_find_their_call_in_whatever_pieces_and_order_they_come() {
+    fn responses_match_their_calls_in_any_chunks_and_order() {
         let stream = [came(3, RESPONSE, 9), came(5, RESPONSE, 0), came(1, RESPONSE, 20)].concat();
         for size in [1, 7, 10, 11, 19, 25, 100] {
             let (mut calls, mut answers) = waiting_for(&[1, 3, 5]);
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_a_question_that_nobody_asked_disturbs_nobody() {
+    fn a_response_without_a_request_is_ignored() {
         let (mut calls, mut answers) = waiting_for(&[1]);
         answers.take([came(2, RESPONSE, 3), came(u32::MAX, RESPONSE, 3)].concat());
         answers.take([came(1, RESPONSE, 3), came(1, RESPONSE, 4)].concat());
@@ -632,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_is_not_ok_is_no_answer_even_if_its_code_is_unknown() {
+    fn an_unknown_error_status_is_not_a_response() {
         for (code, is_answer) in [(0, true), (2, false), (99, false)] {
             let code = protobuf::EnumOrUnknown::from_i32(code);
             let status = ttrpc::Status { code, ..Default::default() };
@@ -645,7 +645,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_that_nobody_waits_for_any_more_is_forgotten() {
+    async fn an_abandoned_call_is_forgotten() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let (_trunk, caller, _runtime) = split_to_call(ours).unwrap();
         let (request, patience) = (api::Empty::new(), Duration::from_millis(10));
@@ -673,7 +673,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_that_overtakes_one_that_waits_for_room_has_the_lower_number() {
+    async fn an_overtaking_call_has_a_lower_number_than_one_that_waits() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (trunk, caller, runtime) = split_to_call(ours).unwrap();
         let config = "c".repeat(TTRPC_LIMIT - 1000);
@@ -705,7 +705,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn when_no_number_is_left_the_connection_ends_and_says_why() {
+    async fn a_connection_without_free_numbers_ends_with_a_reason() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let (trunk, caller, _runtime) = split_to_call(ours).unwrap();
         *caller.next.lock().unwrap() = Some(u32::MAX);
@@ -718,7 +718,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plugin_that_does_not_read_fills_no_memory_and_its_end_ends_every_call() {
+    async fn an_unread_connection_fills_no_memory_and_its_end_ends_calls() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (trunk, caller, _runtime) = split_to_call(ours).unwrap();
         let config = "c".repeat(TTRPC_LIMIT - 1000);

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_copied_up_to_the_limit_and_its_length_is_always_known() {
+    fn a_message_is_copied_up_to_the_limit_with_its_whole_length() {
         let mut copies = CallCopies::up_to(3);
         copies.take_request(b"abc");
         copies.take_answer(b"abcd");

@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_long_message_starts_with_a_frame_of_4096_bytes_however_it_is_written() {
+    async fn a_long_message_starts_with_a_frame_of_4096_bytes() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (_trunk, _plugin, mut runtime) = split(ours).unwrap();
         let long = message(10_000);
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unknown_connection_is_ignored_and_disturbs_nobody() {
+    async fn an_unknown_connection_id_is_ignored() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (trunk, mut plugin, _runtime) = split(ours).unwrap();
         theirs.write_all(&[0, 0, 0, 9, 0, 0, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0, 1, 2]).await.unwrap();
@@ -632,7 +632,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_half_frame_and_a_clean_end_are_told_apart() {
+    async fn a_partial_frame_differs_from_a_clean_end() {
         for (bytes, wanted) in
             [(&[][..], "closed the connection"), (&[0, 0, 0], "middle of a frame")]
         {

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_found_in_whatever_pieces_they_come_and_the_rest_is_kept() {
+    fn frames_are_found_in_any_chunks_and_the_rest_is_kept() {
         let stream = [frame(1, b"abc"), frame(2, b""), frame(9, &[7; 300])].concat();
         for size in [1, 3, 8, 11, 500] {
             let (unread, mut found) = (Unread::default(), Vec::new());
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_open_until_it_is_answered_and_its_beginning_is_kept() {
+    fn a_request_is_open_until_it_is_answered() {
         let requests = OpenRequests::default();
         let stream = [message(REQUEST, 5), message(REQUEST, 9)].concat();
         requests.came(&stream[..20]).unwrap();

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn members_in_another_case_and_members_again_are_read_as_runc_reads_them() {
+    fn members_in_another_case_or_repeated_are_read_as_runc_does() {
         let text = br#"{"process":{"args":["a"],"env":["A=1"]},"Process":{"args":["b"]},
             "annotations":{"a":"1"},"ANNOTATIONS":{"b":"2"},"linux":{"CGROUPSPATH":"/x"}}"#;
         assert_eq!(
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_go_reads_into_the_earlier_one_is_refused_with_its_path() {
+    fn a_member_that_go_merges_into_an_earlier_one_is_refused() {
         for (text, place) in [
             (&br#"{"mounts":[{"source":"/x"}],"mounts":[{}]}"#[..], "mounts"),
             (br#"{"process":{"args":["sh","-c","x"],"args":[null,null,null]}}"#, "process.args"),
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_strings_nulls_numbers_depth_and_what_comes_behind_are_read_as_runc_reads_them() {
+    fn odd_strings_numbers_depth_and_trailers_are_read_as_runc_does() {
         assert_eq!(says(b"{\"a\":1} {\"a\":2}"), json!({"a": 1}));
         assert_eq!(says(b"{\"a\":1}\0"), json!({"a": 1}));
         assert_eq!(says(br#"{"a":"x\ud800"}"#), json!({"a": "x\u{fffd}"}));

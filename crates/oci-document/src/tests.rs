@@ -122,7 +122,7 @@ fn odd_keys_elsewhere_do_not_matter() {
 }
 
 #[test]
-fn keys_that_are_data_are_told_apart_by_case() {
+fn keys_that_are_data_are_case_sensitive() {
     let text = r#"{"annotations":{"Key":"1","k\u0065y":"2"}}"#;
     let result = edited(text, |root| root.map("annotations")?.set("key", &json!("3")));
     assert_eq!(result.unwrap(), r#"{"annotations":{"Key":"1","k\u0065y":"3"}}"#);
@@ -174,7 +174,7 @@ fn nesting_has_no_limit() {
 }
 
 #[test]
-fn what_an_edit_replaced_can_be_opened_and_what_it_removed_stays_away() {
+fn a_replaced_member_can_be_edited_and_a_removed_one_stays_away() {
     let text = r#"{"a":{"old":1.0},"b":{"old":1.0},"c":{"old":1.0},"d":3}"#;
     let result = edited(text, |root| {
         root.set("a", &json!({"x": 1, "y": 2}))?;

@@ -251,7 +251,7 @@ mod tests {
     use crate::answers::AnswerRow;
 
     #[test]
-    fn a_plugin_is_named_after_an_hour_above_half_of_its_limit_and_not_before() {
+    fn a_plugin_above_half_its_limit_is_named_after_an_hour() {
         let row = |busy_for_an_hour: bool| PluginRow {
             index: "10".to_owned(),
             name: "a".to_owned(),

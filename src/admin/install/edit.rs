@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_goes_below_the_header_of_its_table_with_the_line_ends_of_the_file() {
+    fn a_key_goes_below_its_table_header_with_the_files_line_ends() {
         let text = "[a]\r\n  [a.\"b.c\"] # here\r\n    k = 1\r\n";
         let new = set("f", text, &["a", "b.c"], "n", "2").unwrap();
         assert_eq!(new, "[a]\r\n  [a.\"b.c\"] # here\r\n    n = 2\r\n    k = 1\r\n");

@@ -376,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_module_path_is_found_wherever_it_stands_and_another_one_is_not() {
+    fn a_go_module_path_is_found_at_any_offset_of_a_program() {
         let begin = CONTAINERD_2.len();
         for before in [0, 1, begin - 1, begin, begin + 1, 1000] {
             let mut program = vec![b'g'; before];

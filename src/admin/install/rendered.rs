@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_template_is_what_is_left_without_the_addition_and_no_other_file_is_one() {
+    fn a_template_without_the_addition_is_recognized() {
         let text = format!("{BASE}\n{BEGIN}[x]\n{END}");
         assert_eq!(template_alone(&text).as_deref(), Some(BASE));
         assert_eq!(template_alone("version = 3\n[x]\n"), None);

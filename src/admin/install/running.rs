@@ -273,7 +273,7 @@ mod tests {
         WantedHandler { name: "nri-runc", binary: Some("/x"), default: true };
 
     #[test]
-    fn a_handler_is_in_effect_with_its_program_and_as_the_default_that_it_should_be() {
+    fn a_loaded_handler_must_have_the_program_and_the_default() {
         let state = |programs: &[(&str, Option<&str>)], default: Option<&str>| {
             let owned = |text: &str| text.to_owned();
             let programs = programs.iter().map(|(name, path)| (owned(name), path.map(owned)));
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_without_a_process_is_not_running_and_podman_needs_none() {
+    fn an_engine_without_a_process_is_stopped_except_podman() {
         let (_temp, root, host) = place(&[]);
         for engine in [Engine::Containerd, Engine::Crio, Engine::Docker] {
             let said = query_handler(engine, WANTED, None, &root, &host);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_does_not_answer_is_told_from_one_that_does_not_run() {
+    fn an_engine_that_does_not_respond_differs_from_a_stopped_one() {
         let (temp, root, host) =
             place(&[("7", "/usr/bin/dockerd -H unix:///run/d.sock"), ("8", "crio")]);
         std::fs::create_dir(temp.path().join("run")).unwrap();
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn the_search_path_is_that_of_the_process_which_starts_the_shims() {
+    fn the_search_path_is_of_the_process_that_starts_the_shims() {
         let (_temp, _, host) = place(&[
             ("3", "containerd --config /var/run/docker/containerd/containerd.toml"),
             ("4", "/usr/bin/containerd"),

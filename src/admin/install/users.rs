@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_a_conmon_is_its_exit_command_says_and_no_name() {
+    fn a_conmon_is_attributed_by_its_exit_command() {
         let temp = tempfile::tempdir().unwrap();
         let lines = [
             ("1", "/usr/bin/conmon -c a -n k8s_podman_web -r /x -l /var/log/pods/podman/0.log"),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn other_runtimes_containers_and_a_storage_that_is_not_there_are_nobodys() {
+    fn other_runtimes_and_missing_storage_count_no_containers() {
         assert_eq!(named("other", "/x", "", "var/lib/containers/storage/libpod/bolt_state.db"), 0);
         assert_eq!(named("nri-runc", "/x", "", "srv/bolt_state.db"), 0);
         assert_eq!(named("nri-runc", "/x", "no toml", "srv/bolt_state.db"), 0);

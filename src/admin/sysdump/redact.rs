@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_hidden_wherever_a_document_has_them_and_names_stay() {
+    fn secrets_are_hidden_anywhere_in_a_document_and_names_stay() {
         let text = redacted(json!({
             "container": {
                 "env": ["TOKEN=s3cret", "s3cret"], "args": ["/bin/sh", "-c", "login s3cret"],

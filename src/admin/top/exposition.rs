@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_tells_what_happened_between_two_moments() {
+    fn a_histogram_counts_between_two_samples() {
         let before = Exposition::read(EARLIER);
         let later = EARLIER
             .replace("} 4\n", "} 14\n")
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_above_all_bounds_is_the_last_one_and_a_restart_begins_at_zero() {
+    fn a_quantile_above_all_bounds_is_the_last_bound() {
         assert_eq!(quantile(0.99, &[(0.1, 0.0), (f64::INFINITY, 3.0)]), Some(0.1));
         assert_eq!(quantile(0.99, &[]), None);
         assert!((since(3.0, 10.0) - 3.0).abs() < f64::EPSILON);

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_node_and_a_node_that_is_switched_off_say_so() {
+    fn idle_and_disabled_nodes_are_shown_as_such() {
         let idle =
             of(json!({"plugin_socket": "not open: x", "disabled_by": "nri-runc nri disable"}));
         let page = page(&idle, None);

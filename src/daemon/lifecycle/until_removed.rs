@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_engine_that_never_removes_containers_keeps_a_bounded_number() {
+    async fn stopped_containers_that_are_never_removed_are_bounded() {
         let temp = tempfile::tempdir().unwrap();
         let config = Config { run_dir: temp.path().join("run"), ..Config::default() };
         let host = config.host();

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_is_followed_until_it_is_forgotten_although_its_folder_stays() {
+    async fn a_pod_is_watched_until_forgotten_although_its_folder_stays() {
         let temp = tempfile::tempdir().unwrap();
         std::fs::create_dir(temp.path().join("pod")).unwrap();
         crate::files::replace(&temp.path().join("pod/config.json"), b"{}").unwrap();

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_before_or_after_the_known_ones_is_refused_by_its_number() {
+    fn a_handover_state_of_an_unknown_version_is_refused() {
         for version in [0, STATE_VERSION + 1, u32::MAX] {
             let why = document(&written(version, b"{}")).unwrap_err();
             assert!(why.contains(&format!("the form {version}")), "{why}");

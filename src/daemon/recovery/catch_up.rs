@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_in_the_middle_of_execve_is_asked_about_again() {
+    fn a_process_in_the_middle_of_execve_is_read_again() {
         assert!(names_c1("", true).unwrap_err().may_pass());
         assert!(!names_c1("", false).unwrap(), "a kernel thread, or one that has ended");
     }

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_dead_process_left_half_written_is_removed_and_nothing_else() {
+    fn only_half_written_files_of_dead_processes_are_removed() {
         let temp = tempfile::tempdir().unwrap();
         let dead = i32::MAX;
         let living = std::process::id();

@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn conmon_tells_which_program_it_calls() {
+    fn conmons_arguments_name_the_program_it_calls() {
         let host = Host::default();
         let own = std::env::current_exe().unwrap().display().to_string();
         let line = |program: &str| words(&format!("/usr/bin/conmon -c x -r {program} -b /b"));
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registration_that_is_on_record_counts_wherever_the_program_is() {
+    fn a_recorded_registration_counts_wherever_the_program_is() {
         let temp = tempfile::tempdir().unwrap();
         let host = Host::new(&temp.path().display().to_string(), "");
         assert!(!is_us(&host, "/opt/old/nri-runc"));

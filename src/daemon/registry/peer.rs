@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_programs_file_is_looked_at_only_where_an_exe_pattern_matches_its_path() {
+    fn a_program_file_is_read_only_if_an_exe_pattern_matches() {
         let new = || PeerFacts { is_hosts_file: Cell::new(None), ..facts() };
         let config = |from: Option<PluginOrigin>| {
             let mut config = Config::default();
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a process that ends at once")]
-    fn a_peer_that_cannot_be_held_or_has_ended_fits_nothing_but_no_restriction() {
+    fn an_exited_peer_matches_only_a_missing_restriction() {
         let lost = PluginPeer { pid: 0, uid: 0, process: None, facts: facts() };
         assert_eq!(lost.fits_any(&[]), Ok(()));
         let why = lost.fits_any(&[program("/opt/nri/plugins/*")]).unwrap_err();

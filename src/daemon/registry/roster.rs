@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disconnected_plugin_is_shown_once_for_an_hour_and_never_too_many() {
+    fn disconnected_plugins_are_listed_once_for_an_hour_and_bounded() {
         let roster = Roster::default();
         let now = Instant::now();
         for name in (0..limits::DEPARTED + 3).chain([5]) {

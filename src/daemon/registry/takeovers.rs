@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_takeovers_within_a_minute_are_a_fight_until_the_first_is_a_minute_old() {
+    fn three_takeovers_in_a_minute_are_a_fight_for_that_minute() {
         let (takeovers, begun) = (Takeovers::default(), Instant::now());
         let after = |seconds| begun + Duration::from_secs(seconds);
         for seconds in [0, 20, 40] {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_lost_the_place_is_known_until_it_has_it_again_or_the_place_is_empty() {
+    fn a_displaced_pod_is_known_until_it_or_no_plugin_is_connected() {
         let (takeovers, now) = (Takeovers::default(), Instant::now());
         takeovers.note("10-a", Some("old".to_owned()), now);
         takeovers.note("10-a", Some("older".to_owned()), now);

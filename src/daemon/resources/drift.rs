@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_said_and_is_no_difference() {
+    fn an_unreadable_file_is_reported_and_is_no_drift() {
         for place in Place::each() {
             let answer = place.look(None);
             assert_eq!((&answer["drift"], &answer["compared"]), (&json!([]), &json!(2)));
@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_is_broken_off_keeps_the_number_of_the_last_whole_one() {
+    fn an_aborted_drift_scan_keeps_the_last_complete_count() {
         let place = Place::new(V2, "0::/k/c\n", "/sys/fs/cgroup/k/c");
         place.cpus("0-3\n");
         assert_eq!(place.look(None)["drift"].as_array().map(Vec::len), Some(1));

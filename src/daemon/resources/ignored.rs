@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runc_ignores_and_systemd_does_not_own_is_written_beside_it() {
+    fn values_that_runc_ignores_are_written_beside_systemd() {
         let part = block(json!({
             "memory": {"limit": 1, "swappiness": 7},
             "hugepageLimits": [{"pageSize": "2MB", "limit": 0}],

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_is_in_the_outermost_container_whatever_it_calls_cgroups_below() {
+    fn a_plugin_belongs_to_the_outermost_container_cgroup() {
         let all = [("victim", "/kubepods/podv/victim"), ("own", "/kubepods/podo/own")];
         let inits = ["12:cpu:/kubepods/podv/victim\n0::/", "12:cpu:/kubepods/podo/own\n0::/"];
         let text = "12:cpu:/kubepods/podo/own/kubepods/podv/victim\n0::/\n";
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_of_a_containers_name_elsewhere_is_not_the_containers() {
+    fn a_cgroup_with_a_containers_name_elsewhere_is_not_its_own() {
         let all = [("victim", "/kubepods/podv/victim")];
         let inits = ["0::/kubepods/podv/victim"];
         for forged in [

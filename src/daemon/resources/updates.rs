@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_waits_for_the_container_and_for_older_ones_and_not_without_end() {
+    fn an_update_waits_for_creation_and_older_updates_up_to_a_limit() {
         let waiting = |count| vec![update_of(1); count];
         let is_deferred = |state, is_starting, count: usize| {
             is_deferred(state, is_starting, &waiting(count), &update_of(1))

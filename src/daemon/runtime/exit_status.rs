@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_engine_that_writes_no_codes_is_waited_for_until_its_first_delete() {
+    async fn exit_codes_are_awaited_until_an_engine_writes_none_at_delete() {
         let temp = tempfile::tempdir().unwrap();
         let codes = ExitCodes::default();
         let here = record("/run/one", &temp.path().display().to_string());

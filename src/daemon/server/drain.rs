@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn execs_are_sent_away_once_creates_were_held_for_long_and_served_again_afterwards() {
+    fn execs_are_refused_after_a_long_drain_until_it_is_cancelled() {
         let drain = Drain::default();
         assert!(!drain.must_end() && !drain.is_ending());
         drain.hold_new();

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_was_used_before_has_the_calls_of_its_last_creation() {
+    fn a_reused_id_lists_only_calls_since_its_last_creation() {
         let calls = |names: &[&'static str]| {
             let calls = names.iter().enumerate().map(|(at, name)| (*name, json!(at)));
             of_last_creation(calls.collect())

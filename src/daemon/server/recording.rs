@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_longer_than_a_line_has_one_and_so_has_an_empty_state() {
+    fn an_overlong_container_gets_its_own_state_line() {
         let mut state = StateLine::default();
         let long = json!({"id": "p".repeat(limits::RECORDED_STATE * 2)});
         assert_eq!(state.add(|parts| &mut parts.containers, &long), None);

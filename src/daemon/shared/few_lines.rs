@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_one_plugin_take_none_from_another_and_the_rest_is_counted() {
+    fn log_lines_are_limited_per_plugin_and_the_rest_counted() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         tokio::task::LocalSet::new().block_on(&runtime, async {
             let few = FewLines::default();

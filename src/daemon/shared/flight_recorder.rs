@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_calls_are_kept_within_the_bound_and_every_call_is_counted() {
+    fn the_last_calls_are_kept_within_a_bound_and_all_are_counted() {
         let metrics = Metrics::default();
         let recorder = FlightRecorder::new(metrics.call_meter());
         for _call in 0..500 {

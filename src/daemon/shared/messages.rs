@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_record_says_what_it_says_and_its_message_the_rest_also_as_bytes() {
+    fn a_message_is_rebuilt_from_its_record_and_its_kept_bytes() {
         let mut record = record();
         let kept = to_wire(&stale());
         assert_eq!(
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn device_rules_are_those_of_the_creation_and_of_plugins_updates() {
+    fn device_rules_come_from_the_creation_and_plugin_updates() {
         let rule = |minor: i64| {
             let json = serde_json::json!({"devices": [{"allow": true, "minor": minor}]});
             json.as_object().unwrap().clone()

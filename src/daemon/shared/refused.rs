@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn one_reason_takes_no_line_from_another_and_few_have_all_their_lines() {
+    fn each_refusal_reason_has_its_own_limit_of_log_lines() {
         let (lines, begun) = (ConnectionLines::default(), Instant::now());
         for _flood in 0..1000 {
             let _room = lines.room(ConnectionLine::Crowded, "", begun);

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_was_replaced_is_gone_although_its_path_is_there() {
+    fn a_replaced_folder_counts_as_removed() {
         let temp = tempfile::tempdir().unwrap();
         let (home, elsewhere) = (temp.path().join("home"), temp.path().join("elsewhere"));
         local(async {

@@ -146,11 +146,11 @@ mod tests {
     /// In another process: the limit holds for the whole process.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "this test again, and a process that ends")]
-    fn without_a_descriptor_left_nothing_ends_that_runs_and_nothing_spins() {
+    fn without_free_descriptors_no_exit_is_assumed() {
         use nix::sys::resource::{Resource, getrlimit, setrlimit};
         let (variable, of) = ("TEST_WITHOUT_DESCRIPTORS", module_path!());
         if std::env::var_os(variable).is_none() {
-            let name = "without_a_descriptor_left_nothing_ends_that_runs_and_nothing_spins";
+            let name = "without_free_descriptors_no_exit_is_assumed";
             let path = format!("{}::{name}", of.split_once("::").unwrap().1);
             let mut again = std::process::Command::new(std::env::current_exe().unwrap());
             let output = again.args(["--exact", &path]).env(variable, "1").output().unwrap();

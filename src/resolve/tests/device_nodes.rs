@@ -62,7 +62,7 @@ fn a_node_that_is_not_on_the_host_comes_from_its_file_alone() {
 }
 
 #[test]
-fn a_node_that_neither_its_file_nor_the_host_describes_is_refused() {
+fn a_device_node_without_a_description_is_refused() {
     is_refused("{path: /dev/gone}", &["/dev/gone of this host", "NotFound"]);
     is_refused("{path: /dev/gone, type: c}", &["/dev/gone"]);
     is_refused("{path: /dev/gone, type: c, major: 0, minor: 7}", &["/dev/gone"]);

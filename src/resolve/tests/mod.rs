@@ -165,7 +165,7 @@ fn device_file(kind: &str, value: &str) -> String {
 }
 
 #[test]
-fn the_later_folder_wins_and_a_broken_neighbour_disturbs_nobody() {
+fn the_later_folder_wins_and_a_broken_file_is_skipped() {
     let tree = HostTree::new(&[
         ("/etc/cdi/a.json", &device_file("v.com/d", "etc")),
         ("/var/run/cdi/a.json", &device_file("v.com/d", "run")),
@@ -387,7 +387,7 @@ fn tree_with_rdt_file(text: &str) -> HostTree {
 }
 
 #[test]
-fn an_rdt_class_of_the_engines_file_is_the_group_that_the_engine_makes() {
+fn an_rdt_class_of_the_engines_file_resolves_to_its_group() {
     let tree = tree_with_rdt_file(RDT_CLASSES);
     for class in ["gold", "silver", "7"] {
         let group = Class::Set(json!({"closID": class}));

@@ -158,7 +158,7 @@ fn an_unknown_runtime_has_what_its_features_name_alone() {
 }
 
 #[test]
-fn crun_has_what_its_version_or_its_features_say() {
+fn cruns_abilities_come_from_its_version_or_features() {
     let named = r#"{"linux": {"netDevices": {"enabled": true}, "memoryPolicy": {}}}"#;
     let (schemata, devices, policy) = ("RdtSchemata", "LinuxNetDevices[eth0]", "MemoryPolicy");
     // As Debian's packages answer. They do not list time namespaces, which they have.
@@ -259,7 +259,7 @@ fn a_bind_mount_has_no_data_that_a_runtime_could_apply() {
 }
 
 #[test]
-fn memory_that_runc_ignores_is_refused_unless_the_daemon_writes_it() {
+fn memory_that_runc_ignores_needs_the_daemon_to_write_it() {
     let runc = Features::from_answers("runc version 1.5.2", "{}");
     let crun = Features::from_answers("crun version 1.8.1", "unknown command");
     let checked = |kernel_tcp: i64, runtime: &Features, writer: ResourceWriter| {

@@ -67,7 +67,7 @@ fn nodes() -> [HostTree; 2] {
 }
 
 #[test]
-fn what_a_node_lacks_is_refused_with_its_field_and_what_it_has_is_not() {
+fn a_field_is_refused_only_if_the_node_lacks_its_support() {
     let [poor, rich] = nodes();
     for (adjustment, field) in each() {
         let error = checked(&poor, &adjustment).unwrap_err();

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_the_caller_asked_for_stays() {
+    fn a_variable_of_the_caller_stays() {
         let values = [
             value("process.env[NEW]", Value::Null, json!("n")),
             value("process.env[A]", json!("1"), json!("a")),

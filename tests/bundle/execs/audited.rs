@@ -20,7 +20,7 @@ fn exec(host: &TestHost, id: &str, process: &Value) -> std::process::Output {
 }
 
 #[test]
-fn a_process_is_a_line_with_user_program_terminal_caller_and_result() {
+fn an_exec_is_a_line_with_user_program_terminal_and_result() {
     let host = host(EXEC, "");
     succeeds(&host.create("c1"));
     let process = json!({"args": ["/bin/sh", "-c", "TOKEN=s3cret run"], "terminal": true,
@@ -91,7 +91,7 @@ fn arguments_are_all_there_without_values_or_none_is() {
 }
 
 #[test]
-fn a_reload_begins_and_ends_the_lines_also_for_earlier_containers() {
+fn a_reload_switches_exec_lines_for_existing_containers_too() {
     let host = host("", "");
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["exec", "c1", "before"]));
@@ -173,7 +173,7 @@ fn looked_for(host: &TestHost, words: &[&str]) -> Option<Vec<String>> {
 }
 
 #[test]
-fn with_nobody_asking_an_exec_looks_for_one_file_and_contacts_nothing() {
+fn an_exec_without_interest_reads_one_file_and_contacts_nothing() {
     let host = host("", "");
     let _told = host.plugin("10", "a", Script::default());
     succeeds(&host.create("c1"));

@@ -55,7 +55,7 @@ fn a_plugin_that_hangs_in_notifications_goes_on_protecting() {
 }
 
 #[test]
-fn an_exec_that_waits_behind_another_is_refused_too_when_the_plugin_leaves() {
+fn a_queued_exec_is_refused_too_when_the_plugin_disconnects() {
     let leave = Arc::new(Notify::new());
     let plugin = ExecPlugin::answering(ExecAnswer::LeaveLater(Arc::clone(&leave))).protecting();
     let host = with(&plugin);
@@ -82,7 +82,7 @@ fn a_validator_has_its_time_beside_a_plugin_that_hangs() {
 }
 
 #[test]
-fn a_plugin_that_lets_three_execs_wait_in_vain_is_not_waited_for() {
+fn a_plugin_that_times_out_on_three_execs_is_no_longer_awaited() {
     for (plugin, code) in [(hanging(), 0), (hanging().protecting(), 255)] {
         let host = with(&plugin);
         for _ in 0..4 {
@@ -104,7 +104,7 @@ fn unaware(plugin: &ExecPlugin) -> TestHost {
 }
 
 #[test]
-fn a_command_line_that_was_sent_for_rules_alone_is_judged_by_no_plugin() {
+fn a_command_line_sent_for_rules_alone_reaches_no_plugin() {
     let host = unaware(&adjusting(variable("A", "1")));
     succeeds(&host.verb(&["exec", "c1", "sh", "-c", "true"]));
     let words = last_words(&host);
@@ -117,7 +117,7 @@ fn a_command_line_that_was_sent_for_rules_alone_is_judged_by_no_plugin() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_may_say_that_plugins_protect_execs() {
+fn an_unreadable_subscription_file_refuses_execs() {
     let mut host = with(&ExecPlugin::validating(None));
     host.kill_daemon();
     std::fs::remove_file(host.path("run/execs")).unwrap();
@@ -126,11 +126,11 @@ fn a_file_that_cannot_be_read_may_say_that_plugins_protect_execs() {
 }
 
 #[test]
-fn what_plugins_protected_before_a_restart_survives_another_program() {
+fn plugin_protection_from_before_a_restart_survives_a_reexec() {
     let plugin = ExecPlugin::validating(None);
     let mut host = with(&plugin);
     host.kill_daemon();
-    host.configure(&host.path("fake/runc"), "---plugin_registration_timeout = \"60s\"\n");
+    host.configure(&host.path("fake/runc"), "[nri]\nplugin_registration_timeout = \"60s\"\n");
     host.start_daemon();
     succeeds(&host.call(&["nri", "reexec"]));
     let words = ["the plugins that protect execs have not returned"];
@@ -161,7 +161,7 @@ fn the_other_form_of_exec_has_the_user_that_runc_gives_it() {
 }
 
 #[test]
-fn arguments_that_a_plugin_changes_are_in_no_line_about_the_change() {
+fn the_log_line_of_a_changed_exec_has_no_arguments() {
     let mut adjust = variable("A", "1");
     adjust.args = vec!["wrap".into(), "TOKEN=other".into()];
     let host = with(&adjusting(adjust));

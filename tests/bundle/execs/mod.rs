@@ -2,6 +2,7 @@
 //! Processes that `exec` starts in a container: the audit log has a line for each, if that is wanted,
 //! rules refuse some, and a call that nothing wants to know of is the runtime's as it came.
 
+mod adjusted;
 mod audited;
 mod guarded;
 mod plugins;
@@ -30,7 +31,7 @@ fn host(audit: &str, more: &str) -> TestHost {
 
 fn reconfigure(host: &TestHost, audit: &str, more: &str) {
     let path = host.path("log/audit.log").display().to_string();
-    let text = format!("---[audit]\ntarget = \"file\"\npath = \"{path}\"\n{audit}{more}");
+    let text = format!("[audit]\ntarget = \"file\"\npath = \"{path}\"\n{audit}{more}");
     host.configure(&host.path("fake/runc"), &text);
 }
 

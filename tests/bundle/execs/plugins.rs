@@ -130,7 +130,7 @@ fn the_other_form_of_exec_gets_flags_and_arguments() {
 }
 
 #[test]
-fn a_change_for_which_there_is_no_flag_is_refused_in_the_other_form() {
+fn a_change_without_a_flag_is_refused_without_process_file() {
     for (adjust, field) in [
         (
             ExecAdjustment { rlimits: all_four().rlimits, ..Default::default() },
@@ -211,7 +211,7 @@ fn a_value_that_cannot_be_passed_on_is_refused() {
 
 #[test]
 fn an_operator_forbids_fields_of_execs_as_of_creations() {
-    let denied = "---[plugin.a]\ndeny = [\"Args\"]\n";
+    let denied = "[plugin.a]\ndeny = [\"Args\"]\n";
     for (adjust, is_refused) in [
         (ExecAdjustment { cwd: all_four().cwd, ..Default::default() }, true),
         (ExecAdjustment { args: all_four().args, ..Default::default() }, true),
@@ -233,7 +233,7 @@ fn an_operator_forbids_fields_of_execs_as_of_creations() {
 fn a_pod_that_a_rule_hides_has_execs_of_its_own() {
     let plugin = ExecPlugin::answering(ExecAnswer::Refuse("no"));
     let host = started(
-        "---[[rule]]\nname = \"hidden\"\nengines = [\"plain\"]\nplugins = [\"a\"]\nhide = true\n",
+        "[[rule]]\nname = \"hidden\"\nengines = [\"plain\"]\nplugins = [\"a\"]\nhide = true\n",
     );
     succeeds(&host.create("c1"));
     connect(&host, &plugin, "10-a");
@@ -260,7 +260,7 @@ fn validators_see_the_whole_and_one_of_them_rejects() {
 }
 
 #[test]
-fn a_silent_plugin_is_waited_for_less_than_a_second_and_its_policy_decides() {
+fn a_silent_plugin_delays_an_exec_less_than_a_second() {
     let silent = ExecPlugin::answering(ExecAnswer::Hang);
     let host = with(&silent);
     succeeds(&exec(&host, &json!({})));
@@ -274,7 +274,7 @@ fn a_silent_plugin_is_waited_for_less_than_a_second_and_its_policy_decides() {
 }
 
 #[test]
-fn a_plugin_that_leaves_is_skipped_or_refuses_and_is_not_asked_again() {
+fn an_exec_plugin_that_disconnects_is_skipped_or_refuses() {
     let leaves = ExecPlugin::answering(ExecAnswer::Leave);
     let host = with(&leaves);
     succeeds(&exec(&host, &json!({})));
@@ -288,7 +288,7 @@ fn a_plugin_that_leaves_is_skipped_or_refuses_and_is_not_asked_again() {
 }
 
 #[test]
-fn a_plugin_without_a_subscription_is_not_asked_and_an_exec_costs_nothing() {
+fn an_unsubscribed_plugin_sees_no_exec_and_costs_nothing() {
     let host = started("");
     succeeds(&host.create("c1"));
     let plugin = ExecPlugin::subscribed(&[]);
@@ -313,7 +313,7 @@ fn a_plugin_without_a_subscription_is_not_asked_and_an_exec_costs_nothing() {
 }
 
 #[test]
-fn a_container_that_the_daemon_does_not_know_is_shown_to_no_plugin() {
+fn an_exec_in_an_unknown_container_reaches_no_plugin() {
     let plugin = ExecPlugin::answering(ExecAnswer::Refuse("no"));
     let host = with(&plugin);
     succeeds(&host.verb(&["exec", "nobody", "sh"]));
@@ -321,7 +321,7 @@ fn a_container_that_the_daemon_does_not_know_is_shown_to_no_plugin() {
 }
 
 #[test]
-fn an_answer_that_is_too_large_or_too_long_is_refused_and_the_plugin_stays() {
+fn an_oversized_response_is_refused_and_the_plugin_stays() {
     let many =
         (0..20_000).map(|n| KeyValue { key: format!("V{n}"), ..Default::default() }).collect();
     let many = ExecAdjustment { env: many, ..Default::default() };
@@ -335,7 +335,7 @@ fn an_answer_that_is_too_large_or_too_long_is_refused_and_the_plugin_stays() {
 }
 
 #[test]
-fn a_process_that_cannot_be_read_is_the_runtimes_unless_a_plugin_protects() {
+fn an_unreadable_process_is_refused_only_if_a_plugin_protects() {
     let plugin = ExecPlugin::answering(ExecAnswer::Refuse("no"));
     let protects = plugin.clone().protecting();
     for (plugin, is_refused) in [(&plugin, false), (&protects, true)] {
@@ -371,7 +371,7 @@ fn without_a_daemon_the_policy_of_the_plugins_decides() {
 }
 
 #[test]
-fn a_subscription_survives_another_program_of_the_daemon_without_a_gap() {
+fn a_subscription_survives_a_reexec_of_the_daemon() {
     let plugin = ExecPlugin::answering(ExecAnswer::Refuse("no")).protecting();
     let host = with(&plugin);
     succeeds(&host.call(&["nri", "reexec"]));
@@ -380,11 +380,11 @@ fn a_subscription_survives_another_program_of_the_daemon_without_a_gap() {
 }
 
 #[test]
-fn after_a_restart_what_plugins_protected_is_refused_until_one_is_back() {
+fn a_restart_refuses_protected_execs_until_a_plugin_is_back() {
     let plugin = ExecPlugin::answering(ExecAnswer::Adjust(variable("A", "1"))).protecting();
     let mut host = with(&plugin);
     host.kill_daemon();
-    host.configure(&host.path("fake/runc"), "---plugin_registration_timeout = \"60s\"\n");
+    host.configure(&host.path("fake/runc"), "[nri]\nplugin_registration_timeout = \"60s\"\n");
     host.start_daemon();
     let words = ["the plugins that protect execs have not returned"];
     refused(&host, &exec(&host, &json!({})), &words);
@@ -399,7 +399,7 @@ fn after_a_restart_what_plugins_protected_is_refused_until_one_is_back() {
 }
 
 #[test]
-fn a_plugin_is_notified_of_starts_and_ends_and_nothing_waits_for_it() {
+fn a_plugin_is_notified_of_starts_and_ends_asynchronously() {
     let plugin = ExecPlugin::subscribed(&[ExtensionEvent::POST_EXEC]);
     let host = with(&plugin);
     assert_eq!(host.read("run/execs"), "audit\n", "no exec waits");

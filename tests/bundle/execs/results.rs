@@ -72,7 +72,7 @@ fn a_failed_update_is_reported_with_its_reason() {
 }
 
 #[test]
-fn a_value_that_the_engine_or_another_plugin_changes_is_reported() {
+fn a_value_changed_by_the_engine_or_another_plugin_is_reported() {
     let plugin = listening();
     let (host, handle) = with(&plugin);
     ask(&handle, "c1", 77);
@@ -101,7 +101,7 @@ fn a_plugin_that_did_not_subscribe_receives_no_result() {
 }
 
 #[test]
-fn updates_that_fail_again_and_again_are_slowed_down_until_one_succeeds() {
+fn repeatedly_failing_updates_are_throttled_until_one_succeeds() {
     let plugin = listening();
     let (host, handle) = with(&plugin);
     host.write("fake/fail-update", "");

@@ -42,7 +42,7 @@ fn refused(host: &TestHost, output: &Output, words: &[&str]) {
 }
 
 #[test]
-fn a_terminal_is_refused_by_both_forms_in_one_line_with_code_255() {
+fn a_terminal_is_refused_in_both_forms_with_exit_code_255() {
     let host = ruled(NO_TERMINALS);
     let words = ["nri-runc: cannot exec c1: ", "the exec rule \"no terminals\" does not permit"];
     refused(&host, &exec(&host, &json!({"terminal": true})), &words);
@@ -93,7 +93,7 @@ fn users_commands_and_an_exception_before_the_rule_decide() {
 }
 
 #[test]
-fn a_document_that_cannot_be_read_is_refused_where_it_might_be_forbidden() {
+fn an_unreadable_document_is_refused_if_a_rule_may_match() {
     let host = ruled(NO_TERMINALS);
     host.write("process", "{\"terminal\": tru");
     let file = host.path("process").display().to_string();
@@ -182,7 +182,7 @@ fn containers_from_before_a_rule_and_unknown_ones_are_ruled_too() {
 }
 
 #[test]
-fn without_a_daemon_the_rules_of_the_files_decide_and_nothing_else() {
+fn without_a_daemon_the_rules_of_the_files_decide() {
     let mut host = ruled(NO_TERMINALS);
     host.kill_daemon();
     let output = exec(&host, &json!({"terminal": true}));
@@ -241,7 +241,7 @@ fn a_disabled_node_refuses_no_process() {
 fn a_rule_with_a_mistake_refuses_where_no_valid_one_is_in_force() {
     let mut host = started("");
     succeeds(&host.create("c1"));
-    host.configure(&host.path("fake/runc"), "---[[exec_rule]]\nterminl = true\n");
+    host.configure(&host.path("fake/runc"), "[[exec_rule]]\nterminl = true\n");
     let reload = host.call(&["nri", "reload"]);
     assert!(!reload.status.success());
     succeeds(&exec(&host, &json!({})));
@@ -252,7 +252,7 @@ fn a_rule_with_a_mistake_refuses_where_no_valid_one_is_in_force() {
 }
 
 #[test]
-fn what_may_have_been_meant_as_an_exec_rule_refuses_where_no_valid_one_is_in_force() {
+fn a_mistyped_exec_rule_refuses_unless_a_valid_one_is_in_force() {
     let mut host = started("");
     succeeds(&host.create("c1"));
     host.kill_daemon();
@@ -264,7 +264,7 @@ fn what_may_have_been_meant_as_an_exec_rule_refuses_where_no_valid_one_is_in_for
         ("[[rules]]\nhide = true\n", false),
         ("[audit]\nexec = 3\n", false),
     ] {
-        host.configure(&host.path("fake/runc"), &format!("---{text}"));
+        host.configure(&host.path("fake/runc"), text);
         let _absent = std::fs::remove_dir_all(host.path("run"));
         host.write("fake/argv", "");
         let output = exec(&host, &json!({}));

@@ -109,7 +109,7 @@ impl Play {
         host.put_program("fake/runc", RUNTIME);
         let root = host.path("").display().to_string();
         let root = root.trim_end_matches('/');
-        let more = format!("---{BUSY}host_root = \"{root}\"\n");
+        let more = format!("{BUSY}host_root = \"{root}\"\n");
         host.configure(&host.path("fake/runc"), &more);
         for kernels in ["proc", "sys"] {
             std::os::unix::fs::symlink(format!("/{kernels}"), host.path(kernels)).unwrap();
@@ -265,7 +265,7 @@ fn native(name: &str) -> Told {
 }
 
 #[test]
-fn plugins_are_told_what_the_engines_own_nri_told() {
+fn plugins_receive_what_the_engines_own_nri_sent() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/compatibility.md");
     let meant = compare::meant(&std::fs::read_to_string(page).unwrap());
     let mut table = String::from("capture                        fields  equal  percent\n");

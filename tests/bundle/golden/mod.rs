@@ -5,7 +5,7 @@
 
 mod case;
 mod play;
-mod told;
+mod received;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ fn bless(path: &Path, bytes: Option<&[u8]>) {
 }
 
 #[test]
-fn each_bundle_comes_out_as_its_folder_says() {
+fn each_bundle_matches_its_expected_folder() {
     let names = case::names(&root());
     let next = Mutex::new(names.iter());
     let results = Mutex::new(Vec::new());

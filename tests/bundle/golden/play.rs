@@ -7,7 +7,7 @@ use serde_json::Value;
 use test_support::{TestHost, wait_until};
 
 use super::case::{Case, files_below};
-use super::told::Told;
+use super::received::Told;
 
 /// What came of a case, file by file of `expected/`.
 pub(super) struct Came {
@@ -116,13 +116,9 @@ fn checked(host: &TestHost, case: &Case, config: Option<&[u8]>, document: &str) 
     }
 }
 
-/// Top-level keys come first, tables after; time-outs of well-behaved plugins are long, because
-/// a loaded machine is slow.
+/// Time-outs of well-behaved plugins are long, because a loaded machine is slow.
 fn settings(text: &str) -> String {
-    let tables = text.find("\n[").map_or(text.len(), |at| at + 1);
-    let tables = if text.starts_with('[') { 0 } else { tables };
-    let (top, tables) = text.split_at(tables);
-    format!("{top}---plugin_request_timeout = \"20s\"\n{tables}")
+    format!("{text}\n[nri]\nplugin_request_timeout = \"20s\"\n")
 }
 
 fn sandbox_id(config: &[u8]) -> String {

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use test_support::adjustments::sets;
 use test_support::{BUNDLE, TestHost, fails, started, succeeds, wait_until};
 
-use super::first::{env, host, seen};
+use super::first::{env, seen};
 use crate::rules::{lay_down, pod_container};
 
 #[test]
 fn injections_hold_where_another_process_serves_plugins() {
-    let mut host = TestHost::new("---\n[[inject]]\nname = \"i\"\nenv = { X = \"1\" }\n");
+    let mut host = TestHost::new("[[inject]]\nname = \"i\"\nenv = { X = \"1\" }\n");
     let engine = UnixListener::bind(host.path("nri.sock")).unwrap();
     host.start_daemon();
     assert_eq!(host.admin(&["status"])["pass_through"], true);
@@ -23,11 +23,11 @@ fn injections_hold_where_another_process_serves_plugins() {
 }
 
 #[test]
-fn the_example_of_the_page_does_what_the_page_says() {
+fn the_example_of_the_page_works_as_described() {
     let page = test_support::program::project().join("docs/injections.md");
     let page = std::fs::read_to_string(page).unwrap();
     let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
-    let host = host(example);
+    let host = started(example);
     for (namespace, is_meant) in [("dev", true), ("kube-system", false)] {
         let bundle = pod_container(&host, namespace, namespace);
         succeeds(&host.create_from(&bundle, namespace));
@@ -40,14 +40,14 @@ fn the_example_of_the_page_does_what_the_page_says() {
 #[test]
 fn a_claimed_namespace_gets_nothing_and_does_not_escape() {
     let skip = "[[inject]]\nname = \"i\"\nnamespaces = [\"prod\"]\nenv = { X = \"1\" }\n";
-    let skipping = host(skip);
+    let skipping = started(skip);
     succeeds(&skipping.create_from(&lay_down(&skipping, "prod", "c1", "forged"), "c1"));
     assert_eq!(env(&skipping), json!(["PATH=/bin", "A=1"]));
     let skipped = skipping.admin(&["explain", "c1"])["skipped"].to_string();
     assert!(skipped.contains("inject:i") && skipped.contains("not proven"), "{skipped}");
     // An exclusion excludes nothing that is not proven.
     let refuse = skip.replace("[\"prod\"]", "[\"*\", \"!dev\"]") + "on_failure = \"refuse\"\n";
-    let refusing = host(&refuse);
+    let refusing = started(&refuse);
     let forged = lay_down(&refusing, "dev", "c1", "forged");
     fails(&refusing.create_from(&forged, "c1"), &["inject:i cannot be done", "not proven"]);
     let proven = pod_container(&refusing, "dev", "c2");
@@ -64,7 +64,7 @@ fn a_destination_is_the_same_however_it_is_spelt() {
         )
     };
     for (when, wanted) in [("absent", "own"), ("always", "mine")] {
-        let host = host(&lines(when));
+        let host = started(&lines(when));
         let own = json!({"destination": "/etc/../etc//ssl/./x/", "type": "tmpfs", "source": "own"});
         let bundle = BUNDLE.replace("\"mounts\": [ ", &format!("\"mounts\": [ {own}, "));
         host.write("bundle/config.json", &bundle);
@@ -103,7 +103,7 @@ fn a_profile_that_cannot_be_read_skips_or_refuses() {
             }
             let on_failure = if refuses { "refuse" } else { "skip" };
             let lines = format!(
-                "---\n[[inject]]\nname = \"p\"\nwhen = \"always\"\nseccomp = \"{file}\"\n\
+                "[[inject]]\nname = \"p\"\nwhen = \"always\"\nseccomp = \"{file}\"\n\
                  on_failure = \"{on_failure}\"\n"
             );
             host.configure(&host.path("fake/runc"), &lines);
@@ -125,7 +125,7 @@ fn a_profile_that_cannot_be_read_skips_or_refuses() {
 fn only_an_injection_that_refuses_holds_without_the_daemon() {
     for (on_failure, is_refused) in [("skip", false), ("refuse", true)] {
         let lines = format!(
-            "autostart = false\n---\n[[inject]]\nname = \"i\"\nenv = {{ X = \"1\" }}\n\
+            "autostart = false\n[[inject]]\nname = \"i\"\nenv = {{ X = \"1\" }}\n\
              on_failure = \"{on_failure}\"\n"
         );
         let host = TestHost::new(&lines);
@@ -140,8 +140,8 @@ fn only_an_injection_that_refuses_holds_without_the_daemon() {
 }
 
 #[test]
-fn a_mistyped_section_that_skips_is_left_out_and_the_others_hold() {
-    let host = host(
+fn a_mistyped_section_with_skip_is_omitted_and_others_apply() {
+    let host = started(
         "[[inject]]\nnamspaces = [\"prod\"]\nenv = { X = \"1\" }\n\
          [[inject]]\nname = \"good\"\nenv = { Y = \"1\" }\n",
     );
@@ -154,15 +154,15 @@ fn a_mistyped_section_that_skips_is_left_out_and_the_others_hold() {
 
 #[test]
 fn a_mistyped_section_that_refuses_closes_with_its_place() {
-    let host = host("[[inject]]\non_failure = \"refuse\"\nenv = { X = 1 }\n");
+    let host = started("[[inject]]\non_failure = \"refuse\"\nenv = { X = 1 }\n");
     fails(&host.create("c1"), &["config.toml:", "inject.env.X: expected a string in quotes"]);
     assert_eq!(host.read("bundle/config.json"), BUNDLE);
 }
 
 #[test]
 fn a_reload_with_a_mistake_keeps_the_injections_in_force() {
-    let host = host("[[inject]]\nname = \"i\"\nenv = { X = \"1\" }\n");
-    let wrong = "---\n[[inject]]\nname = \"i\"\nenv = { X = 2 }\n";
+    let host = started("[[inject]]\nname = \"i\"\nenv = { X = \"1\" }\n");
+    let wrong = "[[inject]]\nname = \"i\"\nenv = { X = 2 }\n";
     host.configure(&host.path("fake/runc"), wrong);
     fails(&host.call(&["nri", "reload"]), &["inject.env.X: expected a string in quotes"]);
     succeeds(&host.create("c1"));
@@ -174,9 +174,9 @@ fn two_that_are_always_set_conflict() {
     let section = |name: &str| {
         format!("[[inject]]\nname = \"{name}\"\nwhen = \"always\"\nenv = {{ X = \"{name}\" }}\n")
     };
-    let refusing = host(&(section("a") + &section("b")));
+    let refusing = started(&(section("a") + &section("b")));
     fails(&refusing.create("c1"), &["\"inject:b\" and \"inject:a\" both tried to set Env X"]);
-    let giving_way = host(&(section("a") + &section("b")).replace("always", "absent"));
+    let giving_way = started(&(section("a") + &section("b")).replace("always", "absent"));
     succeeds(&giving_way.create("c1"));
     assert_eq!(env(&giving_way), json!(["PATH=/bin", "A=1", "X=a"]));
     let gave_way = &giving_way.admin(&["explain", "c1"])["gave_way"][0];
@@ -185,7 +185,7 @@ fn two_that_are_always_set_conflict() {
 
 #[test]
 fn later_plugins_see_what_is_injected_and_their_removal_stands() {
-    let host = host("[[inject]]\nname = \"i\"\nenv = { X = \"1\", Y = \"1\" }\n");
+    let host = started("[[inject]]\nname = \"i\"\nenv = { X = \"1\", Y = \"1\" }\n");
     let _told = host.plugin("10", "p", sets("-X", ""));
     succeeds(&host.create("c1"));
     assert_eq!(env(&host), json!(["PATH=/bin", "A=1", "Y=1"]));
@@ -198,7 +198,7 @@ fn the_audit_log_and_metrics_have_the_injection() {
     let mut host = TestHost::new("");
     let log = host.path("log/audit.log").display().to_string();
     let lines = format!(
-        "[audit]\ntarget = \"file\"\npath = \"{log}\"\n---\n\
+        "[audit]\ntarget = \"file\"\npath = \"{log}\"\n\
          [[inject]]\nname = \"did\"\nenv = {{ X = \"1\" }}\n\
          [[inject]]\nname = \"would\"\nmode = \"audit\"\nenv = {{ Y = \"1\" }}\n\
          [[inject]]\nname = \"failed\"\nwhen = \"always\"\ncdi = [\"a.b/c=0\"]\n"
@@ -225,9 +225,9 @@ fn the_audit_log_and_metrics_have_the_injection() {
 }
 
 #[test]
-fn policy_test_says_which_injections_hold_and_why() {
+fn policy_test_lists_matching_injections_with_reasons() {
     let host = TestHost::new(
-        "---\n[[inject]]\nname = \"yes\"\nnamespaces = [\"prod\"]\nenv = { X = \"1\" }\n\
+        "[[inject]]\nname = \"yes\"\nnamespaces = [\"prod\"]\nenv = { X = \"1\" }\n\
          [[inject]]\nname = \"no\"\nnamespaces = [\"!prod\"]\nenv = { X = \"1\" }\n\
          [[inject]]\nname = \"image\"\nimages = [\"a/b\"]\nenv = { X = \"1\" }\n",
     );
@@ -244,14 +244,13 @@ fn policy_test_says_which_injections_hold_and_why() {
 
 #[test]
 fn adjust_has_injections_without_a_daemon_or_a_plugin() {
-    let host = TestHost::new("---\n[[inject]]\nname = \"i\"\nenv = { X = \"1\" }\n");
+    let host = TestHost::new("[[inject]]\nname = \"i\"\nenv = { X = \"1\" }\n");
     let bundle = host.path("bundle").display().to_string();
     let document = host.call(&["nri", "adjust", "--bundle", &bundle, "-o", "json"]);
     succeeds(&document);
     let document: Value = serde_json::from_slice(&document.stdout).unwrap();
     assert_eq!(document["owners"], json!({"Env[X]": "inject:i"}));
-    let started =
-        started("---\n[[inject]]\nname = \"late\"\nimages = [\"x\"]\nenv = { X = \"1\" }\n");
+    let started = started("[[inject]]\nname = \"late\"\nimages = [\"x\"]\nenv = { X = \"1\" }\n");
     succeeds(&started.create("c1"));
     assert_eq!(started.read("fake/seen.json"), BUNDLE, "an image that is not known is not meant");
 }

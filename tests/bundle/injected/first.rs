@@ -5,11 +5,6 @@ use serde_json::{Value, json};
 use test_support::adjustments::sets;
 use test_support::{BUNDLE, TestHost, fails, started, succeeds};
 
-/// A host of which the configuration ends with these lines.
-pub(super) fn host(more: &str) -> TestHost {
-    started(&format!("---\n{more}"))
-}
-
 pub(super) fn seen(host: &TestHost) -> Value {
     serde_json::from_str(&host.read("fake/seen.json")).unwrap()
 }
@@ -20,7 +15,7 @@ pub(super) fn env(host: &TestHost) -> Value {
 
 #[test]
 fn a_container_gets_the_variable_without_any_plugin() {
-    let host = host("[[inject]]\nname = \"greeting\"\nenv = { HELLO = \"there\" }\n");
+    let host = started("[[inject]]\nname = \"greeting\"\nenv = { HELLO = \"there\" }\n");
     succeeds(&host.create("c1"));
     let wanted = BUNDLE.replace("\"A=1\"]", "\"A=1\",\"HELLO=there\"]");
     assert_eq!(host.read("fake/seen.json"), wanted);
@@ -31,7 +26,7 @@ fn a_container_gets_the_variable_without_any_plugin() {
 
 #[test]
 fn what_the_container_has_stays_unless_it_is_always_set() {
-    let host = host(
+    let host = started(
         "[[inject]]\nname = \"polite\"\nenv = { A = \"2\" }\n\
          [[inject]]\nname = \"firm\"\nwhen = \"always\"\nenv = { B = \"3\" }\n",
     );
@@ -47,7 +42,7 @@ fn what_the_container_has_stays_unless_it_is_always_set() {
 #[test]
 fn an_injection_gives_way_to_plugins_before_and_after_it() {
     for (index, plugin) in [("50", "10"), ("50", "90"), ("50", "50")] {
-        let host = host(&format!(
+        let host = started(&format!(
             "[[inject]]\nname = \"i\"\nindex = \"{index}\"\nenv = {{ X = \"mine\", Y = \"mine\" }}\n"
         ));
         let _told = host.plugin(plugin, "p", sets("X", "theirs"));
@@ -64,14 +59,15 @@ fn an_injection_gives_way_to_plugins_before_and_after_it() {
 #[test]
 fn always_conflicts_with_a_plugin_and_refuses() {
     let lines = "[[inject]]\nname = \"i\"\nwhen = \"always\"\nenv = { X = \"mine\" }\n";
-    let host = host(lines);
+    let host = started(lines);
     let _told = host.plugin("10", "p", sets("X", "theirs"));
     fails(&host.create("c1"), &["\"10-p\"", "\"inject:i\"", "both tried to set Env X"]);
 }
 
 #[test]
 fn audit_mode_notes_and_changes_nothing() {
-    let host = host("[[inject]]\nname = \"i\"\nmode = \"audit\"\nenv = { A = \"2\", X = \"1\" }\n");
+    let host =
+        started("[[inject]]\nname = \"i\"\nmode = \"audit\"\nenv = { A = \"2\", X = \"1\" }\n");
     succeeds(&host.create("c1"));
     assert_eq!(host.read("fake/seen.json"), BUNDLE);
     let explained = host.admin(&["explain", "c1"]);
@@ -87,13 +83,13 @@ fn what_cannot_be_done_is_left_out_or_refuses() {
         format!("[[inject]]\nname = \"gpu\"\nwhen = \"always\"\ncdi = [\"acme.com/gpu=7\"]\n{more}")
     };
     let lines = format!("{}[[inject]]\nenv = {{ X = \"1\" }}\n", section(""));
-    let skipping = host(&lines);
+    let skipping = started(&lines);
     succeeds(&skipping.create("c1"));
     assert_eq!(env(&skipping), json!(["PATH=/bin", "A=1", "X=1"]));
     let skipped = skipping.admin(&["explain", "c1"])["skipped"].to_string();
     assert!(skipped.contains("inject:gpu") && skipped.contains("acme.com/gpu=7"), "{skipped}");
 
-    let refusing = host(&section("on_failure = \"refuse\"\n"));
+    let refusing = started(&section("on_failure = \"refuse\"\n"));
     fails(&refusing.create("c1"), &["inject:gpu cannot be done", "acme.com/gpu=7"]);
     assert_eq!(refusing.read("bundle/config.json"), BUNDLE);
 }
@@ -105,7 +101,7 @@ fn a_rule_is_about_an_injection_only_by_its_name() {
         [("", false), ("plugins = [\"*\"]\n", false), ("plugins = [\"inject:*\"]\n", true)]
     {
         let host =
-            host(&format!("{inject}[[rule]]\nname = \"no env\"\ndeny = [\"Env\"]\n{plugins}"));
+            started(&format!("{inject}[[rule]]\nname = \"no env\"\ndeny = [\"Env\"]\n{plugins}"));
         let created = host.create("c1");
         match is_refused {
             true => fails(&created, &["inject:i", "rule \"no env\""]),
@@ -113,16 +109,16 @@ fn a_rule_is_about_an_injection_only_by_its_name() {
         }
     }
     let hiding = "[[rule]]\nhide = true\nplugins = [\"inject:i\"]\n";
-    let host = host(&format!("{inject}{hiding}"));
+    let host = started(&format!("{inject}{hiding}"));
     succeeds(&host.create("c1"));
     assert_eq!(host.read("fake/seen.json"), BUNDLE);
 }
 
 #[test]
 fn a_reload_applies_to_the_next_container() {
-    let host = host("[[inject]]\nname = \"i\"\nenv = { X = \"1\" }\n");
+    let host = started("[[inject]]\nname = \"i\"\nenv = { X = \"1\" }\n");
     succeeds(&host.create("c1"));
-    let after = "---\n[[inject]]\nname = \"i\"\nenv = { X = \"2\" }\n";
+    let after = "[[inject]]\nname = \"i\"\nenv = { X = \"2\" }\n";
     host.configure(&host.path("fake/runc"), after);
     host.admin(&["reload"]);
     host.write("bundle/config.json", BUNDLE);

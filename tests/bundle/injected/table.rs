@@ -403,7 +403,7 @@ impl Case<'_> {
 }
 
 #[test]
-fn each_area_in_each_state_comes_out_as_the_table_says() {
+fn each_area_in_each_state_matches_the_table() {
     let areas = areas();
     let mut cases = Vec::new();
     for area in &areas {
@@ -436,7 +436,7 @@ fn each_area_in_each_state_comes_out_as_the_table_says() {
     let spec = json!({"cdiVersion": "0.6.0", "kind": "corp.test/gpu", "devices": [edits]});
     host.write("cdi/corp.json", &spec.to_string());
     let more = format!(
-        "---[cdi]\nspec_dirs = [\"{dir}/cdi\"]\n[debug]\nnode_root = \"{dir}/node\"\n{}",
+        "[cdi]\nspec_dirs = [\"{dir}/cdi\"]\n[debug]\nnode_root = \"{dir}/node\"\n{}",
         sections.replace("DIR", dir)
     );
     host.configure(&host.path("fake/runc"), &more);

@@ -25,7 +25,7 @@ fn without_proc() -> String {
 #[test]
 fn without_the_daemon_only_what_a_promise_is_about_is_refused() {
     let lines = promise(DEVICES);
-    let host = TestHost::new(&format!("autostart = false\n---{lines}"));
+    let host = TestHost::new(&format!("autostart = false\n{lines}"));
     let bundle = gpu(&host);
     fails(
         &host.create_from(&bundle, "c1"),
@@ -35,7 +35,7 @@ fn without_the_daemon_only_what_a_promise_is_about_is_refused() {
     succeeds(&host.create("c2"));
     let exempt = pod_container(&host, "kube-system", "c3");
     succeeds(&host.create_from(&exempt, "c3"));
-    let host = TestHost::new(&format!("autostart = false\n---{lines}mode = \"audit\"\n"));
+    let host = TestHost::new(&format!("autostart = false\n{lines}mode = \"audit\"\n"));
     let bundle = gpu(&host);
     succeeds(&host.create_from(&bundle, "c1"));
 }
@@ -43,7 +43,7 @@ fn without_the_daemon_only_what_a_promise_is_about_is_refused() {
 #[test]
 fn without_the_daemon_a_pod_of_kubelet_may_have_any_claim() {
     for lines in ["claims = [\"dra.net\"]", "resources = [\"a.com/gpu\"]"] {
-        let host = TestHost::new(&format!("autostart = false\n---{}", promise(lines)));
+        let host = TestHost::new(&format!("autostart = false\n{}", promise(lines)));
         let bundle = pod_container(&host, "dev", "c1");
         fails(
             &host.create_from(&bundle, "c1"),
@@ -53,14 +53,14 @@ fn without_the_daemon_a_pod_of_kubelet_may_have_any_claim() {
         succeeds(&host.create("c2"));
     }
     let elsewhere = promise("claims = [\"dra.net\"]\nnamespaces = [\"prod\"]");
-    let host = TestHost::new(&format!("autostart = false\n---{elsewhere}"));
+    let host = TestHost::new(&format!("autostart = false\n{elsewhere}"));
     let bundle = pod_container(&host, "dev", "c1");
     succeeds(&host.create_from(&bundle, "c1"));
 }
 
 #[test]
-fn the_record_of_a_promise_refused_without_the_daemon_is_taken_up() {
-    let mut host = TestHost::new(&format!("autostart = false\n---{}", promise(DEVICES)));
+fn the_daemon_reads_the_record_of_a_promise_refused_without_it() {
+    let mut host = TestHost::new(&format!("autostart = false\n{}", promise(DEVICES)));
     fails(&host.create("c1"), &["the promise \"gpu driver\" needs the plugin gpu"]);
     host.start_daemon();
     let refused = host.admin(&["explain", "c1"])["refused"].to_string();
@@ -69,7 +69,7 @@ fn the_record_of_a_promise_refused_without_the_daemon_is_taken_up() {
 
 #[test]
 fn a_promise_survives_the_daemon_and_the_plugin() {
-    let mut host = started(&format!("---{}", promise(DEVICES)));
+    let mut host = started(&promise(DEVICES));
     let told = host.plugin("10", "gpu", Script::default());
     let bundle = gpu(&host);
     succeeds(&host.create_from(&bundle, "c1"));
@@ -84,7 +84,7 @@ fn a_promise_survives_the_daemon_and_the_plugin() {
 
 #[test]
 fn where_another_process_serves_plugins_a_promise_refuses() {
-    let mut host = TestHost::new(&format!("---{}", promise("devices = [\"/dev/nvidia*\"]")));
+    let mut host = TestHost::new(&promise("devices = [\"/dev/nvidia*\"]"));
     let engine = UnixListener::bind(host.path("nri.sock")).unwrap();
     host.start_daemon();
     let bundle = gpu(&host);
@@ -102,8 +102,8 @@ fn where_another_process_serves_plugins_a_promise_refuses() {
 }
 
 #[test]
-fn a_container_waits_for_the_plugin_as_long_as_the_promise_says() {
-    let host = started(&format!("---{}wait = \"60s\"\n", promise(DEVICES)));
+fn a_container_waits_for_the_plugin_up_to_the_promises_limit() {
+    let host = started(&format!("{}wait = \"60s\"\n", promise(DEVICES)));
     let bundle = gpu(&host);
     let root = host.path("root").display().to_string();
     let folder = host.path(&bundle).display().to_string();
@@ -112,7 +112,7 @@ fn a_container_waits_for_the_plugin_as_long_as_the_promise_says() {
     let _told = host.plugin("10", "gpu", Script::default());
     wait_until("it was created", || create.try_wait().unwrap().is_some());
     assert!(create.wait().unwrap().success());
-    let host = started(&format!("---{}wait = \"50ms\"\n", promise(DEVICES)));
+    let host = started(&format!("{}wait = \"50ms\"\n", promise(DEVICES)));
     let bundle = with_device(&host, "gpu", "/dev/nvidia0", ("", ""));
     let began = std::time::Instant::now();
     fails(&host.create_from(&bundle, "c1"), &["needs the plugin gpu, which is not connected"]);
@@ -121,10 +121,10 @@ fn a_container_waits_for_the_plugin_as_long_as_the_promise_says() {
 
 /// Each verb that makes a container, while nobody answers: the plugin, the daemon, a daemon that was stopped.
 #[test]
-fn no_verb_gets_past_a_promise_whoever_is_away() {
+fn no_verb_gets_past_a_promise_without_daemon_or_plugin() {
     for away in ["the plugin", "the daemon", "a daemon that answers"] {
         let lines = promise("devices = [\"/dev/nvidia*\"]");
-        let more = format!("autostart = false---[debug]\nsilence = \"1s\"\n{lines}");
+        let more = format!("autostart = false\n[debug]\nsilence = \"1s\"\n{lines}");
         let mut host = started(&more);
         match away {
             "the daemon" => host.kill_daemon(),

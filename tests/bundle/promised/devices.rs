@@ -8,7 +8,7 @@ use test_support::responding_plugin::{RespondingPlugin, Response};
 use test_support::{BUNDLE, SILENT, Script, TestHost, fails, started, succeeds};
 
 use super::{gpu, host, metric, promise, with_device};
-use crate::policies::seat;
+use crate::plugins::policies::seat;
 use crate::rules::{lay_down, pod_container};
 
 const NVIDIA: &str = "devices = [\"/dev/nvidia*\"]";
@@ -87,7 +87,7 @@ fn a_device_of_another_name_counts_by_its_number() {
 
 #[test]
 fn only_the_plugin_of_that_name_keeps_the_promise() {
-    let lines = format!("---{}", promise(NVIDIA).replace("\"gpu\"", "\"10-gpu\""));
+    let lines = promise(NVIDIA).replace("\"gpu\"", "\"10-gpu\"");
     let host = started(&lines);
     let bundle = gpu(&host);
     for (index, name) in [("20", "gpu"), ("10", "gpus")] {
@@ -106,7 +106,7 @@ fn audit_mode_creates_and_notes_it() {
     let mut host = TestHost::new("");
     let audit = host.path("audit.log").display().to_string();
     let audit = format!("[audit]\ntarget = \"file\"\npath = \"{audit}\"\n");
-    let lines = format!("---{}mode = \"audit\"\n{audit}", promise(NVIDIA));
+    let lines = format!("{}mode = \"audit\"\n{audit}", promise(NVIDIA));
     host.configure(&host.path("fake/runc"), &lines);
     host.start_daemon();
     let bundle = gpu(&host);
@@ -135,7 +135,7 @@ fn audit_mode_creates_and_notes_it() {
 #[test]
 fn exempt_namespaces_hold_and_no_annotation_excuses() {
     let validator = "[nri.default_validator]\ntolerate_missing_plugins_annotation = \"tolerate\"\n";
-    let host = started(&format!("---{validator}{}", promise("devices = [\"/proc\"]")));
+    let host = started(&format!("{validator}{}", promise("devices = [\"/proc\"]")));
     let bundle = pod_container(&host, "kube-system", "c1");
     succeeds(&host.create_from(&bundle, "c1"));
     // One that claims to be there is not.
@@ -157,7 +157,7 @@ fn a_namespace_that_is_not_proven_may_be_meant() {
 #[test]
 fn a_plugin_from_which_a_rule_hides_the_pod_keeps_no_promise() {
     let hides = "[[rule]]\nname = \"h\"\nplugins = [\"gpu\"]\nhide = true\n";
-    let host = started(&format!("---{}{hides}", promise(NVIDIA)));
+    let host = started(&format!("{}{hides}", promise(NVIDIA)));
     let _told = host.plugin("10", "gpu", Script::default());
     let bundle = gpu(&host);
     fails(&host.create_from(&bundle, "c1"), &["the plugin gpu, from which a rule hides the pod"]);
@@ -166,7 +166,7 @@ fn a_plugin_from_which_a_rule_hides_the_pod_keeps_no_promise() {
 #[test]
 fn a_plugin_that_does_not_answer_keeps_no_promise() {
     let lines =
-        format!("---{SILENT}[plugin.gpu]\non_failure = \"skip\"\nstrikes = 0\n{}", promise(NVIDIA));
+        format!("{SILENT}[plugin.gpu]\non_failure = \"skip\"\nstrikes = 0\n{}", promise(NVIDIA));
     let host = started(&lines);
     let odd = RespondingPlugin::at(Event::CreateContainer, Response::Hang);
     let _gpu = seat(&host, "10-gpu", odd);
@@ -182,14 +182,14 @@ fn a_reload_puts_a_promise_in_force_and_prints_it() {
     let host = started("");
     let bundle = gpu(&host);
     succeeds(&host.create_from(&bundle, "c1"));
-    host.configure(&host.path("fake/runc"), &format!("---{}", promise(NVIDIA)));
+    host.configure(&host.path("fake/runc"), &promise(NVIDIA));
     let reloaded = host.call(&["nri", "reload"]);
     succeeds(&reloaded);
     let page = String::from_utf8_lossy(&reloaded.stdout).into_owned();
     assert!(page.contains("require \"gpu driver\": new"), "{page}");
     fails(&host.create_from(&bundle, "c2"), &["the promise \"gpu driver\" refuses container c2"]);
     // A file with a mistake changes nothing.
-    host.configure(&host.path("fake/runc"), "---[[require]]\nplugin = \"gpu\"\ncdis = [\"x\"]\n");
+    host.configure(&host.path("fake/runc"), "[[require]]\nplugin = \"gpu\"\ncdis = [\"x\"]\n");
     fails(&host.call(&["nri", "reload"]), &["unknown key require.cdis (did you mean cdi?)"]);
     fails(&host.create_from(&bundle, "c2"), &["the promise \"gpu driver\" refuses container c2"]);
     host.configure(&host.path("fake/runc"), "");
@@ -199,7 +199,7 @@ fn a_reload_puts_a_promise_in_force_and_prints_it() {
 
 #[test]
 fn a_mistyped_promise_refuses_creates_outside_exempt_namespaces() {
-    let host = started("---[[require]]\nplugin = \"gpu\"\ndevice = [\"/dev/x\"]\n");
+    let host = started("[[require]]\nplugin = \"gpu\"\ndevice = [\"/dev/x\"]\n");
     let wanted = "unknown key require.device (did you mean devices?)";
     fails(&host.create("c1"), &["configuration has an error", wanted]);
     let bundle = pod_container(&host, "kube-system", "c2");
@@ -208,7 +208,7 @@ fn a_mistyped_promise_refuses_creates_outside_exempt_namespaces() {
 
 #[test]
 fn adjust_and_policy_test_show_promises_without_a_daemon() {
-    let host = TestHost::new(&format!("---{}", promise(NVIDIA)));
+    let host = TestHost::new(&promise(NVIDIA));
     let bundle = host.path(&gpu(&host)).display().to_string();
     let adjusted = host.call(&["nri", "adjust", "--bundle", &bundle]);
     fails_with(
@@ -233,11 +233,11 @@ fn fails_with(output: &std::process::Output, words: &str) {
 }
 
 #[test]
-fn the_example_of_the_page_does_what_the_page_says() {
+fn the_example_of_the_page_works_as_described() {
     let page = test_support::program::project().join("docs/promises.md");
     let page = std::fs::read_to_string(page).unwrap();
     let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
-    let host = started(&format!("---{example}"));
+    let host = started(example);
     let bundle = gpu(&host);
     let line = page.split("```\n").find(|block| block.contains("cannot create")).unwrap();
     let line = line.trim().split_once("cannot create ").unwrap().1;

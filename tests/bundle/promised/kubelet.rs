@@ -94,7 +94,7 @@ fn host(lines: &str) -> TestHost {
     let mut host = TestHost::new("");
     let socket = socket(&host).display().to_string();
     let kubernetes = format!("[kubernetes]\npod_resources = \"{socket}\"\n");
-    host.configure(&host.path("fake/runc"), &format!("---{kubernetes}{}", promise(lines)));
+    host.configure(&host.path("fake/runc"), &format!("{kubernetes}{}", promise(lines)));
     host.start_daemon();
     host
 }
@@ -150,7 +150,7 @@ fn a_pod_with_the_claim_is_refused_as_a_whole() {
 }
 
 #[test]
-fn a_pod_begins_with_the_plugin_and_its_containers_need_it_by_their_own_claims() {
+fn a_container_needs_the_plugin_for_its_own_claims_only() {
     let host = host(CLAIMS);
     let _kubelet = Kubelet::answering(socket(&host), pod("p1", "dra.net", ""));
     let told = host.plugin("10", "gpu", Script::default());
@@ -179,7 +179,7 @@ fn after_a_restart_of_the_daemon_the_pods_claims_are_known() {
 }
 
 #[test]
-fn what_kubelet_does_not_say_counts_only_while_the_plugin_is_missing() {
+fn unknown_allocations_count_only_while_the_plugin_is_missing() {
     let host = host(CLAIMS);
     let path = socket(&host).display().to_string();
     let unreadable = format!("(claims: \"(not readable: {path}: ");
@@ -219,7 +219,7 @@ fn what_kubelet_does_not_list_is_known_by_its_records() {
 }
 
 #[test]
-fn a_record_of_kubelet_that_names_the_pod_in_an_unknown_format_counts() {
+fn a_kubelet_record_of_an_unknown_format_counts_for_its_pods() {
     let host = host(CLAIMS);
     let _kubelet =
         Kubelet::answering(socket(&host), [pod("p1", "", ""), pod("p2", "", "")].concat());
@@ -229,7 +229,7 @@ fn a_record_of_kubelet_that_names_the_pod_in_an_unknown_format_counts() {
 }
 
 #[test]
-fn check_fails_while_kubelet_cannot_be_asked() {
+fn check_fails_while_kubelet_does_not_respond() {
     let host = host(CLAIMS);
     let row = || {
         let check = host.call(&["nri", "check", "--json"]);
@@ -243,7 +243,7 @@ fn check_fails_while_kubelet_cannot_be_asked() {
 }
 
 #[test]
-fn kubelet_is_asked_only_for_pods_that_a_promise_may_be_about() {
+fn kubelet_is_queried_only_for_pods_a_promise_may_match() {
     let host = host(&format!("{CLAIMS}\nnamespaces = [\"prod\"]"));
     let kubelet = Kubelet::answering(socket(&host), pod("p1", "dra.net", ""));
     succeeds(&run_pod(&host, "p1"));

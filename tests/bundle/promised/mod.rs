@@ -10,7 +10,7 @@ use test_support::{BUNDLE, TestHost, started};
 
 /// A host with a promise of these further lines, by the plugin `gpu`.
 fn host(lines: &str) -> TestHost {
-    started(&format!("---{}", promise(lines)))
+    started(&promise(lines))
 }
 
 fn promise(lines: &str) -> String {

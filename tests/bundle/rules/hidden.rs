@@ -13,7 +13,7 @@ use test_support::{Script, TestHost, fails, started, succeeds, wait_until};
 use super::host::{Asker, lay_down, pod_container};
 
 const SECRET: &str =
-    "---[[rule]]\nname = \"secret\"\nnamespaces = [\"vault\"]\nplugins = [\"nosy\"]\nhide = true\n";
+    "[[rule]]\nname = \"secret\"\nnamespaces = [\"vault\"]\nplugins = [\"nosy\"]\nhide = true\n";
 
 /// Everything up to RemoveContainer, and validation.
 const WITH_VALIDATION: i32 = 0x7ff | 1 << 13;
@@ -47,7 +47,7 @@ fn a_hidden_pod_lives_and_ends_without_a_word_to_the_plugin() {
 }
 
 #[test]
-fn a_newcomer_is_synchronized_without_hidden_pods_and_hears_no_end_of_them() {
+fn a_new_plugin_receives_no_hidden_pods_and_no_ends_of_them() {
     let host = started(SECRET);
     for (namespace, id) in [("vault", "hidden"), ("dev", "open")] {
         let bundle = pod_container(&host, namespace, id);
@@ -72,7 +72,7 @@ fn a_newcomer_is_synchronized_without_hidden_pods_and_hears_no_end_of_them() {
 }
 
 #[test]
-fn a_hidden_container_cannot_be_told_from_one_that_does_not_exist() {
+fn a_hidden_container_looks_like_a_missing_one() {
     let host = started(SECRET);
     let (asker, script) = Asker::new();
     let _told = host.plugin("10", "nosy", script);
@@ -124,8 +124,8 @@ fn a_validator_sees_no_updates_of_hidden_containers() {
 }
 
 #[test]
-fn a_required_plugin_from_which_the_pod_is_hidden_refuses_it_with_a_line_that_says_so() {
-    let lines = "---[plugin.nosy]\nrequired = true\n[[rule]]\nnamespaces = [\"vault\", \"kube-system\"]\nhide = true\n";
+fn a_required_plugin_that_cannot_see_the_pod_refuses_it() {
+    let lines = "[plugin.nosy]\nrequired = true\n[[rule]]\nnamespaces = [\"vault\", \"kube-system\"]\nhide = true\n";
     let host = started(lines);
     let _told = host.plugin("10", "nosy", Script::default());
     let bundle = pod_container(&host, "vault", "c1");
@@ -151,7 +151,7 @@ fn no_pod_is_hidden_by_a_claim_and_nothing_of_it_is_changed() {
 }
 
 #[test]
-fn a_reload_hides_what_begins_from_then_on_and_shows_what_was_hidden_by_a_new_synchronization() {
+fn a_reload_hides_later_pods_and_shows_others_at_the_next_sync() {
     let host = started("");
     let nosy = host.plugin("10", "nosy", Script::default());
     let create = |id: &str| {
@@ -179,8 +179,7 @@ fn a_reload_hides_what_begins_from_then_on_and_shows_what_was_hidden_by_a_new_sy
 
 /// With how long creates wait for plugins that are to come back.
 fn waiting(lines: &str, seconds: u32) -> String {
-    let lines = lines.trim_start_matches("---");
-    format!("---plugin_registration_timeout = \"{seconds}s\"\n{lines}")
+    format!("[nri]\nplugin_registration_timeout = \"{seconds}s\"\n{lines}")
 }
 
 #[test]
@@ -220,7 +219,7 @@ fn creates_wait_for_a_plugin_that_is_to_be_shown_more() {
 }
 
 #[test]
-fn a_create_that_waited_in_vain_goes_on_and_says_so() {
+fn a_create_that_waited_in_vain_continues_and_logs_it() {
     let host = started(&waiting(SECRET, 1));
     let _told = host.plugin("10", "nosy", sets("HELLO", "nosy"));
     let bundle = pod_container(&host, "vault", "hidden");

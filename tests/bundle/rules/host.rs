@@ -63,11 +63,10 @@ fn metric(host: &TestHost, line: &str) -> bool {
     String::from_utf8_lossy(&output.stdout).lines().any(|other| other == line)
 }
 
-const NO_ENV: &str =
-    "---[[rule]]\nname = \"no env\"\nnamespaces = [\"prod-*\"]\ndeny = [\"Env\"]\n";
+const NO_ENV: &str = "[[rule]]\nname = \"no env\"\nnamespaces = [\"prod-*\"]\ndeny = [\"Env\"]\n";
 
 #[test]
-fn a_field_that_a_rule_denies_refuses_the_create_and_says_which_rule_it_was() {
+fn a_denied_field_refuses_the_create_and_names_the_rule() {
     let host = started(NO_ENV);
     let told = host.plugin("10", "a", sets("HELLO", "there"));
     let bundle = pod_container(&host, "prod-eu", "c1");
@@ -88,7 +87,7 @@ fn a_field_that_a_rule_denies_refuses_the_create_and_says_which_rule_it_was() {
 }
 
 #[test]
-fn in_audit_mode_the_field_is_set_and_explain_says_what_would_be_refused() {
+fn audit_mode_sets_the_field_and_explain_shows_the_denial() {
     let host = started(&format!("{NO_ENV}mode = \"audit\"\n"));
     let _told = host.plugin("10", "a", sets("HELLO", "there"));
     let bundle = pod_container(&host, "prod-eu", "c1");
@@ -110,14 +109,14 @@ fn in_audit_mode_the_field_is_set_and_explain_says_what_would_be_refused() {
 
 #[test]
 fn a_rule_does_not_widen_what_the_plugins_own_section_permits() {
-    let lines = "---[plugin.a]\ndeny = [\"Env\"]\n[[rule]]\nplugins = [\"a\"]\nallow = [\"*\"]\n";
+    let lines = "[plugin.a]\ndeny = [\"Env\"]\n[[rule]]\nplugins = [\"a\"]\nallow = [\"*\"]\n";
     let host = started(lines);
     let _told = host.plugin("10", "a", sets("HELLO", "there"));
     fails(&host.create("c1"), &["10-a", "Env", "see allow and deny for this plugin"]);
 }
 
 #[test]
-fn a_pod_that_says_its_own_namespace_escapes_no_rule() {
+fn a_pod_that_names_its_own_namespace_escapes_no_rule() {
     let host = started(NO_ENV);
     let _told = host.plugin("10", "a", sets("HELLO", "there"));
     let bundle = lay_down(&host, "dev", "forged", "forged");
@@ -126,7 +125,7 @@ fn a_pod_that_says_its_own_namespace_escapes_no_rule() {
 
 #[test]
 fn a_container_without_pods_goes_by_its_default_namespace() {
-    let lines = "---[[rule]]\nname = \"plain\"\nnamespaces = [\"plain\"]\nengines = [\"plain\"]\ndeny = [\"Env\"]\n";
+    let lines = "[[rule]]\nname = \"plain\"\nnamespaces = [\"plain\"]\nengines = [\"plain\"]\ndeny = [\"Env\"]\n";
     let host = started(lines);
     let _told = host.plugin("10", "a", sets("HELLO", "there"));
     fails(&host.create("c1"), &["may not set Env", "(rule \"plain\")"]);
@@ -150,7 +149,7 @@ fn two_pods(host: &TestHost) {
 #[test]
 fn updates_and_evictions_of_others_go_by_the_others_pod() {
     let host = started(
-        "---[[rule]]\nname = \"system stays\"\nnamespaces = [\"kube-system\"]\n\
+        "[[rule]]\nname = \"system stays\"\nnamespaces = [\"kube-system\"]\n\
          deny = [\"MemLimit\", \"Eviction\"]\n",
     );
     let (asker, script) = Asker::new();
@@ -170,7 +169,7 @@ fn updates_and_evictions_of_others_go_by_the_others_pod() {
 #[test]
 fn a_create_goes_on_whose_reply_updates_a_protected_container() {
     let host = started(
-        "---[[rule]]\nname = \"system stays\"\nnamespaces = [\"kube-system\"]\ndeny = [\"*\"]\n",
+        "[[rule]]\nname = \"system stays\"\nnamespaces = [\"kube-system\"]\ndeny = [\"*\"]\n",
     );
     let update = vec![update_of("c1", &json!({"memory": {"limit": 4096}}))];
     let mut script = sets("HELLO", "there");
@@ -189,7 +188,7 @@ fn a_create_goes_on_whose_reply_updates_a_protected_container() {
 }
 
 #[test]
-fn an_update_of_the_engine_is_refused_with_the_rule_and_changes_nothing() {
+fn an_engines_update_is_refused_by_a_rule_and_changes_nothing() {
     let host = started(&NO_ENV.replace("\"Env\"", "\"CPUShares\""));
     let updates = vec![update_of("c1", &json!({"cpu": {"shares": 77}}))];
     let _told = host.plugin("10", "half", Script { updates, ..Script::default() });
@@ -203,8 +202,8 @@ fn an_update_of_the_engine_is_refused_with_the_rule_and_changes_nothing() {
 }
 
 #[test]
-fn a_mistyped_rule_refuses_creates_and_hides_what_it_may_have_meant_to_hide() {
-    let host = started("---[[rule]]\nnamespace = [\"vault\"]\nhide = true\n");
+fn a_mistyped_rule_refuses_creates_and_hides_possible_matches() {
+    let host = started("[[rule]]\nnamespace = [\"vault\"]\nhide = true\n");
     let told = host.plugin("10", "a", sets("HELLO", "there"));
     let bundle = pod_container(&host, "dev", "c1");
     let wanted = "unknown key rule.namespace (did you mean namespaces?)";
@@ -218,7 +217,7 @@ fn a_mistyped_rule_refuses_creates_and_hides_what_it_may_have_meant_to_hide() {
 
 #[test]
 fn a_create_is_decided_by_a_hundred_rules_as_by_one() {
-    let mut lines = String::from("---");
+    let mut lines = String::new();
     for number in 0..100 {
         lines.push_str(&format!(
             "[[rule]]\nname = \"r{number}\"\nnamespaces = [\"tenant-{number}-*\"]\ndeny = [\"*\"]\n"
@@ -244,7 +243,7 @@ fn annotates(key: &str) -> Script {
 
 #[test]
 fn a_plugin_sets_the_annotations_of_runtimes_that_it_may_set() {
-    let may = "---[plugin.allowed]\nruntime_annotations = [\"run.oci.*\"]\n";
+    let may = "[plugin.allowed]\nruntime_annotations = [\"run.oci.*\"]\n";
     let host = started(may);
     let _told = host.plugin("20", "allowed", annotates("run.oci.handler"));
     succeeds(&host.create("c1"));

@@ -16,7 +16,7 @@ fn command(program: &str) -> Command {
 
 /// `from` of a plugin `ear`: this program.
 fn from(program: &Path) -> String {
-    format!("---[plugin.ear]\nfrom = [\"exe:{}\"]\n", program.display())
+    format!("[plugin.ear]\nfrom = [\"exe:{}\"]\n", program.display())
 }
 
 fn failures(host: &TestHost) -> Vec<Value> {
@@ -41,9 +41,9 @@ fn the_named_program_is_the_plugin_and_no_other_is() {
 }
 
 #[test]
-fn a_refused_plugin_is_one_line_however_often_it_comes_and_is_counted_and_shown() {
+fn a_repeatedly_refused_plugin_is_one_line_and_a_count() {
     let host =
-        started("---[plugin.ear]\nfrom = [\"exe:/opt/nri/plugins/*\", \"pod:kube-system/*\"]\n");
+        started("[plugin.ear]\nfrom = [\"exe:/opt/nri/plugins/*\", \"pod:kube-system/*\"]\n");
     let _ear = Started::plugin(&host, "10-ear");
     let count = || {
         let output = host.call(&["nri", "metrics"]);
@@ -134,7 +134,7 @@ impl Drop for Made {
 /// Any process that may make cgroups can give one a container's name.
 #[test]
 fn a_process_in_a_cgroup_of_a_pods_name_is_not_in_the_pod() {
-    let host = started("---[plugin.\"*\"]\nfrom = [\"exe:/nowhere\"]\n");
+    let host = started("[plugin.\"*\"]\nfrom = [\"exe:/nowhere\"]\n");
     let id = format!("victim-{}", std::process::id());
     test_support::succeeds(&host.create(&id));
     let init = host.admin(&["pods"])[0]["containers"][0]["pid"].as_u64().unwrap();
@@ -168,7 +168,7 @@ fn a_process_in_a_cgroup_of_a_pods_name_is_not_in_the_pod() {
 /// Connects, leaves the connection to a child that is the named program, and ends.
 #[test]
 #[expect(unsafe_code, reason = "a process that leaves its connection to a child")]
-fn a_process_that_has_ended_is_no_plugin_whoever_gets_its_number() {
+fn an_exited_process_is_no_plugin_even_if_its_pid_is_reused() {
     use std::os::fd::AsRawFd;
     let program = example("device_injector");
     // Its heir calls itself as it likes.

@@ -6,12 +6,12 @@ use test_support::{Script, TestHost, started, succeeds};
 
 use super::host::pod_container;
 
-const RULES: &str = "---[[rule]]\nname = \"dev\"\nnamespaces = [\"dev\"]\n[[rule]]\nname = \"no env\"\n\
+const RULES: &str = "[[rule]]\nname = \"dev\"\nnamespaces = [\"dev\"]\n[[rule]]\nname = \"no env\"\n\
     namespaces = [\"prod-*\"]\nplugins = [\"a\"]\ndeny = [\"Env\", \"Eviction\"]\n[[rule]]\n\
     name = \"watch\"\ndeny = [\"*\"]\nmode = \"audit\"\n[plugin.a]\ndeny = [\"Sysctl\"]\n";
 
 #[test]
-fn a_bundle_is_judged_without_a_daemon_by_the_rules_of_the_files() {
+fn a_bundle_is_tested_without_a_daemon_by_the_files_rules() {
     let host = TestHost::new(RULES);
     let bundle = pod_container(&host, "prod-eu", "c1");
     let path = host.path(&bundle).display().to_string();
@@ -56,7 +56,7 @@ fn a_bundle_that_names_its_own_namespace_is_shown_as_not_proven() {
 }
 
 #[test]
-fn a_known_pod_is_judged_for_the_connected_plugins_by_the_rules_in_force() {
+fn a_known_pod_is_tested_for_connected_plugins_and_live_rules() {
     let host = started(RULES);
     let _told = host.plugin("10", "a", Script::default());
     let bundle = pod_container(&host, "prod-eu", "c1");
@@ -76,7 +76,7 @@ fn a_known_pod_is_judged_for_the_connected_plugins_by_the_rules_in_force() {
 
 #[test]
 fn what_is_missing_or_mistyped_is_one_line_and_no_judgement() {
-    let host = TestHost::new("---[[rule]]\nDeny = [\"Env\"]\n");
+    let host = TestHost::new("[[rule]]\nDeny = [\"Env\"]\n");
     let bundle = host.path("bundle").display().to_string();
     let output = host.call(&["nri", "policy", "test", "--bundle", &bundle]);
     let line = String::from_utf8_lossy(&output.stderr).into_owned();

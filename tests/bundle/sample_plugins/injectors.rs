@@ -35,7 +35,7 @@ fn hook(path: &str, when: &str, stages: &str) -> String {
 }
 
 #[test]
-fn hooks_run_where_all_their_conditions_hold_and_a_later_folder_replaces_a_file() {
+fn hooks_need_all_conditions_and_later_folders_replace_files() {
     let both = r#"{"annotations": {"^example\\.org/(a|b)$": "^yes$"}, "commands": ["sleep$"]}"#;
     let host = with_hooks(&[
         ("hooks/a/1-always.json", &hook("/bin/replaced", r#"{"always": true}"#, r#"["prestart"]"#)),
@@ -65,7 +65,7 @@ fn hooks_run_where_all_their_conditions_hold_and_a_later_folder_replaces_a_file(
 }
 
 #[test]
-fn a_hook_file_that_cannot_be_understood_ends_the_plugin_and_is_named() {
+fn an_invalid_hook_file_ends_the_plugin_and_is_named() {
     let cases = [
         ("{", "1.json: "),
         (&hook("relative", r#"{"always": true}"#, r#"["prestart"]"#), "is not absolute"),
@@ -118,7 +118,7 @@ fn limits_that_mean_nothing_refuse_the_container() {
 }
 
 #[test]
-fn network_devices_are_asked_for_by_annotation() {
+fn network_devices_are_requested_by_annotation() {
     let id = "10-network-device-injector";
     let (host, _started) = external("network_device_injector", id, &[]);
     let devices = r#"[{"device": "ens4", "name": "uplink"}, {"device": "ens5"}]"#;
@@ -150,7 +150,7 @@ fn network_devices_that_cannot_be_refuse_the_container() {
 }
 
 #[test]
-fn the_differ_prints_what_changes_and_no_value_of_the_environment() {
+fn the_differ_prints_changes_without_environment_values() {
     let mut host = TestHost::new("");
     let file = host.path("changes.log");
     install(&host, "differ", "99-differ", &format!("file = {}\n", file.display()));

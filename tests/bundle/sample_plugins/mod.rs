@@ -41,7 +41,7 @@ fn with_misc() -> TestHost {
     let node = host.path("node").display().to_string();
     std::fs::create_dir_all(host.path("node/sys/fs/cgroup")).unwrap();
     host.write("node/sys/fs/cgroup/cgroup.controllers", "cpu memory misc\n");
-    let more = format!("---[debug]\nnode_root = \"{node}\"\n");
+    let more = format!("[debug]\nnode_root = \"{node}\"\n");
     host.configure(&host.path("fake/runc"), &more);
     host
 }
@@ -131,7 +131,7 @@ fn a_container_without_annotation_and_defaults_is_left_alone() {
 }
 
 #[test]
-fn resources_that_cannot_be_read_refuse_the_container_with_plugin_and_key() {
+fn unreadable_resources_refuse_the_container_by_plugin_and_key() {
     let (host, _started) = external("resource_defaults", "20-resource-defaults", &[]);
     for bad in ["{", r#"{"cpu": {"share": 1}}"#, r#"{"memory": {"limit": "1G"}}"#, ""] {
         annotated(&host, &[(RESOURCES, bad)]);
@@ -142,7 +142,7 @@ fn resources_that_cannot_be_read_refuse_the_container_with_plugin_and_key() {
 }
 
 #[test]
-fn a_plugin_whose_configuration_is_bad_does_not_sit_down_and_says_why() {
+fn a_plugin_with_invalid_configuration_does_not_register() {
     let mut host = TestHost::new("");
     install(&host, "resource_defaults", "20-resource-defaults", "cpu = 5");
     install(&host, "event_logger", "99-event-logger", "");
@@ -205,7 +205,7 @@ fn injections_that_cannot_be_read_or_found_refuse_the_container() {
 
 /// No specification on any node has it, so it must not be dropped in silence.
 #[test]
-fn an_injected_cdi_device_that_nobody_knows_refuses_the_container() {
+fn an_unknown_injected_cdi_device_refuses_the_container() {
     let host = launched("device_injector", "10-device-injector", "");
     annotated(&host, &[("cdi-devices.noderesource.dev", r#"["nri-runc.test/none=one"]"#)]);
     refuses(&host, &["nri-runc.test/none=one"]);
@@ -253,7 +253,7 @@ fn cpus(host: &TestHost) -> String {
 
 /// KEP-4112, story 3: decided by what the pod was given, before any of its containers is seen.
 #[test]
-fn a_pod_of_whole_cpus_gets_them_for_all_its_containers_until_it_is_gone() {
+fn a_whole_cpu_pod_keeps_its_cpus_for_all_its_containers() {
     let config = r#"{"exclusive": "2-4", "shared": "0-1"}"#;
     let host = launched("pod_pinner", "30-pod-pinner", config);
     let create = |id: &str, pod: &str, resources: &str| {
@@ -277,7 +277,7 @@ fn a_pod_of_whole_cpus_gets_them_for_all_its_containers_until_it_is_gone() {
 }
 
 #[test]
-fn a_pinned_pod_has_cpus_and_memory_of_one_numa_node_where_one_has_enough() {
+fn a_pinned_pod_gets_cpus_and_memory_of_one_numa_node() {
     let mut host = TestHost::new("");
     for (node, cpus) in [("node0", "0-3"), ("node1", "4-7"), ("possible", "0-1")] {
         std::fs::create_dir_all(host.path(&format!("nodes/{node}"))).unwrap();
@@ -366,7 +366,7 @@ fn lives_and_dies(host: &TestHost) {
 }
 
 #[test]
-fn a_launched_logger_writes_a_life_into_its_file_and_changes_nothing() {
+fn a_launched_logger_writes_all_events_and_changes_nothing() {
     let mut host = TestHost::new("");
     let file = host.path("events.json");
     install(&host, "event_logger", "99-event-logger", &format!("file = {}\n", file.display()));
@@ -389,7 +389,7 @@ fn a_launched_logger_writes_a_life_into_its_file_and_changes_nothing() {
 }
 
 #[test]
-fn a_logger_by_hand_writes_to_stdout_and_sees_what_others_have_changed() {
+fn a_manual_logger_prints_what_other_plugins_changed() {
     let (host, _started) = external("event_logger", "99-event-logger", &[]);
     let _other =
         Started(by_hand(&host, "resource_defaults", &["--id", "05-early"]).spawn().unwrap());

@@ -29,7 +29,7 @@ pub(super) fn image(engine: &Engine) -> (String, String) {
 }
 
 #[tokio::test]
-async fn a_container_of_ctr_has_its_runtime_and_image_and_later_process_and_addresses() {
+async fn a_ctr_container_has_its_image_exec_and_addresses() {
     let Some(hooks) = gives_address("192.0.2.7") else { return };
     let Some(tools) = host::tools() else { return };
     let engine = Engine::start(&tools);

@@ -110,7 +110,7 @@ async fn load(engine: &Engine, pod: &str, is_over: &AtomicBool) -> [usize; 2] {
 }
 
 #[tokio::test]
-async fn a_second_process_on_the_go_stub_takes_over_under_load_and_no_container_lacks_the_plugin() {
+async fn a_second_go_process_takes_over_under_load_without_a_gap() {
     let Some(tools) = host::tools() else { return };
     let Some(program) = golang::program("recorder") else { return };
     let engine = Engine::start(&tools);

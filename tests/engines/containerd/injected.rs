@@ -10,7 +10,7 @@ use super::messages::KeyValue;
 use super::{create, run_pod};
 
 #[tokio::test]
-async fn a_container_of_containerd_has_what_is_injected_and_no_exec_that_a_rule_refuses() {
+async fn a_containerd_container_has_injections_and_exec_rules() {
     let Some(tools) = host::tools() else { return };
     let engine = Engine::start(&tools);
     let replace = nri_runc::testing::files::replace;

@@ -303,7 +303,7 @@ address = '{dir}/containerd.sock'
 }
 
 #[tokio::test]
-async fn containerd_told_by_install_runs_with_us_as_a_handler_and_forgets_us_byte_for_byte() {
+async fn a_containerd_handler_is_registered_and_restored_exactly() {
     let Some(tools) = host::tools() else { return };
     let named = |dir: &Path| {
         let entry = "plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc";
@@ -322,7 +322,7 @@ async fn containerd_told_by_install_runs_with_us_as_a_handler_and_forgets_us_byt
 }
 
 #[tokio::test]
-async fn containerd_told_by_install_runs_with_us_as_its_default_and_forgets_us_byte_for_byte() {
+async fn containerds_default_is_registered_and_restored_exactly() {
     let Some(tools) = host::tools() else { return };
     let none = |dir: &Path| by_hand(dir, "");
     let runc = tools.join("runc");
@@ -346,13 +346,13 @@ async fn newer_is_told_and_forgets(version: u8, runc: &str, told: Told) {
 }
 
 #[tokio::test]
-async fn live_containerd_2_4_told_by_a_drop_in_runs_with_us_and_forgets_us() {
+async fn live_containerd_2_4_is_registered_by_a_drop_in_and_restored() {
     let told = Told { is_default: true, drops_in: true };
     newer_is_told_and_forgets(4, "runc-1.5.2", told).await;
 }
 
 #[tokio::test]
-async fn live_containerd_2_4_told_in_version_3_runs_with_us_and_forgets_us() {
+async fn live_containerd_2_4_is_registered_in_version_3_and_restored() {
     let told = Told { is_default: false, drops_in: false };
     newer_is_told_and_forgets(3, "runc-1.6.0-rc.1", told).await;
 }

@@ -99,7 +99,7 @@ async fn processes_that_containerd_starts_later_have_what_plugins_set() {
 }
 
 #[tokio::test]
-async fn a_cdi_device_is_as_closed_as_the_hosts_and_its_group_reaches_exec() {
+async fn a_cdi_device_keeps_its_mode_and_an_exec_has_its_group() {
     let Some(tools) = host::tools() else { return };
     let engine = Engine::start(&tools);
     let dir = engine.path("").display().to_string();
@@ -142,7 +142,7 @@ fn can_be_entered(path: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_plugin_enters_the_network_namespace_of_a_pod_that_containerd_stops() {
+async fn a_plugin_enters_the_network_namespace_of_a_stopping_pod() {
     let Some(tools) = host::tools() else { return };
     let Some(containerd) = tools::newer("containerd-2.4.2") else { return };
     let configuration = |dir: &Path| {

@@ -73,16 +73,16 @@ async fn lives_are_told_alike(version: u8, runc: &str) {
 }
 
 #[tokio::test]
-async fn a_live_pod_is_told_as_containerds_own_nri_tells_it() {
+async fn a_live_pod_equals_containerds_own_nri() {
     lives_are_told_alike(4, "runc").await;
 }
 
 #[tokio::test]
-async fn a_live_pod_with_runc_1_5_is_told_as_containerds_own_nri_tells_it() {
+async fn a_live_pod_with_runc_1_5_equals_containerds_own_nri() {
     lives_are_told_alike(3, "runc-1.5.2").await;
 }
 
 #[tokio::test]
-async fn a_live_pod_with_runc_1_6_is_told_as_containerds_own_nri_tells_it() {
+async fn a_live_pod_with_runc_1_6_equals_containerds_own_nri() {
     lives_are_told_alike(4, "runc-1.6.0-rc.1").await;
 }

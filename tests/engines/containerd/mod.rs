@@ -98,7 +98,7 @@ fn look_inside(engine: &Engine, id: &str, pid: u64) {
 }
 
 #[tokio::test]
-async fn a_pod_on_containerd_is_adjusted_and_its_life_is_told() {
+async fn a_pod_on_containerd_is_adjusted_and_has_all_events() {
     let Some(tools) = host::tools() else { return };
     let engine = Engine::start(&tools);
     let mut daemon = engine.start_daemon();

@@ -142,7 +142,7 @@ fn adjusting() -> Script {
 }
 
 #[test]
-fn a_container_of_nerdctl_is_adjusted_and_told_as_nerdctl_says() {
+fn a_nerdctl_container_is_adjusted_and_described_correctly() {
     let Some(nerdctl) = Nerdctl::new() else { return };
     let engine = &nerdctl.engine;
     let _daemon = engine.start_daemon();
@@ -200,7 +200,7 @@ fn is_told_as_nerdctl_says(nerdctl: &Nerdctl, inspect: &Value, requests: &Reques
 }
 
 #[test]
-fn a_container_of_nerdctl_that_a_plugin_refuses_is_not_made_and_nerdctl_says_why() {
+fn nerdctl_prints_a_plugins_refusal_and_makes_no_container() {
     let Some(nerdctl) = Nerdctl::new() else { return };
     let engine = &nerdctl.engine;
     let _daemon = engine.start_daemon();

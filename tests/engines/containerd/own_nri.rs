@@ -227,7 +227,7 @@ fn is_refused_until_somebody_decides(node: &Node) {
 }
 
 #[tokio::test]
-async fn a_plugin_of_the_usual_socket_is_containerds_then_ours_then_containerds_again() {
+async fn a_plugin_moves_from_containerds_socket_to_ours_and_back() {
     let Some((containerd, tools, runc)) = parts() else { return };
     let Some(_folder) = SocketFolder::mount() else { return };
     let mut node = Node::start(&containerd, &tools, &runc, None);

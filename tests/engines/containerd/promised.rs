@@ -16,7 +16,7 @@ const PROMISE: &str =
 const HANDLERS: [(&str, Passes); 1] = [("rich", Passes::All)];
 
 #[tokio::test]
-async fn a_container_of_containerd_with_the_cdi_device_needs_the_plugin() {
+async fn a_containerd_container_with_a_cdi_device_needs_the_plugin() {
     let Some(tools) = host::tools() else { return };
     let Some(containerd) = tools::newer("containerd-2.4.2") else { return };
     let runtime = Path::new(env!("CARGO_BIN_EXE_nri-runc"));

@@ -267,7 +267,7 @@ fn base_3(dir: &Path, runc: &Path, imports: &str) -> String {
 }
 
 #[tokio::test]
-async fn k3s_with_containerd_1_6_is_extended_by_its_template_and_is_as_before_after_uninstall() {
+async fn k3s_with_containerd_1_6_has_a_template_and_is_restored() {
     let Some(tools) = host::tools() else { return };
     let k3s = Rancher {
         program: "k3s",
@@ -286,8 +286,7 @@ async fn newer(rancher: &Rancher) {
 }
 
 #[tokio::test]
-async fn live_rke2_with_containerd_2_4_is_extended_by_its_template_and_is_as_before_after_uninstall()
- {
+async fn live_rke2_with_containerd_2_4_has_a_template_and_is_restored() {
     newer(&Rancher {
         program: "rke2",
         template: "config-v3.toml.tmpl",
@@ -299,7 +298,7 @@ async fn live_rke2_with_containerd_2_4_is_extended_by_its_template_and_is_as_bef
 }
 
 #[tokio::test]
-async fn live_k3s_with_containerd_2_4_is_extended_by_a_drop_in_and_is_as_before_after_uninstall() {
+async fn live_k3s_with_containerd_2_4_has_a_drop_in_and_is_restored() {
     newer(&Rancher {
         program: "k3s",
         template: "config-v3.toml.tmpl",

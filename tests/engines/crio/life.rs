@@ -45,7 +45,7 @@ fn events_of(told: &[String], name: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_pod_is_adjusted_and_its_life_is_told() {
+async fn a_pod_on_crio_is_adjusted_and_has_all_events() {
     let Some((host, mut cri)) = registered().await else { return };
     host.start_daemon();
     let told = host.plugin("10", "adjust", adjusting(&host));
@@ -105,7 +105,7 @@ async fn a_refusal_reaches_the_engine_and_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn restarts_of_crio_and_of_the_daemon_lose_no_container_and_no_event() {
+async fn restarts_of_crio_and_the_daemon_lose_no_event() {
     let Some((mut host, mut cri)) = registered().await else { return };
     host.start_daemon();
     let told = host.plugin("10", "adjust", adjusting(&host));

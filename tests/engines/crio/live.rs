@@ -33,7 +33,7 @@ async fn heard(host: &CrioHost, cri: &mut Cri) -> Vec<Life> {
 }
 
 #[tokio::test]
-async fn a_live_pod_is_told_as_crios_own_nri_tells_it() {
+async fn a_live_pod_equals_crios_own_nri() {
     let Some(mut host) = CrioHost::new() else { return };
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/compatibility.md");
     let meant = compare::meant(&std::fs::read_to_string(page).unwrap());

@@ -29,7 +29,7 @@ const LOOK: &str = "env; cat /plugged/hello; echo soft $(ulimit -Sn) hard $(ulim
     echo x >/plugged/x || echo read-only; exec sleep 1000";
 
 #[test]
-fn a_container_of_docker_finds_itself_adjusted_and_docker_goes_on_as_ever() {
+fn a_docker_container_is_adjusted_and_docker_works_as_before() {
     let Some(docker) = Docker::new() else { return };
     let told = docker.host.plugin("10", "adjust", adjusts(&docker));
     let run = ["run", "--detach", "--runtime=nri-runc", "--name=web", "--env=OWN=kept"];

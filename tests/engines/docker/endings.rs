@@ -34,7 +34,7 @@ fn ends(docker: &Docker, told: &std::sync::Mutex<Vec<String>>, name: &str, words
 }
 
 #[test]
-fn every_end_of_a_container_is_told_once_and_soon() {
+fn every_end_of_a_container_is_one_prompt_event() {
     let Some(docker) = Docker::new() else { return };
     let (script, heard) = listening(Script::default());
     let told = docker.host.plugin("10", "witness", script);
@@ -70,7 +70,7 @@ fn every_end_of_a_container_is_told_once_and_soon() {
 }
 
 #[test]
-fn each_life_of_a_container_that_docker_restarts_by_itself_is_told() {
+fn each_restart_by_docker_is_reported_as_a_life_of_its_own() {
     let Some(docker) = Docker::new() else { return };
     let (script, heard) = listening(Script::default());
     let told = docker.host.plugin("10", "witness", script);
@@ -90,7 +90,7 @@ fn each_life_of_a_container_that_docker_restarts_by_itself_is_told() {
 }
 
 #[test]
-fn a_create_that_a_plugin_refuses_is_one_line_of_docker_and_leaves_nothing() {
+fn a_refused_create_is_one_line_of_docker_and_leaves_nothing() {
     let Some(docker) = Docker::new() else { return };
     let guard = Script { refuses: Some("image is not signed"), ..Script::default() };
     let told = docker.host.plugin("90", "guard", guard);
@@ -119,7 +119,7 @@ fn a_create_that_a_plugin_refuses_is_one_line_of_docker_and_leaves_nothing() {
 }
 
 #[test]
-fn a_program_that_is_missing_is_undone_and_docker_says_so_in_its_own_words() {
+fn a_missing_program_is_undone_and_reported_by_docker() {
     let Some(docker) = Docker::new() else { return };
     let told = docker.host.plugin("10", "witness", Script::default());
     let run = ["run", "--runtime=nri-runc", "--name=web", IMAGE, "/bin/no-such"];
@@ -139,7 +139,7 @@ fn a_program_that_is_missing_is_undone_and_docker_says_so_in_its_own_words() {
 }
 
 #[test]
-fn a_daemon_that_a_container_of_docker_has_started_outlives_it_and_keeps_nobody_waiting() {
+fn a_daemon_started_by_a_docker_container_outlives_it() {
     let Some(mut docker) = Docker::before_install() else { return };
     docker.installs(&[]);
     docker.start();
@@ -175,7 +175,7 @@ fn shim(id: &str) -> i32 {
 }
 
 #[test]
-fn nothing_is_told_twice_when_docker_restarts_or_a_monitor_is_killed() {
+fn events_are_sent_once_across_restarts_of_docker_and_monitors() {
     let Some(mut docker) = Docker::new() else { return };
     let (script, heard) = listening(Script::default());
     let told = docker.host.plugin("10", "witness", script);

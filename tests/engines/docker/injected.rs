@@ -6,11 +6,11 @@ use test_support::injected::{FILE, SETTINGS, WANTED};
 use super::engine::{Docker, IMAGE, text};
 
 #[test]
-fn a_container_of_docker_has_what_is_injected_and_no_exec_that_a_rule_refuses() {
+fn a_docker_container_has_injections_and_exec_rules() {
     let Some(docker) = Docker::new() else { return };
     docker.host.write(FILE, "from the node");
     let settings = SETTINGS.replace("SOURCE", &docker.host.path(FILE).display().to_string());
-    docker.host.configure(&docker.tools().join("runc"), &format!("---{settings}"));
+    docker.host.configure(&docker.tools().join("runc"), &settings);
     docker.host.admin(&["reload"]);
     let run = ["run", "--detach", "--runtime=nri-runc", "--name=web", "--env=OWN=kept"];
     docker.says(&[&run[..], &[IMAGE, "/bin/sleep", "1000"]].concat());

@@ -45,7 +45,7 @@ fn docker_exec_has_what_plugins_set_and_its_own_variables_win() {
 }
 
 #[test]
-fn docker_exec_in_a_container_that_is_restarted_without_the_plugin_is_dockers_own() {
+fn docker_exec_after_a_restart_without_the_plugin_is_unchanged() {
     let Some(mut docker) = Docker::new() else { return };
     let _told = docker.host.plugin("10", "later", changing());
     let run = ["run", "--detach", "--runtime=nri-runc", "--name=web", "--env=OWN=kept"];

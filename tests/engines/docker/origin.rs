@@ -53,7 +53,7 @@ fn a_container_that_is_not_the_named_pod_cannot_be_that_plugin() {
     let runc = docker.tools().join("runc");
     let program = example("event_logger").display().to_string();
     let from = format!(
-        "---[plugin.ear]\nfrom = [\"pod:docker/ear\"]\n[plugin.eye]\nfrom = [\"exe:{program}\"]\n"
+        "[plugin.ear]\nfrom = [\"pod:docker/ear\"]\n[plugin.eye]\nfrom = [\"exe:{program}\"]\n"
     );
     docker.host.configure(&runc, &from);
     docker.host.start_daemon();

@@ -8,7 +8,7 @@ use super::engine::{Docker, IMAGE, reason};
 #[test]
 fn a_container_of_docker_with_the_device_needs_the_plugin() {
     let Some(docker) = Docker::new() else { return };
-    let promise = "---[[require]]\nname = \"full\"\nplugin = \"full\"\ndevices = [\"/dev/full\"]\n";
+    let promise = "[[require]]\nname = \"full\"\nplugin = \"full\"\ndevices = [\"/dev/full\"]\n";
     docker.host.configure(&docker.tools().join("runc"), promise);
     docker.host.admin(&["reload"]);
     let run = |name: &str, more: &[&str]| {

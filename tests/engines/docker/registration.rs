@@ -40,7 +40,7 @@ fn stays(docker: &Docker, id: &str) {
 }
 
 #[test]
-fn docker_takes_us_at_a_reload_and_has_its_settings_back_byte_for_byte() {
+fn docker_registers_us_at_a_reload_and_is_restored_exactly() {
     let Some(mut docker) = Docker::before_install() else { return };
     let before = settings(&docker);
     std::fs::create_dir(docker.host.path("plugins")).unwrap();
@@ -105,7 +105,7 @@ fn docker_takes_us_at_a_reload_and_has_its_settings_back_byte_for_byte() {
 }
 
 #[test]
-fn with_default_a_plain_run_is_ours_and_another_runtime_is_still_to_be_had() {
+fn as_dockers_default_we_run_and_other_runtimes_stay_usable() {
     let Some(mut docker) = Docker::before_install() else { return };
     let before = settings(&docker);
     docker.host.start_daemon();

@@ -39,7 +39,7 @@ fn everything(docker: &Docker) -> Vec<String> {
 }
 
 #[test]
-fn plugins_are_told_of_a_container_what_docker_inspect_says() {
+fn plugins_receive_what_docker_inspect_prints() {
     let Some(docker) = Docker::new() else { return };
     let (script, heard) = listening(Script::default());
     let told = docker.host.plugin("10", "witness", script);
@@ -238,7 +238,7 @@ fn as_message(rule: &mut Value, numbers: &[&str]) {
 }
 
 #[test]
-fn an_image_in_containerds_store_has_the_digests_of_its_manifest_and_its_configuration() {
+fn an_image_in_containerds_store_has_both_of_its_digests() {
     let Some(docker) = Docker::with_containerds_store() else { return };
     let (script, heard) = listening(Script::default());
     let told = docker.host.plugin("10", "witness", script);
@@ -284,7 +284,7 @@ fn a_container_in_anothers_network_has_its_own_name_and_labels() {
 }
 
 #[test]
-fn our_labels_put_two_services_into_one_pod_that_lives_as_long_as_both() {
+fn our_labels_join_two_services_in_one_pod() {
     let Some(docker) = Docker::new() else { return };
     let (script, heard) = listening(Script::default());
     let told = docker.host.plugin("10", "witness", script);
@@ -330,7 +330,7 @@ fn our_labels_put_two_services_into_one_pod_that_lives_as_long_as_both() {
 }
 
 #[test]
-fn a_pod_has_dockers_namespace_and_the_process_and_addresses_of_its_container() {
+fn a_docker_pod_has_namespace_process_and_addresses() {
     let Some(hooks) = gives_address("192.0.2.7") else { return };
     let Some(docker) = Docker::new() else { return };
     let adjust = api::ContainerAdjustment { hooks: Some(hooks).into(), ..Default::default() };

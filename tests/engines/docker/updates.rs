@@ -66,7 +66,7 @@ fn value(number: i64) -> Value {
 }
 
 #[test]
-fn an_update_of_docker_wins_where_it_says_something_new_and_leaves_what_the_plugin_owns() {
+fn a_docker_update_wins_for_new_values_and_keeps_owned_ones() {
     let Some(docker) = Docker::new() else { return };
     let (script, heard) = listening(owns_half());
     let told = docker.host.plugin("10", "half", script);
@@ -112,7 +112,7 @@ fn an_update_of_docker_wins_where_it_says_something_new_and_leaves_what_the_plug
 }
 
 #[test]
-fn a_restart_of_docker_is_another_life_in_which_the_plugin_sets_its_values_again() {
+fn a_docker_restart_lets_the_plugin_set_its_values_again() {
     let Some(docker) = Docker::new() else { return };
     let (script, heard) = listening(owns_half());
     let told = docker.host.plugin("10", "half", script);
@@ -169,7 +169,7 @@ fn a_plugin_that_answers_an_update_of_docker_has_the_last_word() {
 }
 
 #[test]
-fn an_update_of_docker_that_a_plugin_refuses_changes_nothing_and_docker_says_why() {
+fn a_docker_update_refused_by_a_plugin_changes_nothing() {
     let Some(docker) = Docker::new() else { return };
     let at = Some("UpdateContainer".to_owned());
     let guard = Script { refuses: Some("no more memory today"), at, ..Script::default() };

@@ -8,7 +8,7 @@ use test_support::{Script, wait_until};
 use super::{Hooked, heard, life, succeeds};
 
 #[test]
-fn what_the_wrapper_tells_no_hook_tells_again() {
+fn a_hook_repeats_no_event_of_the_wrapper() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
     let told = hooked.host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&hooked.host.create("c1"));
@@ -27,7 +27,7 @@ fn what_the_wrapper_tells_no_hook_tells_again() {
 }
 
 #[test]
-fn a_run_by_the_wrapper_is_told_once() {
+fn a_run_by_the_wrapper_has_its_events_once() {
     let Some(hooked) = Hooked::new(&["sh", "-c", "exit 3"], "") else { return };
     let told = hooked.host.plugin("10", "env", sets("HELLO", "there"));
     let bundle = hooked.host.path("bundle").display().to_string();
@@ -38,7 +38,7 @@ fn a_run_by_the_wrapper_is_told_once() {
 }
 
 #[test]
-fn a_container_that_is_removed_behind_our_back_is_noticed_at_once() {
+fn a_container_removed_without_us_is_noticed_at_once() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
     let told = hooked.host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&hooked.host.create("c1"));

@@ -52,7 +52,7 @@ fn state(host: &TestHost) -> Value {
 }
 
 #[test]
-fn bad_input_is_one_line_and_nobody_is_asked() {
+fn bad_input_is_one_line_without_a_request() {
     let host = TestHost::new("");
     let with = |key: &str, value: Value| {
         let mut state = state(&host);
@@ -103,7 +103,7 @@ fn a_state_that_never_ends_is_given_up() {
 }
 
 #[test]
-fn the_end_of_what_nobody_knows_is_nobodys_business() {
+fn the_end_of_an_unknown_container_is_ignored() {
     let mut host = TestHost::new("");
     host.start_daemon();
     for stage in ["poststop", "poststart"] {
@@ -115,7 +115,7 @@ fn the_end_of_what_nobody_knows_is_nobodys_business() {
 
 #[test]
 fn a_silent_daemon_is_given_up_after_three_seconds() {
-    let stalls = "---[debug]\nfault = \"daemon.asked:stall\"\n";
+    let stalls = "[debug]\nfault = \"daemon.asked:stall\"\n";
     let mut host = TestHost::new(stalls);
     host.start_daemon();
     for stage in ["createRuntime", "poststop"] {
@@ -126,7 +126,7 @@ fn a_silent_daemon_is_given_up_after_three_seconds() {
         let bounds = Duration::from_millis(2900)..Duration::from_secs(120);
         assert!(bounds.contains(&waited), "{stage}: {waited:?}");
     }
-    host.configure(&host.path("fake/runc"), &format!("on_daemon_failure = \"fail\"{stalls}"));
+    host.configure(&host.path("fake/runc"), &format!("on_daemon_failure = \"fail\"\n{stalls}"));
     let line = one_line(&told(&host, "createRuntime", state(&host).to_string().as_bytes()));
     assert!(
         line.contains("cannot create c1") && line.contains("the daemon stopped responding"),
@@ -187,8 +187,8 @@ fn a_runtime_that_is_a_script_is_understood() {
 }
 
 #[test]
-fn a_plugin_that_hangs_is_skipped_and_one_that_refuses_fails_the_script() {
-    let host = scripted(&format!("---{SILENT}"));
+fn a_hanging_plugin_is_skipped_and_a_refusal_fails_the_script() {
+    let host = scripted(SILENT);
     let hangs = Script { hangs: true, ..Script::default() };
     let _hanging = host.plugin("10", "slow", hangs);
     succeeds(&runtime(&host, "create"));

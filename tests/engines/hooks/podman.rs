@@ -47,7 +47,7 @@ fn events(told: &Told) -> Vec<String> {
 }
 
 #[test]
-fn podman_with_our_hooks_tells_a_life_once_and_in_order() {
+fn podman_with_our_hooks_sends_events_once_and_in_order() {
     let Some(podman) = Podman::new() else { return };
     let told = podman.host.plugin("10", "witness", Script::default());
     podman.run("web", |words| drop(podman.host.good(words)));

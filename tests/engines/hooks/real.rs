@@ -9,7 +9,7 @@ use test_support::{Script, wait_until};
 use super::{Hooked, fails, heard, life, life_without, succeeds};
 
 #[test]
-fn a_life_is_told_once_and_in_order() {
+fn events_are_sent_once_and_in_order() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
     let told = hooked.host.plugin("10", "witness", Script::default());
     succeeds(&hooked.create());
@@ -33,7 +33,7 @@ fn a_life_is_told_once_and_in_order() {
 }
 
 #[test]
-fn a_run_is_told_whole_however_short_it_is() {
+fn even_a_short_run_has_all_events() {
     let Some(hooked) = Hooked::new(&["sh", "-c", "exit 3"], "") else { return };
     let told = hooked.host.plugin("10", "witness", Script::default());
     for _round in 0..2 {
@@ -45,7 +45,7 @@ fn a_run_is_told_whole_however_short_it_is() {
 }
 
 #[test]
-fn a_container_that_ends_at_once_is_told_whole() {
+fn a_container_that_ends_at_once_has_all_events() {
     let Some(hooked) = Hooked::new(&["true"], "") else { return };
     let told = hooked.host.plugin("10", "witness", Script::default());
     for _round in 0..2 {
@@ -58,7 +58,7 @@ fn a_container_that_ends_at_once_is_told_whole() {
 }
 
 #[test]
-fn a_container_that_nobody_starts_is_never_told_as_started() {
+fn a_container_without_a_start_has_no_start_event() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
     let told = hooked.host.plugin("10", "witness", Script::default());
     succeeds(&hooked.create());
@@ -69,7 +69,7 @@ fn a_container_that_nobody_starts_is_never_told_as_started() {
 
 /// The first look at the container's folder comes after `runc delete` has removed it.
 #[test]
-fn a_container_that_is_deleted_while_the_daemon_is_busy_is_never_told_as_started() {
+fn a_container_deleted_while_the_daemon_is_busy_is_not_started() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
     let told = hooked.host.plugin("10", "witness", Script::default());
     succeeds(&hooked.create());
@@ -123,7 +123,7 @@ fn what_a_cgroup_takes_is_set_and_explained() {
 }
 
 #[test]
-fn what_a_cgroup_does_not_take_refuses_in_one_line_and_nothing_is_set() {
+fn a_change_that_a_hook_cannot_make_refuses_in_one_line() {
     let Some(hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
     let told = hooked.host.plugin("10", "env", sets("HELLO", "there"));
     let line = "10-env sets Env[HELLO], which cannot be changed from an OCI hook: config.json was already read";
@@ -143,7 +143,7 @@ fn a_create_that_fails_after_its_hooks_is_undone() {
 }
 
 #[test]
-fn a_daemon_that_was_killed_in_between_sees_the_start_and_the_end() {
+fn a_daemon_killed_in_between_sees_the_start_and_the_end() {
     let Some(mut hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
     succeeds(&hooked.create());
     wait_until("the create is settled", || {
@@ -161,7 +161,7 @@ fn a_daemon_that_was_killed_in_between_sees_the_start_and_the_end() {
 }
 
 #[test]
-fn without_a_daemon_it_goes_on_and_is_adopted_or_fails_as_configured() {
+fn without_a_daemon_a_hook_passes_and_is_adopted_or_fails() {
     let Some(mut hooked) = Hooked::without_daemon(&["sleep", "1000"], "autostart = false") else {
         return;
     };
@@ -190,8 +190,8 @@ fn the_daemon_is_started_by_a_hook_that_needs_it() {
 }
 
 #[test]
-fn while_disabled_a_hook_contacts_nobody() {
-    let Some(hooked) = Hooked::without_daemon(&["sleep", "1000"], "---disable = true\n") else {
+fn while_disabled_a_hook_contacts_nothing() {
+    let Some(hooked) = Hooked::without_daemon(&["sleep", "1000"], "[nri]\ndisable = true\n") else {
         return;
     };
     succeeds(&hooked.create());

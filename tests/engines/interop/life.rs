@@ -12,8 +12,8 @@ use super::{by_hand, document, lines, of_each_version, wait_for};
 fn world() -> TestHost {
     let host = TestHost::new("");
     let furnished = document::furnish_host(&host);
-    let patience = "plugin_request_timeout = \"20s\"";
-    host.configure(&host.path("fake/runc"), &format!("{furnished}---{patience}"));
+    let patience = "[nri]\nplugin_request_timeout = \"20s\"";
+    host.configure(&host.path("fake/runc"), &format!("{furnished}\n{patience}"));
     host.write("bundle/config.json", &document::original().to_string());
     host
 }

@@ -17,8 +17,8 @@ fn world(fields: &str) -> Option<(TestHost, RealRuntime, Started)> {
     let program = golang::program("stub-v0.12.5")?;
     let mut host = TestHost::new("");
     let real = RealRuntime::new(&host.path(""))?;
-    let patience = "plugin_request_timeout = \"20s\"";
-    host.configure(real.runc(), &format!("{}---{patience}", document::furnish_host(&host)));
+    let patience = "[nri]\nplugin_request_timeout = \"20s\"";
+    host.configure(real.runc(), &format!("{}\n{patience}", document::furnish_host(&host)));
     let mut config = real.document("c1", &["sleep", "1"]);
     config["process"]["env"] = json!(["PATH=/bin", "GONE=1", "KEPT=before"]);
     host.write("bundle/config.json", &config.to_string());

@@ -15,7 +15,7 @@ fn killed(pid: i64) {
 }
 
 #[test]
-fn stop_kill_and_rm_each_tell_one_end() {
+fn stop_kill_and_rm_each_send_one_end() {
     let Some(host) = installed("") else { return };
     let told = host.plugin("10", "witness", Script::default());
     let ends: [&[&[&str]]; 4] = [
@@ -35,7 +35,7 @@ fn stop_kill_and_rm_each_tell_one_end() {
 }
 
 #[test]
-fn a_container_that_ends_by_itself_is_told_with_its_exit_code() {
+fn a_container_that_exits_by_itself_has_its_exit_code() {
     let Some(host) = installed("") else { return };
     let (script, heard) = hearing(Script::default());
     let told = host.plugin("10", "witness", script);
@@ -50,7 +50,7 @@ fn a_container_that_ends_by_itself_is_told_with_its_exit_code() {
 }
 
 #[test]
-fn events_have_the_life_of_a_container_and_of_an_exec_without_a_plugin() {
+fn events_of_a_container_and_an_exec_need_no_plugin() {
     let rule = "[[exec_rule]]\nname = \"no shells\"\ncommands = [\"sh\"]\n";
     let Some(host) = installed(rule) else { return };
     run(&host, "web", &[], &["sleep", "1000"]);
@@ -81,7 +81,7 @@ fn events_have_the_life_of_a_container_and_of_an_exec_without_a_plugin() {
 }
 
 #[test]
-fn a_run_in_the_foreground_gives_its_exit_code_and_leaves_nothing() {
+fn a_foreground_run_returns_its_exit_code_and_leaves_nothing() {
     let Some(host) = installed("") else { return };
     let told = host.plugin("10", "witness", Script::default());
     let cgroup = host.cgroup();
@@ -99,7 +99,7 @@ fn a_run_in_the_foreground_gives_its_exit_code_and_leaves_nothing() {
 }
 
 #[test]
-fn a_restart_is_a_second_life_under_the_same_id_with_the_same_adjustment() {
+fn a_podman_restart_is_adjusted_again_under_the_same_id() {
     let Some(host) = installed("") else { return };
     let adjust = sets_env("HELLO", "there");
     let told = host.plugin("10", "changes", Script { adjust, ..Script::default() });
@@ -173,7 +173,7 @@ fn the_next_daemon_sees_the_end_of_what_an_earlier_one_began() {
 }
 
 #[test]
-fn a_create_whose_daemon_is_killed_goes_on_and_the_next_daemon_knows_of_it() {
+fn a_create_whose_daemon_dies_is_known_to_the_next_daemon() {
     let Some(mut host) = installed("autostart = false") else { return };
     let hangs = Script { hangs: true, ..Script::default() };
     let told = host.plugin("10", "slow", hangs);
@@ -194,7 +194,7 @@ fn a_create_whose_daemon_is_killed_goes_on_and_the_next_daemon_knows_of_it() {
 }
 
 #[test]
-fn without_a_daemon_a_create_fails_where_that_is_asked_for() {
+fn without_a_daemon_a_create_fails_if_configured() {
     let more = "autostart = false\non_daemon_failure = \"fail\"";
     let Some(mut host) = installed(more) else { return };
     host.kill_daemon();
@@ -226,7 +226,7 @@ fn started_by(host: &PodmanHost, args: &[&str]) -> (u64, u64) {
 }
 
 #[test]
-fn the_monitor_of_the_container_that_started_the_daemon_ends_with_its_container() {
+fn the_monitor_that_started_the_daemon_ends_with_its_container() {
     let Some(mut host) = installed("") else { return };
     host.kill_daemon();
     let ends_when_told = "trap 'exit 3' TERM; while :; do sleep 0.1; done";

@@ -6,7 +6,7 @@ use test_support::injected::{FILE, SETTINGS, WANTED};
 use super::{installed, run};
 
 #[test]
-fn a_container_of_podman_has_what_is_injected_and_no_exec_that_a_rule_refuses() {
+fn a_podman_container_has_injections_and_exec_rules() {
     let Some(host) = installed("") else { return };
     host.write(FILE, "from the node");
     let settings = SETTINGS.replace("SOURCE", &host.path(FILE).display().to_string());

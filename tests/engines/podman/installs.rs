@@ -60,7 +60,7 @@ fn by_default(host: &PodmanHost) -> Value {
 }
 
 #[test]
-fn uninstall_refuses_while_containers_run_or_rest_and_then_leaves_every_byte_as_it_was() {
+fn uninstall_refuses_while_containers_exist_then_restores_all() {
     let Some(host) = PodmanHost::new("") else { return };
     let before = settings(&host);
     let cgroup = host.cgroup();
@@ -92,7 +92,7 @@ fn uninstall_refuses_while_containers_run_or_rest_and_then_leaves_every_byte_as_
 }
 
 #[test]
-fn a_forced_uninstall_says_who_needs_the_program_and_their_end_still_calls_it() {
+fn a_forced_uninstall_names_the_users_and_their_end_still_works() {
     let Some(host) = installed("") else { return };
     let told = host.plugin("10", "witness", Script::default());
     run(&host, "web", &[], &[]);
@@ -107,7 +107,7 @@ fn a_forced_uninstall_says_who_needs_the_program_and_their_end_still_calls_it() 
 }
 
 #[test]
-fn installed_as_the_default_every_run_comes_to_us_and_none_after_it_was_taken_back() {
+fn as_podmans_default_we_run_every_container_until_uninstalled() {
     let Some(mut host) = PodmanHost::new("") else { return };
     let before = settings(&host);
     good(&host.nri(&["install", "podman", "--default"]));
@@ -126,7 +126,7 @@ fn installed_as_the_default_every_run_comes_to_us_and_none_after_it_was_taken_ba
 }
 
 #[test]
-fn an_entry_that_somebody_wrote_by_hand_is_not_overwritten() {
+fn a_manual_entry_is_not_overwritten() {
     let Some(host) = PodmanHost::new("") else { return };
     let by_hand = "# mine\n[engine.runtimes]\nnri-runc = [\"/opt/mine\"]\n";
     host.write("etc/containers/containers.conf.d/10-mine.conf", by_hand);
@@ -140,7 +140,7 @@ fn an_entry_that_somebody_wrote_by_hand_is_not_overwritten() {
 }
 
 #[test]
-fn check_says_whether_podman_knows_us() {
+fn check_finds_whether_podman_knows_us() {
     let Some(host) = installed("") else { return };
     let checks = |host: &PodmanHost| host.admin(&["check"]).to_string();
     assert!(checks(&host).contains("podman"), "{}", checks(&host));

@@ -23,7 +23,7 @@ fn pod_of(heard: &Heard, name: &str) -> Value {
 }
 
 #[test]
-fn labels_annotations_and_a_label_file_carry_a_value_as_the_page_says() {
+fn labels_annotations_and_a_label_file_carry_a_value() {
     let Some(host) = installed("") else { return };
     let (_told, heard) = hears(&host);
     run(&host, "label", &["--label", &format!("{LABEL}={VALUE}")], &[]);
@@ -87,7 +87,7 @@ fn import(host: &PodmanHost, labels: &[&str], name: &str) {
 }
 
 #[test]
-fn labels_of_the_image_do_not_count_but_those_that_the_command_changes_do() {
+fn labels_count_only_if_the_command_changes_the_images() {
     let Some(host) = installed("") else { return };
     let (_told, heard) = hears(&host);
     let labels = [
@@ -113,7 +113,7 @@ fn labels_of_the_image_do_not_count_but_those_that_the_command_changes_do() {
 }
 
 #[test]
-fn labels_do_not_count_once_the_configuration_of_the_image_is_gone() {
+fn labels_do_not_count_without_the_images_configuration() {
     let Some(host) = installed("") else { return };
     let (_told, heard) = hears(&host);
     let cgroup = host.cgroup();

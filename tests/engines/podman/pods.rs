@@ -42,7 +42,7 @@ fn settled(host: &PodmanHost, told: &Told, starts: usize) {
 }
 
 #[test]
-fn a_pod_made_by_hand_is_told_once_around_its_members_and_as_podman_says() {
+fn a_podman_pod_is_announced_once_around_its_members() {
     let Some(host) = installed("") else { return };
     let (script, heard) = hearing(Script::default());
     let told = host.plugin("10", "witness", script);
@@ -83,7 +83,7 @@ fn a_pod_made_by_hand_is_told_once_around_its_members_and_as_podman_says() {
 }
 
 #[test]
-fn a_pod_that_stops_and_starts_is_told_twice_and_one_that_is_removed_while_it_runs_once() {
+fn a_restarted_pod_is_announced_twice_and_a_removed_one_once() {
     let Some(host) = installed("") else { return };
     let told = host.plugin("10", "witness", Script::default());
     let cgroup = host.cgroup();
@@ -125,7 +125,7 @@ spec:
 "#;
 
 #[test]
-fn a_pod_from_kubernetes_yaml_is_told_with_its_annotations_and_limits() {
+fn a_pod_of_kubernetes_yaml_has_its_annotations_and_limits() {
     let Some(host) = installed("") else { return };
     let (script, heard) = hearing(Script::default());
     let told = host.plugin("10", "witness", script);
@@ -171,7 +171,7 @@ pub(super) fn forget_podmans_own_cgroup(pod: &str) {
 }
 
 #[test]
-fn a_member_that_a_plugin_refuses_is_named_and_the_others_are_left_alone() {
+fn a_refused_member_is_named_and_the_others_keep_running() {
     let Some(host) = installed("") else { return };
     let refuses = Script { refuses: Some("not signed"), ..Script::default() };
     let told = host.plugin("90", "guard", refuses);

@@ -23,7 +23,7 @@ fn every_kind(host: &PodmanHost) -> api::ContainerAdjustment {
 }
 
 #[test]
-fn what_a_plugin_sets_is_in_the_container_and_its_life_is_told_once() {
+fn an_adjustment_is_in_the_container_and_events_come_once() {
     let Some(host) = installed("") else { return };
     let script = Script { adjust: every_kind(&host), ..Script::default() };
     let told = host.plugin("10", "changes", script);
@@ -63,7 +63,7 @@ fn compare(pairs: &[(&str, &Value, Value)]) {
 }
 
 #[test]
-fn a_plugin_is_told_of_a_container_what_podman_says_of_it() {
+fn plugins_receive_what_podman_inspect_prints() {
     let Some(host) = installed("") else { return };
     let (script, heard) = hearing(Script::default());
     let told = host.plugin("10", "witness", script);
@@ -151,7 +151,7 @@ fn sorted(list: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn a_create_that_a_plugin_refuses_says_who_and_why_and_leaves_nothing() {
+fn a_refused_create_names_plugin_and_reason_and_leaves_nothing() {
     let Some(host) = installed("") else { return };
     let refuses = Script { refuses: Some("not signed"), ..Script::default() };
     let told = host.plugin("90", "guard", refuses);
@@ -171,7 +171,7 @@ fn a_create_that_a_plugin_refuses_says_who_and_why_and_leaves_nothing() {
 }
 
 #[test]
-fn a_pod_has_podmans_namespace_and_the_process_and_addresses_of_its_container() {
+fn a_podman_pod_has_namespace_process_and_addresses() {
     let Some(hooks) = gives_address("192.0.2.7") else { return };
     let Some(host) = installed("") else { return };
     let adjust = api::ContainerAdjustment { hooks: Some(hooks).into(), ..Default::default() };

@@ -83,7 +83,7 @@ fn what_a_plugin_answers_is_what_the_runtime_gets() {
 }
 
 #[test]
-fn an_update_that_a_plugin_refuses_changes_nothing_and_says_who_and_why() {
+fn a_refused_update_changes_nothing_and_names_the_plugin() {
     let refuses = Script {
         refuses: Some("the budget is spent"),
         at: Some("UpdateContainer".to_owned()),
@@ -111,7 +111,7 @@ fn values_of_plugins_are_there_again_when_the_container_is() {
 }
 
 #[test]
-fn what_a_plugin_asks_for_unasked_outlives_the_engines_next_update() {
+fn a_plugins_own_update_outlives_the_engines_next_one() {
     let Some(host) = installed("") else { return };
     let id = run(&host, "web", &["--memory", "64m", "--cpu-shares", "512"], &[]);
     let update = |id: &str| {

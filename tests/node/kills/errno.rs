@@ -75,7 +75,7 @@ impl Place {
     fn new(strace: PathBuf) -> Option<Self> {
         let mut host = TestHost::new("");
         let real = RealRuntime::new(&host.path(""))?;
-        let more = "autostart = false---plugin_request_timeout = \"20s\"\n\
+        let more = "autostart = false\n[nri]\nplugin_request_timeout = \"20s\"\n\
                     [nri.default_validator]\nenable = true\nrequired_plugins = [\"limits\"]\n\
                     [[inject]]\nname = \"always\"\nwhen = \"always\"\nenv = { INJECTED = \"yes\" }\n\
                     [[exec_rule]]\nname = \"env alone\"\ncommands = [\"!env\"]\n";
@@ -430,7 +430,7 @@ fn chosen(mut cases: Vec<Case>) -> Vec<Case> {
 }
 
 #[test]
-fn whichever_call_fails_nri_runc_says_what_the_runtime_says() {
+fn a_failing_call_gives_the_runtimes_own_message() {
     let Some(strace) = tracer::find() else { return };
     let Some(mut first) = Place::new(strace.clone()) else { return };
     let all = cases(&mut first);

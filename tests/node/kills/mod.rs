@@ -245,7 +245,7 @@ fn say(text: &str) {
 }
 
 #[test]
-fn whoever_dies_wherever_nothing_is_left_and_the_next_operation_works() {
+fn a_kill_at_any_point_leaves_nothing_and_the_next_verb_works() {
     let (places, of_pods) = (places(), pods::places());
     // The points of another program in the daemon's place are passed in `tests/node/reexec`.
     // A daemon that does not start is one of `tests/operator/check`.

@@ -33,7 +33,7 @@ impl Cluster {
         std::os::unix::fs::symlink("/proc", host.path("proc")).unwrap();
         let (root, fault) = (host.path(""), host.path("fault"));
         let more = format!(
-            "autostart = false---plugin_request_timeout = \"20s\"\n{}[debug]\nhost_root = \"{}\"\nfault = \"@{}\"\n",
+            "autostart = false\n[nri]\nplugin_request_timeout = \"20s\"\n{}[debug]\nhost_root = \"{}\"\nfault = \"@{}\"\n",
             test_is_kubelet(),
             root.display().to_string().trim_end_matches('/'),
             fault.display()

@@ -72,12 +72,12 @@ fn life(host: &mut TestHost, real: &RealRuntime, pristine: &str, dies: impl FnOn
 }
 
 #[test]
-fn with_the_real_runc_no_cgroup_mount_or_file_is_left_whoever_dies() {
+fn a_kill_with_the_real_runc_leaves_no_cgroup_mount_or_file() {
     let mut host = TestHost::new("");
     let Some(real) = RealRuntime::new(&host.path("")) else { return };
     let fault = host.path("fault").display().to_string();
     let more = format!(
-        "autostart = false---plugin_request_timeout = \"20s\"\n[debug]\nfault = \"@{fault}\"\n"
+        "autostart = false\n[nri]\nplugin_request_timeout = \"20s\"\n[debug]\nfault = \"@{fault}\"\n"
     );
     host.configure(real.runc(), &more);
     let mut document = real.document("c1", &["sleep", "300"]);

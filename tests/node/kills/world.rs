@@ -65,7 +65,7 @@ impl World {
         let fault = host.path("fault").display().to_string();
         host.put_program("fake/runc", include_str!("../../../fixtures/runtime/killed.sh"));
         let more = format!(
-            "autostart = false\non_daemon_failure = \"{policy}\"---plugin_request_timeout = \"20s\"\n[debug]\nfault = \"@{fault}\"\n"
+            "autostart = false\non_daemon_failure = \"{policy}\"\n[nri]\nplugin_request_timeout = \"20s\"\n[debug]\nfault = \"@{fault}\"\n"
         );
         host.configure(&host.path("fake/runc"), &more);
         let mut world = Self { host, views: RefCell::default(), others };

@@ -92,8 +92,8 @@ fn state(host: &TestHost, name: &str) -> String {
 }
 
 #[test]
-fn a_newcomer_that_thinks_for_long_stops_no_create_and_hears_of_it_afterwards() {
-    let mut host = with_a_record(&format!("---{BUSY}"));
+fn a_slow_new_plugin_delays_no_create_and_receives_it_later() {
+    let mut host = with_a_record(BUSY);
     let one = Sleepers(vec![sleeper()]);
     put_on_record(&host, &[one.0[0].id(); 300]);
     host.start_daemon();
@@ -166,7 +166,7 @@ impl Flood {
 
 #[test]
 fn a_flood_of_updates_stops_no_create_and_takes_no_memory() {
-    let mut host = with_a_record(&format!("---{BUSY}"));
+    let mut host = with_a_record(BUSY);
     host.start_daemon();
     let asks = plays(&host, "10-flooder", Arc::new(Flooder));
     wait_until("it is synchronized", || state(&host, "flooder") == "synchronized");
@@ -192,7 +192,7 @@ fn a_flood_of_updates_stops_no_create_and_takes_no_memory() {
 
 #[test]
 fn a_flood_of_updates_keeps_no_program_from_taking_over() {
-    let installed = Installed::new(&format!("---{BUSY}"));
+    let installed = Installed::new(BUSY);
     let host = &installed.host;
     let asks = plays(host, "10-flooder", Arc::new(Flooder));
     wait_until("it is synchronized", || state(host, "flooder") == "synchronized");
@@ -267,8 +267,8 @@ fn plugins_that_are_never_synchronized_keep_no_program_away() {
 }
 
 #[test]
-fn a_long_request_of_a_plugin_holds_no_create_while_programs_change() {
-    let installed = Installed::new(&format!("---{BUSY}"));
+fn a_plugins_long_request_delays_no_create_during_a_reexec() {
+    let installed = Installed::new(BUSY);
     let host = &installed.host;
     let asks = plays(host, "10-flooder", Arc::new(Flooder));
     wait_until("it is synchronized", || state(host, "flooder") == "synchronized");

@@ -266,7 +266,7 @@ fn runtime() -> String {
 }
 
 fn stage() -> Stage {
-    let host = TestHost::new("autostart = false---plugin_request_timeout = \"20s\"\n");
+    let host = TestHost::new("autostart = false\n[nri]\nplugin_request_timeout = \"20s\"\n");
     host.put_program("fake/runc", &runtime());
     Stage {
         host,
@@ -339,7 +339,7 @@ fn say(text: &str) {
 }
 
 #[test]
-fn every_view_is_what_became_of_each_container_once_and_in_order() {
+fn every_view_shows_each_container_event_once_and_in_order() {
     let today = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let wanted = std::env::var("LIVES").unwrap_or_default();
     let mut wanted = wanted.split_whitespace().filter_map(|number| number.parse::<u64>().ok());

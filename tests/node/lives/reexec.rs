@@ -27,8 +27,8 @@ struct Work {
 }
 
 #[test]
-fn a_thousand_watched_containers_and_ten_plugins_notice_no_other_program() {
-    let mut host = with_a_record(&format!("---{BUSY}"));
+fn a_thousand_containers_and_ten_plugins_notice_no_reexec() {
+    let mut host = with_a_record(BUSY);
     let mut sleepers = Sleepers((0..WATCHED).map(|_| sleeper()).collect());
     let pids: Vec<u32> = sleepers.0.iter().map(std::process::Child::id).collect();
     put_on_record(&host, &pids);

@@ -224,7 +224,7 @@ fn check(view: &PodView, fates: &[PodFate]) -> usize {
 }
 
 #[test]
-fn every_pod_is_told_its_resizes_and_its_removal_once_and_in_order() {
+fn every_pod_resize_and_removal_is_sent_once_and_in_order() {
     let today = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let wanted = std::env::var("LIVES").unwrap_or_default();
     let mut wanted = wanted.split_whitespace().filter_map(|number| number.parse::<u64>().ok());

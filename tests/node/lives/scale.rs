@@ -100,8 +100,8 @@ fn descriptors(pid: i32) -> usize {
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 #[test]
-fn a_thousand_running_containers_wake_nobody_and_their_ends_are_told_at_once() {
-    let mut host = with_a_record(&format!("---{BUSY}"));
+fn a_thousand_containers_cost_no_wake_ups_and_their_ends_arrive() {
+    let mut host = with_a_record(BUSY);
     host.start_daemon();
     let one = status(host.daemon_pid(), "VmRSS");
     host.kill_daemon();
@@ -173,7 +173,7 @@ fn creates_take(host: &TestHost) -> Duration {
 
 #[test]
 fn a_create_costs_no_more_with_ten_thousand_known_containers() {
-    let mut host = with_a_record(&format!("---{BUSY}"));
+    let mut host = with_a_record(BUSY);
     let one = Sleepers(vec![sleeper()]);
     put_on_record(&host, &[one.0[0].id(); 10]);
     host.start_daemon();

@@ -79,7 +79,7 @@ fn a_container_lives_through_an_upgrade_and_back() {
 }
 
 #[test]
-fn wrappers_of_one_version_are_served_by_the_daemon_of_the_other() {
+fn wrappers_of_one_version_are_served_by_a_daemon_of_another() {
     let Some(earlier) = earlier() else { return };
     let installed = Installed::of(&earlier, "");
     let told = installed.host.plugin("10", "env", sets("HELLO", "there"));

@@ -68,9 +68,9 @@ fn a_program_that_cannot_take_over_changes_nothing() {
 }
 
 #[test]
-fn a_state_of_the_version_before_or_after_is_left_to_a_program_that_knows_it() {
+fn a_state_of_another_version_is_left_to_a_program_for_it() {
     for version in [0, 2] {
-        let installed = Installed::new(&format!("---[debug]\nstate_version = {version}\n"));
+        let installed = Installed::new(&format!("[debug]\nstate_version = {version}\n"));
         let told = installed.host.plugin("10", "a", Script::default());
         fails(&installed.reexec(), &[GOES_ON, "cannot go on with this daemon's state"]);
         nothing_has_changed(&installed, "c1", &told);
@@ -90,7 +90,7 @@ fn a_state_of_the_version_before_or_after_is_left_to_a_program_that_knows_it() {
 }
 
 #[test]
-fn a_program_that_dies_when_it_takes_over_is_an_ordinary_restart() {
+fn a_program_that_dies_at_the_takeover_is_a_plain_restart() {
     let mut installed = Installed::new("");
     succeeds(&installed.host.create("c1"));
     let script =
@@ -107,7 +107,7 @@ fn a_program_that_dies_when_it_takes_over_is_an_ordinary_restart() {
 }
 
 #[test]
-fn a_broken_configuration_and_another_run_directory_are_left_to_a_restart() {
+fn a_broken_configuration_or_moved_run_directory_stops_a_reexec() {
     let installed = Installed::new("");
     let host = &installed.host;
     let told = host.plugin("10", "a", Script::default());
@@ -146,7 +146,7 @@ fn with_state(host: &TestHost, name: &str) -> std::process::Child {
 }
 
 #[test]
-fn a_state_that_is_truncated_or_foreign_is_dropped_and_the_daemon_starts() {
+fn a_truncated_or_foreign_state_is_dropped_at_the_start() {
     let magic = "nri-runc reexec\n";
     for text in ["", "nonsense", magic, &format!("{magic}\u{1}\0\0\0{}", "x".repeat(60))] {
         let host = TestHost::new("");
@@ -169,14 +169,14 @@ fn a_state_that_is_truncated_or_foreign_is_dropped_and_the_daemon_starts() {
 }
 
 #[test]
-fn a_daemon_that_is_killed_at_any_point_of_it_is_restarted_like_any_other() {
+fn a_daemon_killed_at_any_point_of_a_reexec_is_restarted() {
     let points = POINTS.iter().map(|point| point.name());
     let points: Vec<&str> = points.filter(|name| name.starts_with("daemon.reexec-")).collect();
     assert_eq!(points.len(), 6);
     for point in points {
         let temp = tempfile::tempdir().unwrap();
         let fault = temp.path().join("fault");
-        let more = format!("autostart = false\n---[debug]\nfault = \"@{}\"\n", fault.display());
+        let more = format!("autostart = false\n[debug]\nfault = \"@{}\"\n", fault.display());
         let mut installed = Installed::new(&more);
         let _told = installed.host.plugin("10", "a", Script::default());
         succeeds(&installed.host.create("c1"));
@@ -200,7 +200,7 @@ fn a_failure_at_any_point_before_the_execution_changes_nothing() {
     for point in ["probe", "held", "state", "exec"] {
         let temp = tempfile::tempdir().unwrap();
         let fault = temp.path().join("fault");
-        let installed = Installed::new(&format!("---[debug]\nfault = \"@{}\"\n", fault.display()));
+        let installed = Installed::new(&format!("[debug]\nfault = \"@{}\"\n", fault.display()));
         let told = installed.host.plugin("10", "a", Script::default());
         let before = installed.pid();
         replace(&fault, format!("daemon.reexec-{point}:fail").as_bytes()).unwrap();
@@ -213,7 +213,7 @@ fn a_failure_at_any_point_before_the_execution_changes_nothing() {
 }
 
 #[test]
-fn a_request_that_hangs_is_not_waited_for_for_ever_and_others_go_on() {
+fn a_hanging_request_is_not_awaited_without_end() {
     // The runtime of this create runs for longer than the daemon waits.
     let host = started("");
     host.write("fake/slow-delete", "");

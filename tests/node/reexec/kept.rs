@@ -29,7 +29,7 @@ fn state(host: &TestHost, id: &str) -> String {
 }
 
 #[test]
-fn a_reader_of_events_goes_on_in_the_next_program_and_misses_none() {
+fn an_event_reader_continues_in_the_next_program_without_a_gap() {
     let installed = Installed::new("");
     let host = &installed.host;
     let out = std::fs::File::create_new(host.path("followed")).unwrap();
@@ -60,7 +60,7 @@ fn a_reader_of_events_goes_on_in_the_next_program_and_misses_none() {
 }
 
 #[test]
-fn a_plugin_hears_a_whole_life_from_three_programs() {
+fn a_plugin_receives_all_events_from_three_programs() {
     let installed = Installed::new("");
     let host = &installed.host;
     let told = host.plugin("10", "env", sets("HELLO", "there"));
@@ -89,7 +89,7 @@ fn a_plugin_hears_a_whole_life_from_three_programs() {
 }
 
 #[test]
-fn wrappers_and_operators_wait_for_a_program_that_takes_longer_than_a_heartbeat() {
+fn wrappers_and_operators_wait_for_a_slow_next_program() {
     let installed = Installed::new("");
     let host = &installed.host;
     let told = host.plugin("10", "env", sets("HELLO", "there"));
@@ -115,7 +115,7 @@ fn wrappers_and_operators_wait_for_a_program_that_takes_longer_than_a_heartbeat(
 }
 
 #[test]
-fn sigusr2_does_the_same_and_the_service_manager_hears_of_it() {
+fn sigusr2_does_the_same_and_notifies_the_service_manager() {
     let temp = tempfile::tempdir().unwrap();
     let socket = temp.path().join("notify");
     let listener = UnixDatagram::bind(&socket).unwrap();
@@ -162,7 +162,7 @@ fn a_launched_plugin_keeps_its_process_its_output_and_its_file() {
 }
 
 #[test]
-fn a_request_of_a_plugin_that_came_in_part_is_answered_by_the_next_program() {
+fn a_partial_plugin_request_is_answered_by_the_next_program() {
     let installed = Installed::new("");
     let host = &installed.host;
     let proxy = Proxy::new(host.path("proxy.sock"), &host.path("nri.sock"));
@@ -190,7 +190,7 @@ fn a_request_of_a_plugin_that_came_in_part_is_answered_by_the_next_program() {
 }
 
 #[test]
-fn a_create_in_flight_is_finished_first_and_heard_once() {
+fn a_create_in_progress_is_finished_first_and_sent_once() {
     let installed = Installed::new("");
     let host = &installed.host;
     let slow = Arc::new(|event: &str, _: &dyn protobuf::MessageDyn| {
@@ -229,7 +229,7 @@ fn metrics_count_it_and_are_served_on_at_the_same_socket() {
     let installed = Installed::new("");
     let host = &installed.host;
     let at = host.path("metrics.sock");
-    let more = format!("---[metrics]\nlisten = \"unix:{}\"\n", at.display());
+    let more = format!("[metrics]\nlisten = \"unix:{}\"\n", at.display());
     host.configure(&host.path("fake/runc"), &more);
     succeeds(&host.call(&["nri", "reload"]));
     let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&at).unwrap());
@@ -261,7 +261,7 @@ fn the_plugin_socket_stays_and_takes_new_plugins() {
 }
 
 #[test]
-fn a_foreground_run_goes_on_and_its_end_is_heard() {
+fn a_foreground_run_continues_and_its_end_is_sent() {
     let installed = Installed::new("");
     let host = &installed.host;
     let told = host.plugin("10", "env", sets("HELLO", "there"));
@@ -278,7 +278,7 @@ fn a_foreground_run_goes_on_and_its_end_is_heard() {
 
 #[test]
 fn rights_and_policies_hold_for_the_next_program() {
-    let installed = Installed::new("---[plugin.env]\ndeny = [\"Env\"]\non_failure = \"refuse\"\n");
+    let installed = Installed::new("[plugin.env]\ndeny = [\"Env\"]\non_failure = \"refuse\"\n");
     let host = &installed.host;
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     installed.reexecuted();
@@ -289,10 +289,10 @@ fn rights_and_policies_hold_for_the_next_program() {
 }
 
 #[test]
-fn a_plugin_that_no_longer_fits_is_disconnected_by_the_next_program() {
+fn a_plugin_that_no_longer_fits_is_disconnected_at_a_reexec() {
     for (more, kept) in [
-        ("---[plugin.env]\nfrom = [\"exe:/nowhere\"]\n", "synchronized"),
-        ("---allowed_uids = [65534]\n", "gone"),
+        ("[plugin.env]\nfrom = [\"exe:/nowhere\"]\n", "synchronized"),
+        ("[nri]\nallowed_uids = [65534]\n", "gone"),
     ] {
         let installed = Installed::new("");
         let host = &installed.host;

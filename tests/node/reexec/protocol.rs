@@ -10,7 +10,7 @@ use super::{Installed, install_script};
 /// Whatever reads the configuration from now on speaks this version: wrappers at once, the daemon
 /// as the next program.
 fn speak(host: &TestHost, version: u32, more: &str) {
-    host.configure(&host.path("fake/runc"), &format!("{more}---[debug]\nprotocol = {version}\n"));
+    host.configure(&host.path("fake/runc"), &format!("{more}\n[debug]\nprotocol = {version}\n"));
 }
 
 fn reexecs(host: &TestHost) -> String {
@@ -21,7 +21,7 @@ fn reexecs(host: &TestHost) -> String {
 }
 
 fn speaks(version: u32) -> Installed {
-    Installed::new(&format!("---[debug]\nprotocol = {version}\n"))
+    Installed::new(&format!("[debug]\nprotocol = {version}\n"))
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn a_newer_wrapper_has_the_daemon_become_its_program() {
 }
 
 #[test]
-fn wrappers_of_the_two_versions_before_are_understood_as_they_are() {
+fn wrappers_of_the_two_older_versions_are_understood() {
     for older in [4, 3] {
         let installed = speaks(5);
         let host = &installed.host;
@@ -60,7 +60,7 @@ fn wrappers_of_the_two_versions_before_are_understood_as_they_are() {
 }
 
 #[test]
-fn a_wrapper_that_is_older_still_does_what_the_policy_says() {
+fn a_wrapper_that_is_even_older_follows_the_policy() {
     let installed = speaks(5);
     let host = &installed.host;
     speak(host, 2, "on_daemon_failure = \"fail\"\n");
@@ -71,7 +71,7 @@ fn a_wrapper_that_is_older_still_does_what_the_policy_says() {
 }
 
 #[test]
-fn a_newer_wrapper_goes_by_the_policy_where_the_program_is_as_old_as_the_daemon() {
+fn a_newer_wrapper_follows_the_policy_if_the_program_is_old() {
     let installed = speaks(5);
     let host = &installed.host;
     let told = host.plugin("10", "a", Script::default());

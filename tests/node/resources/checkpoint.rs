@@ -127,7 +127,7 @@ fn a_checkpointed_container_goes_on_with_what_plugins_gave_it() {
 }
 
 #[test]
-fn a_refused_restore_of_a_checkpoint_starts_nothing_and_can_be_repeated() {
+fn a_refused_restore_starts_nothing_and_can_be_repeated() {
     let Some(place) = place() else { return };
     let told = place.host.plugin("10", "bringer", bringing(&place));
     let before = place.counted_and_checkpointed("c1", 5);

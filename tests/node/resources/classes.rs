@@ -63,7 +63,7 @@ fn classed() -> Option<(Place, String, tempfile::TempPath)> {
 }
 
 #[test]
-fn a_block_io_class_is_all_of_the_limits_and_survives_the_engines_update() {
+fn a_block_io_class_sets_all_limits_and_survives_an_update() {
     let Some((place, disk, _classes)) = classed() else { return };
     place.run("c1", &json!({}));
     let asking = place.asker();
@@ -85,7 +85,7 @@ fn a_block_io_class_is_all_of_the_limits_and_survives_the_engines_update() {
 }
 
 #[test]
-fn what_a_creation_limited_does_not_come_back_with_the_engines_update() {
+fn a_limit_of_the_creation_does_not_return_with_an_update() {
     let Some((place, disk, _classes)) = classed() else { return };
     let resources =
         api::LinuxResources { blockio_class: text("slow").into(), ..Default::default() };
@@ -163,7 +163,7 @@ fn an_rdt_class_moves_every_thread_into_its_group() {
 }
 
 #[test]
-fn a_class_of_the_engines_rdt_file_is_its_group_and_others_are_refused() {
+fn an_rdt_class_of_the_engines_file_is_its_group() {
     let resctrl = tempfile::tempdir().unwrap();
     for dir in ["info", "gold", "foreign"] {
         std::fs::create_dir(resctrl.path().join(dir)).unwrap();

@@ -47,7 +47,8 @@ impl Drop for Clock {
 #[test]
 fn a_clock_that_jumps_makes_no_plugin_late_and_loses_no_record() {
     let Some(clock) = Clock::of_guest() else { return };
-    let patient = "---plugin_request_timeout = \"20s\"\nplugin_registration_timeout = \"20s\"\n";
+    let patient =
+        "[nri]\nplugin_request_timeout = \"20s\"\nplugin_registration_timeout = \"20s\"\n";
     let Some(mut place) = anywhere("runc", patient) else { return };
     let told = place.host.plugin("10", "env", sets("GREETING", "hello"));
     for (id, days) in [("before", 0), ("later", 1), ("earlier", -1)] {

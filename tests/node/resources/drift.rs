@@ -66,7 +66,7 @@ fn pinned(more: &str) -> Option<Place> {
 }
 
 #[test]
-fn a_value_that_another_process_wrote_is_named_and_the_exit_code_says_so() {
+fn a_foreign_write_is_named_and_sets_the_exit_code() {
     let Some(place) = pinned("") else { return };
     assert_eq!(drift(&place, &[]), (Some(0), json!([]), String::new()));
     write(&place, "pids", "pids.max", "5");
@@ -139,7 +139,7 @@ fn faulty(place: &mut Place, fault: &str) {
 }
 
 #[test]
-fn a_value_that_cannot_be_put_back_is_said_and_tried_at_the_next_look() {
+fn a_value_that_cannot_be_restored_is_reported_and_retried() {
     let Some(mut place) = pinned("") else { return };
     faulty(&mut place, "fail");
     write(&place, "pids", "pids.max", "5");
@@ -167,7 +167,7 @@ fn a_daemon_that_dies_at_the_write_leaves_it_to_the_next_one() {
 }
 
 #[test]
-fn what_is_unknown_or_away_fails_and_what_is_nobodys_is_no_drift() {
+fn drift_fails_for_unknown_containers_and_skips_unowned_values() {
     let Some(mut place) = anywhere("runc", "") else { return };
     place.run("c1", &json!({"pids": {"limit": 100}}));
     write(&place, "pids", "pids.max", "50");

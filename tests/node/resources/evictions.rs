@@ -24,7 +24,7 @@ fn ends(place: &Place, id: &str) {
 }
 
 #[test]
-fn an_evicted_container_ends_by_force_at_last_and_explain_says_why() {
+fn an_evicted_container_is_killed_and_explain_has_the_reason() {
     // A process 1 that takes no SIGTERM: sleep has no handler for it.
     let Some(place) = anywhere("runc", "[eviction]\ngrace = \"300ms\"\n") else { return };
     place.run("c1", &json!({}));
@@ -41,7 +41,7 @@ fn an_evicted_container_ends_by_force_at_last_and_explain_says_why() {
 }
 
 #[test]
-fn the_answer_to_an_update_may_evict_and_the_first_signal_is_the_operators() {
+fn an_update_response_may_evict_with_the_configured_signal() {
     let Some(place) = anywhere("runc", "[eviction]\nsignal = \"KILL\"\ngrace = \"100s\"\n") else {
         return;
     };
@@ -57,8 +57,8 @@ fn the_answer_to_an_update_may_evict_and_the_first_signal_is_the_operators() {
 #[test]
 fn what_is_not_allowed_or_too_much_stays_alive() {
     for (more, why) in [
-        ("---[plugin.asker]\nevict = \"deny\"", "may not evict containers"),
-        ("---[plugin.asker]\nevict = \"own-namespace\"", "own namespace"),
+        ("[plugin.asker]\nevict = \"deny\"", "may not evict containers"),
+        ("[plugin.asker]\nevict = \"own-namespace\"", "own namespace"),
         ("[eviction]\nper_minute = 0\n", "per_minute"),
     ] {
         let Some(place) = anywhere("runc", more) else { return };
@@ -74,8 +74,8 @@ fn what_is_not_allowed_or_too_much_stays_alive() {
 }
 
 #[test]
-fn an_eviction_that_could_not_begin_is_said_and_can_be_asked_for_again() {
-    let Some(mut place) = anywhere("runc", "---[debug]\nfault = \"daemon.evict:fail\"") else {
+fn an_eviction_that_could_not_begin_can_be_requested_again() {
+    let Some(mut place) = anywhere("runc", "[debug]\nfault = \"daemon.evict:fail\"") else {
         return;
     };
     place.run("c1", &json!({}));
@@ -98,7 +98,7 @@ fn an_eviction_that_could_not_begin_is_said_and_can_be_asked_for_again() {
 #[test]
 fn an_eviction_whose_daemon_died_is_carried_out_by_the_next() {
     let grace = "[eviction]\ngrace = \"300ms\"\n";
-    let fault = format!("{grace}---[debug]\nfault = \"daemon.evict:kill\"");
+    let fault = format!("{grace}\n[debug]\nfault = \"daemon.evict:kill\"");
     let Some(mut place) = anywhere("runc", &fault) else { return };
     place.run("c1", &json!({}));
     let asking = place.asker();

@@ -42,7 +42,7 @@ fn fails_half_way(place: &mut Place) {
 }
 
 #[test]
-fn after_a_failed_update_plugins_hear_what_is_really_in_force() {
+fn after_a_failed_update_plugins_receive_the_real_values() {
     let Some(mut place) = place("") else { return };
     fails_half_way(&mut place);
     place.run("c1", &json!({"cpu": {"shares": 500}, "pids": {"limit": 40}}));
@@ -62,7 +62,7 @@ fn after_a_failed_update_plugins_hear_what_is_really_in_force() {
 }
 
 #[test]
-fn after_a_failed_update_what_plugins_own_is_in_force_again_and_said() {
+fn after_a_failed_update_owned_values_are_in_force_again() {
     let Some(mut place) = place("") else { return };
     fails_half_way(&mut place);
     place.run("c1", &json!({"cpu": {"shares": 500}, "pids": {"limit": 40}}));
@@ -78,7 +78,7 @@ fn after_a_failed_update_what_plugins_own_is_in_force_again_and_said() {
 }
 
 #[test]
-fn a_paused_container_is_paused_for_newcomers_and_with_updates_until_it_goes_on() {
+fn a_paused_container_is_shown_as_paused_until_it_is_resumed() {
     let Some(place) = place("") else { return };
     place.run("c1", &json!({"cpu": {"shares": 500}}));
     place.run("c2", &json!({}));

@@ -214,7 +214,7 @@ fn a_swap_limit_follows_the_memory_limit_up_and_down() {
 }
 
 #[test]
-fn an_engine_that_updates_too_leaves_what_the_plugin_owns_and_the_runtime_learns_it() {
+fn an_engines_update_keeps_owned_values_and_reaches_the_runtime() {
     let Some(place) = place("") else { return };
     place.run("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 100}}));
     let asking = place.asker();

@@ -13,7 +13,7 @@ use test_support::tools;
 use super::scopes::{Scopes, unstarted_with};
 use super::{succeeds, wait_until};
 
-const CONFIG: &str = "---plugin_request_timeout = \"20s\"\n[log]\ntarget = \"journal\"\n\
+const CONFIG: &str = "[nri]\nplugin_request_timeout = \"20s\"\n[log]\ntarget = \"journal\"\n\
     [audit]\ntarget = \"journal\"\n[[rule]]\nname = \"no limits\"\nplugins = [\"limits\"]\n\
     deny = [\"PidsLimit\"]\n";
 
@@ -73,7 +73,7 @@ fn refusals_are_found_in_the_journal_by_field_and_by_priority() {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "somebody else's line")]
-fn what_another_user_sends_to_the_journal_is_no_line_of_the_audit_log() {
+fn another_users_journal_entry_is_no_audit_line() {
     let Some(scopes) = journaled() else { return };
     let _told = scopes.place.host.plugin("20", "env", sets("GREETING", "hello"));
     let id = format!("{}applied", scopes.prefix());

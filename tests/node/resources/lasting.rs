@@ -94,7 +94,7 @@ fn a_container_made_anew_under_its_id_gets_what_plugins_had_set() {
 }
 
 #[test]
-fn what_plugins_had_set_is_set_again_although_the_daemon_ended_in_between() {
+fn plugin_values_are_set_again_after_the_daemon_ended() {
     let Some(mut place) = place("") else { return };
     let resources = json!({"cpu": {"shares": 1024}, "pids": {"limit": 100}});
     for is_orderly in [false, true] {
@@ -162,7 +162,7 @@ fn the_next_daemon_keeps_what_plugins_own() {
 }
 
 #[test]
-fn a_container_that_was_found_again_takes_what_its_plugins_and_its_engine_want() {
+fn a_recovered_container_takes_updates_of_plugins_and_engine() {
     let Some(mut place) = place("") else { return };
     place.run("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 100}}));
     assert!(is_done(&place.asker(), "c1", &json!({"cpu": {"shares": 300}})));
@@ -185,7 +185,7 @@ fn a_container_that_was_found_again_takes_what_its_plugins_and_its_engine_want()
 }
 
 #[test]
-fn an_update_past_an_absent_daemon_is_put_right_and_said() {
+fn an_update_without_the_daemon_is_corrected_and_logged() {
     let Some(mut place) = place("") else { return };
     place.run("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 100}}));
     let asking = place.asker();
@@ -212,15 +212,15 @@ fn an_update_past_an_absent_daemon_is_put_right_and_said() {
 }
 
 #[test]
-fn a_fault_before_the_first_file_is_a_failure_that_the_plugin_hears_of() {
-    let Some(mut place) = place("---[debug]\nfault = \"daemon.cgroup:fail\"") else { return };
+fn a_fault_before_the_first_file_is_reported_to_the_plugin() {
+    let Some(mut place) = place("[debug]\nfault = \"daemon.cgroup:fail\"") else { return };
     place.run("c1", &json!({"cpu": {"shares": 1024}}));
     let asking = place.asker();
     assert!(!is_done(&asking, "c1", &json!({"cpu": {"shares": 300}})));
     assert_eq!(shares(&place), "1024");
     let explained = place.host.admin(&["explain", "c1"]);
     assert!(says(&explained, "fault injected") && explained["owners"] == json!({}), "{explained}");
-    next_daemon(&mut place, "---[debug]\nfault = \"daemon.cgroup:kill\"");
+    next_daemon(&mut place, "[debug]\nfault = \"daemon.cgroup:kill\"");
     let asking = place.asker();
     let wish = update_of("c1", &json!({"cpu": {"shares": 300}}));
     assert!(!matches!(asking.try_ask(request(vec![wish])), Ok(Ok(_))), "nobody is left to answer");
@@ -239,7 +239,7 @@ fn hasty(place: &Place) -> std::sync::Arc<std::sync::Mutex<Vec<String>>> {
 
 #[test]
 fn what_waits_for_a_creation_survives_the_daemon() {
-    let Some(mut place) = place("---[debug]\nfault = \"daemon.settle:kill\"") else { return };
+    let Some(mut place) = place("[debug]\nfault = \"daemon.settle:kill\"") else { return };
     let told = hasty(&place);
     place.prepare("c1", &json!({"cpu": {"shares": 1024}}));
     succeeds(&place.host.create_from("c1", "c1"));
@@ -254,7 +254,7 @@ fn what_waits_for_a_creation_survives_the_daemon() {
 }
 
 #[test]
-fn what_waits_for_a_creation_that_fails_is_said_to_have_failed() {
+fn an_update_that_waits_for_a_failed_creation_fails() {
     let Some(place) = place("") else { return };
     let told = hasty(&place);
     place.prepare("c1", &json!({"cpu": {"cpus": "4000"}}));

@@ -31,7 +31,7 @@ fn answers_to_every_event_reach_the_other_container() {
 }
 
 #[test]
-fn each_container_fails_for_itself_and_only_what_may_not_is_reported() {
+fn each_container_fails_alone_and_only_required_ones_report() {
     let Some(place) = place("") else { return };
     place.run("c1", &json!({}));
     place.run("dead", &json!({}));
@@ -73,7 +73,7 @@ fn a_frozen_container_takes_what_the_kernel_takes() {
 }
 
 #[test]
-fn a_plugin_may_ask_from_inside_its_handler_even_about_the_very_container() {
+fn a_plugin_may_request_updates_from_inside_its_handler() {
     let Some(place) = place("") else { return };
     place.run("other", &json!({}));
     let both = request(vec![
@@ -104,7 +104,7 @@ fn a_plugin_may_ask_from_inside_its_handler_even_about_the_very_container() {
 
 #[test]
 fn what_an_operator_forbids_fails_the_whole_request() {
-    let Some(place) = place("---[plugin.asker]\ndeny = [\"CPUShares\"]") else { return };
+    let Some(place) = place("[plugin.asker]\ndeny = [\"CPUShares\"]") else { return };
     place.run("c1", &json!({"cpu": {"shares": 500}}));
     let asking = place.asker();
     let all = vec![

@@ -19,7 +19,7 @@ fn whole_node(runtime: &str) -> Option<Place> {
     let root = place.host.path("root").display().to_string();
     std::fs::create_dir_all(&root).unwrap();
     let more = format!(
-        "autostart = false\ndebug.runtime_roots = [\"{root}\"]\n---scope = \"node\"\n[eviction]\nsignal = \"KILL\""
+        "autostart = false\ndebug.runtime_roots = [\"{root}\"]\n[nri]\nscope = \"node\"\n[eviction]\nsignal = \"KILL\""
     );
     place.host.configure(place.real.runc(), &more);
     Some(place)
@@ -44,7 +44,7 @@ fn plain_run(place: &Place, id: &str) {
 }
 
 #[test]
-fn updates_go_through_the_runtime_that_made_it_and_stay_with_its_own() {
+fn updates_go_through_the_runtime_that_made_the_container() {
     updates("runc");
 }
 

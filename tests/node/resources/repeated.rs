@@ -23,7 +23,7 @@ fn engine() -> Value {
 }
 
 #[test]
-fn a_limit_that_the_engine_repeats_is_the_plugins_to_keep_or_to_give() {
+fn a_limit_repeated_by_the_engine_stays_the_plugins() {
     let Some(place) = place("") else { return };
     let told = place.host.plugin("10", "half", owns(&json!({"memory": {"limit": 67_108_864}})));
     place.run("c1", &engine());
@@ -58,7 +58,7 @@ fn a_quota_alone_leaves_a_plugins_period_in_the_cgroup() {
 }
 
 #[test]
-fn what_runc_does_not_apply_stays_the_plugins_whatever_the_engine_says() {
+fn values_that_runc_does_not_apply_stay_the_plugins() {
     let Some(place) = place("") else { return };
     place.run("c1", &engine());
     let asking = place.asker();
@@ -84,7 +84,7 @@ fn holding() -> (mpsc::Receiver<()>, mpsc::Sender<()>, Script) {
     (reaches, lets_go, Script { hears: Some(hears), ..Script::default() })
 }
 
-const PATIENT: &str = "---plugin_request_timeout = \"60s\"";
+const PATIENT: &str = "[nri]\nplugin_request_timeout = \"60s\"";
 
 #[test]
 fn an_update_waits_while_the_container_is_being_started() {

@@ -14,7 +14,7 @@ use super::{Place, Script, anywhere, skip, succeeds, wait_until};
 
 /// A guest without KVM is slow: nobody is late there.
 fn patient() -> String {
-    format!("---plugin_request_timeout = \"20s\"\n{}", test_is_kubelet())
+    format!("[nri]\nplugin_request_timeout = \"20s\"\n{}", test_is_kubelet())
 }
 
 const UID: &str = "11111111-2222-4333-8444-555555555555";
@@ -145,7 +145,7 @@ fn a_while() {
 }
 
 #[test]
-fn a_pod_that_kubelet_resizes_is_told_once_with_what_is_in_force() {
+fn a_kubelet_resize_is_sent_once_with_the_values_in_force() {
     let Some(pod) = ResizedPod::new() else { return };
     let heard = pod.plugin("a");
     pod.run();
@@ -179,7 +179,7 @@ fn a_pod_that_kubelet_resizes_is_told_once_with_what_is_in_force() {
 }
 
 #[test]
-fn a_resize_while_no_daemon_runs_is_told_by_the_next_one_and_once() {
+fn a_resize_without_a_daemon_is_sent_once_by_the_next_one() {
     let Some(mut pod) = ResizedPod::new() else { return };
     let _heard = pod.plugin("a");
     pod.run();
@@ -226,7 +226,7 @@ fn a_resize_that_a_plugin_refuses_is_in_force_and_reported() {
 }
 
 #[test]
-fn each_of_several_resizes_is_told_with_its_own_values() {
+fn each_of_several_resizes_is_sent_with_its_own_values() {
     let Some(pod) = ResizedPod::new() else { return };
     let heard = pod.plugin("a");
     pod.run();

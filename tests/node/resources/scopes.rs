@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{Place, Script, is_done, skip, succeeds, unstarted_place, wait_until};
 
 /// A guest without KVM is slow: nobody is late there.
-const PATIENT: &str = "---plugin_request_timeout = \"20s\"";
+const PATIENT: &str = "[nri]\nplugin_request_timeout = \"20s\"";
 
 /// What changes, the resources, the files, and what systemd says: file or property, text.
 type Case = (&'static str, &'static str, Texts, Texts);
@@ -363,7 +363,7 @@ fn with_a_disk() -> Option<(Scopes, tempfile::TempDir, String)> {
 }
 
 #[test]
-fn what_runc_does_not_apply_is_written_into_its_scope_and_stays_there() {
+fn values_that_runc_does_not_apply_stay_in_the_scope() {
     let Some((mut scopes, _folder, limit)) = with_a_disk() else { return };
     let pages = |limit: u64| json!([{"pageSize": "2MB", "limit": limit}]);
     let mut made = first();
@@ -416,7 +416,7 @@ fn what_runc_does_not_apply_is_written_into_its_scope_and_stays_there() {
 }
 
 #[test]
-fn what_systemd_owns_or_nobody_can_write_leaves_the_whole_update_undone() {
+fn an_update_with_an_unwritable_value_is_undone_as_a_whole() {
     let Some((scopes, _folder, _limit)) = with_a_disk() else { return };
     scopes.run("c1", &first());
     let asking = scopes.place.asker();
@@ -478,12 +478,12 @@ fn a_plugin_may_name_another_slice_with_crun() {
 }
 
 #[test]
-fn a_frozen_scope_and_one_that_has_ended_are_told_apart_with_runc() {
+fn a_frozen_scope_differs_from_an_ended_one_with_runc() {
     lives("runc");
 }
 
 #[test]
-fn a_frozen_scope_and_one_that_has_ended_are_told_apart_with_crun() {
+fn a_frozen_scope_differs_from_an_ended_one_with_crun() {
     lives("crun");
 }
 

@@ -112,7 +112,7 @@ fn a_hardened_unit_serves_as_any_other_daemon() {
 }
 
 #[test]
-fn systemd_reloads_the_daemon_and_keeps_its_process_when_the_program_is_replaced() {
+fn systemd_reloads_the_daemon_and_keeps_its_process() {
     let Some(unit) = UnitOfDaemon::start("") else { return };
     wait_until("the unit's daemon runs", || unit.shows("ActiveState") == "active");
     let pid = unit.shows("MainPID");

@@ -27,7 +27,7 @@ type Engine = fn(UnixStream);
 fn with_engine(strace: &Path, engine: Option<Engine>) -> Option<Place> {
     let mut host = TestHost::new("");
     let root = host.path("host").display().to_string();
-    host.configure(&host.path("fake/runc"), &format!("---[debug]\nhost_root = \"{root}\"\n"));
+    host.configure(&host.path("fake/runc"), &format!("[debug]\nhost_root = \"{root}\"\n"));
     std::fs::create_dir_all(host.path("host/run/containerd")).unwrap();
     for kernels in ["proc", "sys"] {
         symlink(format!("/{kernels}"), host.path("host").join(kernels)).unwrap();

@@ -96,7 +96,7 @@ fn with_files(strace: &Path, other: fn(&Path)) -> Option<Place> {
     let mut host = TestHost::new("");
     let at = |name: &str| host.path(name).display().to_string();
     let settings = format!(
-        "---plugin_registration_timeout = \"1s\"\n[cdi]\nspec_dirs = [\"{}\"]\n[blockio]\nconfig_file = \"{}\"\n\
+        "[nri]\nplugin_registration_timeout = \"1s\"\n[cdi]\nspec_dirs = [\"{}\"]\n[blockio]\nconfig_file = \"{}\"\n\
          [rdt]\nconfig_file = \"{}\"\n[audit]\ntarget = \"file\"\npath = \"{}\"\n[log]\ntarget = \"file\"\n\
          [debug]\nhost_root = \"{}\"\n",
         at("cdi"),

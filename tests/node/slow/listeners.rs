@@ -39,8 +39,7 @@ fn beginning(socket: &str) -> Vec<u8> {
 /// A host on which each socket has such clients while containers live.
 fn with_clients(strace: &Path, client: fn(&str, UnixStream)) -> Option<Place> {
     let mut host = TestHost::new("");
-    let listens =
-        format!("---[metrics]\nlisten = \"unix:{}\"\n", host.path("metrics.sock").display());
+    let listens = format!("[metrics]\nlisten = \"unix:{}\"\n", host.path("metrics.sock").display());
     host.configure(&host.path("fake/runc"), &listens);
     host.start_daemon();
     wait_until("metrics are served", || host.path("metrics.sock").exists());

@@ -23,7 +23,8 @@ pub(super) const CASES: &[Row] = &[
     ("a plugin whose answers are as long as the protocol allows", |strace| answers_most(&strace)),
 ];
 
-const WAITS: &str = "---plugin_registration_timeout = \"3s\"\nplugin_request_timeout = \"2s\"\n";
+const WAITS: &str =
+    "[nri]\nplugin_registration_timeout = \"3s\"\nplugin_request_timeout = \"2s\"\n";
 
 /// A plugin of another process, which neither reads nor writes from here on.
 fn stopped(strace: &Path) -> Option<Place> {

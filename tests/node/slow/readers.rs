@@ -41,7 +41,7 @@ fn many_lines(place: &mut Place) {
 
 fn terminal(strace: &Path) -> Option<Place> {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-    let host = TestHost::new("---[log]\nlevel = \"debug\"\n");
+    let host = TestHost::new("[log]\nlevel = \"debug\"\n");
     let reader = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&reader).unwrap();
     unlockpt(&reader).unwrap();
@@ -117,7 +117,7 @@ fn in_a_namespace(
     let nothing = None::<&str>;
     mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).unwrap();
     let reader = bind()?;
-    let host = TestHost::new(&format!("---[log]\nlevel = \"debug\"\ntarget = \"{target}\"\n"));
+    let host = TestHost::new(&format!("[log]\nlevel = \"debug\"\ntarget = \"{target}\"\n"));
     let daemon = Ends(host.spawn_on(&["nri", "daemon"], Stdio::null(), Stdio::null()));
     wait_until("the daemon answers", || status(&host).is_some());
     let mut place = Place::new(host, strace);

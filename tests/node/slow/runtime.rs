@@ -30,7 +30,7 @@ exec HOST/fake/runc \"$@\"
 const BEATS: usize = 20;
 
 fn never_answers(strace: &Path) -> Option<Place> {
-    let mut host = TestHost::new("---plugin_request_timeout = \"2s\"\n");
+    let mut host = TestHost::new("[nri]\nplugin_request_timeout = \"2s\"\n");
     let folder = host.path("").display().to_string();
     std::fs::create_dir(host.path("fake/hangs")).unwrap();
     host.put_program("fake/hangs/runc", &HANGS.replace("HOST/", &folder));

@@ -109,7 +109,7 @@ fn program(strace: &Path) -> Option<Place> {
     let folder = folder.display().to_string();
     host.configure(
         &host.path("fake/runc"),
-        &format!("---[plugin.ear]\nfrom = [\"exe:{folder}/*\"]\n"),
+        &format!("[plugin.ear]\nfrom = [\"exe:{folder}/*\"]\n"),
     );
     host.start_daemon();
     let mut place = Place::new(host, strace);

@@ -40,7 +40,7 @@ fn update(host: &TestHost, id: &str, resources: &Value) {
 }
 
 #[test]
-fn what_came_ended_and_was_updated_meanwhile_is_told_in_order() {
+fn changes_without_the_daemon_are_sent_in_order() {
     let mut host = TestHost::new("autostart = false");
     host.start_daemon();
     let _told = host.plugin("10", "pin", pins());
@@ -92,7 +92,7 @@ fn what_came_ended_and_was_updated_meanwhile_is_told_in_order() {
 }
 
 #[test]
-fn a_plugin_that_was_away_longer_than_the_daemon_hears_of_nothing_that_is_over() {
+fn a_late_plugin_receives_nothing_of_removed_containers() {
     let mut host = started("autostart = false");
     run(&host, "c1");
     host.kill_daemon();

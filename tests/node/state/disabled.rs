@@ -131,11 +131,11 @@ fn a_reload_that_ends_nri_disable_finds_out_too() {
     let (host, _told) = with_running(&["gone"], "");
     let root = host.path("root").display().to_string();
     let configured = |more: &str| {
-        let more = format!("autostart = false\nruntime_roots = [\"{root}\"]\n---{more}");
+        let more = format!("autostart = false\nruntime_roots = [\"{root}\"]\n{more}");
         host.configure(&host.path("fake/runc"), &more);
         succeeds(&host.call(&["nri", "reload"]));
     };
-    configured("disable = true\n");
+    configured("[nri]\ndisable = true\n");
     succeeds(&host.verb(&["delete", "--force", "gone"]));
     configured("");
     wait_until("it is removed", || host.admin(&["pods"]) == json!([]));

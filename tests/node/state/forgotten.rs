@@ -54,7 +54,7 @@ fn what_the_runtime_still_has_is_forgotten_by_force_alone() {
 }
 
 #[test]
-fn a_record_whose_state_is_gone_goes_and_says_what_it_means() {
+fn a_record_without_its_state_is_removed_with_a_log_line() {
     let host = started("");
     run(&host, "c1");
     end(&host, "c1");

@@ -93,7 +93,7 @@ fn untouched(host: &TestHost, id: &str) {
 }
 
 #[test]
-fn a_create_on_a_full_run_directory_fails_in_one_line_and_works_when_there_is_room() {
+fn a_create_on_a_full_run_directory_fails_until_there_is_room() {
     let Some((mut host, disk)) = small() else { return };
     let told = host.plugin("10", "env", sets("HELLO", "there"));
     super::bundle(&host, "c1");
@@ -120,7 +120,7 @@ fn a_create_on_a_full_run_directory_fails_in_one_line_and_works_when_there_is_ro
 }
 
 #[test]
-fn a_disk_that_is_full_by_the_time_plugins_agree_refuses_and_is_told_to_them() {
+fn a_disk_that_fills_during_a_create_undoes_it_for_plugins() {
     let Some((host, disk)) = small() else { return };
     let told = host.plugin("10", "env", fills(&disk, "CreateContainer"));
     super::bundle(&host, "c1");
@@ -149,7 +149,7 @@ fn a_disk_that_is_full_by_the_time_plugins_agree_refuses_and_is_told_to_them() {
 }
 
 #[test]
-fn what_happens_while_the_disk_is_full_is_told_once_and_on_record_when_there_is_room() {
+fn events_on_a_full_disk_are_sent_once_and_recorded_later() {
     let Some((mut host, disk)) = small() else { return };
     // It sets nothing of a process: a mark that goes with a process would make room.
     let told = host.plugin("10", "env", Script::default());
@@ -198,7 +198,7 @@ fn what_happens_while_the_disk_is_full_is_told_once_and_on_record_when_there_is_
 }
 
 #[test]
-fn a_bundle_on_a_full_disk_is_refused_only_where_something_is_to_be_written() {
+fn a_bundle_on_a_full_disk_is_refused_only_if_written_to() {
     let mut host = TestHost::new("autostart = false");
     let Some(disk) = Disk::at(host.path("c1")) else { return };
     host.start_daemon();
@@ -231,7 +231,7 @@ fn a_bundle_on_a_full_disk_is_refused_only_where_something_is_to_be_written() {
 }
 
 #[test]
-fn a_daemon_starts_on_a_full_disk_and_goes_on_from_what_is_there() {
+fn a_daemon_starts_on_a_full_disk_with_what_is_recorded() {
     let Some((mut host, disk)) = small() else { return };
     run(&host, "c1");
     wait_until("it runs", || state(&host, "c1") == "running");

@@ -9,7 +9,7 @@ use super::{run, state, succeeds};
 
 /// A host whose daemon looks often.
 fn host() -> TestHost {
-    let mut host = TestHost::new("---[debug]\nlook_every = \"100ms\"\n");
+    let mut host = TestHost::new("[debug]\nlook_every = \"100ms\"\n");
     host.start_daemon();
     host
 }

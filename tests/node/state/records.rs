@@ -43,7 +43,7 @@ fn with_unusable_records() -> TestHost {
 }
 
 #[test]
-fn what_cannot_be_read_is_set_aside_shown_and_named_and_the_rest_is_known() {
+fn unreadable_records_are_set_aside_and_the_rest_is_known() {
     let host = with_unusable_records();
     assert_eq!(state(&host, "c4"), "running");
     assert!(["c1", "c2", "c3"].iter().all(|id| state(&host, id).is_empty()));
@@ -54,7 +54,7 @@ fn what_cannot_be_read_is_set_aside_shown_and_named_and_the_rest_is_known() {
 }
 
 #[test]
-fn a_record_that_is_set_aside_is_a_failure_and_a_line_of_the_log_with_the_reason() {
+fn a_record_set_aside_is_a_failure_and_a_log_line() {
     let host = with_unusable_records();
     let failures = host.admin(&["status"])["failures"].to_string();
     assert!(failures.contains("was set aside") && failures.contains("schema 99"), "{failures}");
@@ -62,7 +62,7 @@ fn a_record_that_is_set_aside_is_a_failure_and_a_line_of_the_log_with_the_reason
 }
 
 #[test]
-fn records_that_were_set_aside_show_in_status_and_check_until_they_are_removed() {
+fn records_set_aside_are_in_status_and_check_until_removed() {
     let host = with_unusable_records();
     let page = host.call(&["nri", "status"]).stdout;
     let page = String::from_utf8_lossy(&page).into_owned();
@@ -76,7 +76,7 @@ fn records_that_were_set_aside_show_in_status_and_check_until_they_are_removed()
 }
 
 #[test]
-fn containers_whose_records_were_set_aside_are_deleted_as_the_runtimes_own() {
+fn containers_with_records_set_aside_are_deleted_unchanged() {
     let host = with_unusable_records();
     for id in ["c1", "c2", "c3", "c4"] {
         succeeds(&host.verb(&["delete", "--force", id]));
@@ -84,7 +84,7 @@ fn containers_whose_records_were_set_aside_are_deleted_as_the_runtimes_own() {
 }
 
 #[test]
-fn a_pod_whose_record_is_lost_or_damaged_is_described_anew_from_its_container() {
+fn a_pod_with_a_lost_record_is_described_from_its_container() {
     for damaged in [false, true] {
         let mut host = started("");
         let _told = host.plugin("10", "env", sets("HELLO", "there"));
@@ -111,7 +111,7 @@ fn a_pod_whose_record_is_lost_or_damaged_is_described_anew_from_its_container() 
 }
 
 #[test]
-fn a_pod_whose_record_is_lost_with_its_container_is_reported_and_keeps_nobody_from_starting() {
+fn a_pod_lost_with_its_container_is_reported_and_blocks_nothing() {
     let mut host = started("");
     run(&host, "c1");
     run(&host, "c2");
@@ -125,7 +125,7 @@ fn a_pod_whose_record_is_lost_with_its_container_is_reported_and_keeps_nobody_fr
 }
 
 #[test]
-fn what_a_newer_version_wrote_is_used_and_kept_after_a_downgrade() {
+fn a_newer_versions_record_is_used_and_kept_by_an_older_one() {
     let mut host = started("");
     run(&host, "c1");
     host.kill_daemon();

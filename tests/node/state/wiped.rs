@@ -47,7 +47,7 @@ fn wiped_with_three() -> (TestHost, Arc<Mutex<Vec<String>>>) {
 }
 
 #[test]
-fn containers_of_a_wiped_run_directory_are_found_again_and_live_on() {
+fn containers_of_a_wiped_run_directory_are_recovered() {
     let (host, told) = wiped_with_three();
     assert_eq!(host.admin(&["status"])["found"], 3);
     let states = ["runs", "ended", "made"].map(|id| state(&host, id));
@@ -76,7 +76,7 @@ fn containers_of_a_wiped_run_directory_are_found_again_and_live_on() {
 }
 
 #[test]
-fn a_container_that_was_found_again_is_marked_as_such_on_every_screen() {
+fn a_recovered_container_is_marked_on_every_screen() {
     let (host, _told) = wiped_with_three();
     let found = shown(&host, "runs");
     let pid: u64 = host.read("root/runs/pid").trim().parse().unwrap();
@@ -124,7 +124,7 @@ fn they_are_looked_for_once_in_a_boot_and_known_from_then_on() {
 }
 
 #[test]
-fn whoever_was_not_made_through_us_is_not_found() {
+fn a_container_not_made_through_us_is_not_recovered() {
     let mut host = started("autostart = false");
     run(&host, "c1");
     host.kill_daemon();
@@ -150,7 +150,7 @@ fn what_went_past_the_daemon_is_adopted_not_found() {
 }
 
 #[test]
-fn what_cannot_be_understood_keeps_nobody_from_being_found() {
+fn an_unreadable_container_hides_no_other() {
     let mut host = ours();
     host.start_daemon();
     for id in ["good", "garbage", "homeless", "empty"] {
@@ -181,14 +181,14 @@ fn task(host: &TestHost, id: &str, annotations: &Value, program: &str) -> String
 }
 
 #[test]
-fn a_pod_whose_engine_names_us_is_found_and_one_of_another_runtime_is_not() {
+fn a_pod_of_our_registration_is_recovered_but_no_other() {
     let mut host = TestHost::new("");
     let host_root = host.path("host").display().to_string();
     std::fs::create_dir(host.path("host")).unwrap();
     for folder in ["proc", "sys"] {
         symlink(format!("/{folder}"), host.path("host").join(folder)).unwrap();
     }
-    let more = format!("autostart = false---[debug]\nhost_root = \"{host_root}\"\n");
+    let more = format!("autostart = false\n[debug]\nhost_root = \"{host_root}\"\n");
     host.configure(&host.path("fake/runc"), &more);
     host.start_daemon();
     let pod = json!({
@@ -248,7 +248,7 @@ fn is_whole(host: &TestHost, pid: i32) {
 }
 
 #[test]
-fn a_daemon_that_lives_writes_everything_down_again_whatever_is_wiped() {
+fn a_running_daemon_restores_wiped_files() {
     for what in ["run", "run/state", "run/daemon.sock", "moved"] {
         let mut host = started("");
         let told = host.plugin("10", "env", sets("HELLO", "there"));

@@ -39,7 +39,7 @@ const HUNG: &[Fault] = &[
 const START: &[Fault] = &[
     Fault {
         name: "it panics at its start, and no container has tried",
-        config: "---[debug]\nfault = \"daemon.start:panic\"",
+        config: "[debug]\nfault = \"daemon.start:panic\"",
         row: "daemon",
         says: "none can start: thread",
         next: "install another version",
@@ -48,7 +48,7 @@ const START: &[Fault] = &[
     },
     Fault {
         name: "it panicked when a container was created",
-        config: "---[debug]\nfault = \"daemon.start:panic\"",
+        config: "[debug]\nfault = \"daemon.start:panic\"",
         seed: |world| assert!(world.host.create("c1").status.success()),
         row: "daemon",
         says: "the last one ended with: thread",
@@ -99,7 +99,7 @@ const START: &[Fault] = &[
     Fault {
         name: "it is of another protocol",
         runs: true,
-        seed: |world| world.configure("---[debug]\nprotocol = 99"),
+        seed: |world| world.configure("[debug]\nprotocol = 99"),
         row: "daemon",
         says: "this nri-runc 99",
         next: "install this version at ",
@@ -122,7 +122,7 @@ const CONFIGURED: &[Fault] = &[
     },
     Fault {
         name: "switched off by configuration",
-        config: "---disable = true",
+        config: "[nri]\ndisable = true",
         row: "switched on",
         says: "nri.disable is set",
         next: "remove it",
@@ -149,7 +149,7 @@ const CONFIGURED: &[Fault] = &[
     },
     Fault {
         name: "a mistake in what protects",
-        seed: |world| world.configure("---[plugin.a]\ndeny = \"Env\""),
+        seed: |world| world.configure("[plugin.a]\ndeny = \"Env\""),
         row: "configuration",
         says: "creates are refused until it is fixed",
         next: "correct the error in this file",
@@ -159,7 +159,7 @@ const CONFIGURED: &[Fault] = &[
     Fault {
         name: "a change that a reload applies",
         runs: true,
-        seed: |world| world.configure("---[eviction]\nper_minute = 3"),
+        seed: |world| world.configure("[eviction]\nper_minute = 3"),
         row: "daemon",
         says: "older than the configuration files; changed: eviction.per_minute",
         next: "nri-runc nri reload",
@@ -224,7 +224,7 @@ fn a_restart_right_after_the_daemon_died_starts_one() {
 
 #[test]
 fn a_panic_of_the_daemon_before_is_a_failure_of_the_next_one() {
-    let mut world = World::new("---[debug]\nfault = \"daemon.start:panic\"");
+    let mut world = World::new("[debug]\nfault = \"daemon.start:panic\"");
     let created = world.host.create("c1");
     assert!(created.status.success());
     let notes = std::fs::read_dir(world.path("run/bypassed")).unwrap().flatten();

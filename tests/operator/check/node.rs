@@ -116,7 +116,7 @@ const AROUND: &[Fault] = &[
     },
     Fault {
         name: "an audit log below a file",
-        config: "---[audit]\ntarget = \"file\"\npath = \"DIR/file/audit.log\"",
+        config: "[audit]\ntarget = \"file\"\npath = \"DIR/file/audit.log\"",
         seed: |world| world.host.write("file", ""),
         row: "audit log",
         says: "file",
@@ -126,7 +126,7 @@ const AROUND: &[Fault] = &[
     },
     Fault {
         name: "an audit log that is a folder, and a daemon that loses lines",
-        config: "---[audit]\ntarget = \"file\"\npath = \"DIR/audit.log\"",
+        config: "[audit]\ntarget = \"file\"\npath = \"DIR/audit.log\"",
         runs: true,
         seed: |world| {
             std::fs::create_dir(world.path("audit.log")).unwrap();
@@ -145,7 +145,7 @@ const AROUND: &[Fault] = &[
     },
     Fault {
         name: "a log that cannot be written",
-        config: "---[log]\ntarget = \"file\"",
+        config: "[log]\ntarget = \"file\"",
         seed: |world| {
             world.make_run_dir();
             std::fs::create_dir(world.path("run/daemon.log")).unwrap();

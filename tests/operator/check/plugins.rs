@@ -160,7 +160,7 @@ const ACCESS: &[Fault] = &[
     },
     Fault {
         name: "every user may connect",
-        config: "---socket_mode = \"0666\"",
+        config: "[nri]\nsocket_mode = \"0666\"",
         row: "plugin socket",
         says: "nri.socket_mode 0666 opens the socket to every user",
         next: "set nri.socket_mode to \"0600\"",
@@ -169,7 +169,7 @@ const ACCESS: &[Fault] = &[
     },
     Fault {
         name: "a group may connect",
-        config: "---socket_gid = 12345",
+        config: "[nri]\nsocket_gid = 12345",
         row: "plugin socket",
         says: "nri.socket_gid gives the socket to group 12345",
         next: "remove nri.socket_gid",
@@ -178,7 +178,7 @@ const ACCESS: &[Fault] = &[
     },
     Fault {
         name: "another user may be a plugin",
-        config: "---allowed_uids = [0, 12345]",
+        config: "[nri]\nallowed_uids = [0, 12345]",
         row: "plugin socket",
         says: "nri.allowed_uids lets user 12345 be a plugin",
         next: "set nri.allowed_uids to [0]",
@@ -205,7 +205,7 @@ const ACCESS: &[Fault] = &[
         says: "can connect as a plugin",
         next: "remove the mount from the pod, or set `from` in [plugin.\"*\"]",
         mend: Mend::By(|world| {
-            world.configure("---[plugin.\"*\"]\nfrom = [\"pod:kube-system/*\"]");
+            world.configure("[plugin.\"*\"]\nfrom = [\"pod:kube-system/*\"]");
             assert!(world.host.call(&["nri", "reload"]).status.success());
         }),
         ..FAULT
@@ -312,7 +312,7 @@ const INSTALLED: &[Fault] = &[
     },
     Fault {
         name: "it never registers",
-        config: "---plugin_registration_timeout = \"300ms\"",
+        config: "[nri]\nplugin_registration_timeout = \"300ms\"",
         seed: |world| {
             install(world, "10-a", "exec sleep 300");
             world.host.start_daemon();
@@ -381,7 +381,7 @@ const INSTALLED: &[Fault] = &[
 const CONNECTED: &[Fault] = &[
     Fault {
         name: "a required one is missing",
-        config: "---[plugin.guard]\nrequired = true",
+        config: "[plugin.guard]\nrequired = true",
         runs: true,
         row: "required plugins",
         says: "guard not connected: creates are refused",
@@ -393,7 +393,7 @@ const CONNECTED: &[Fault] = &[
     },
     Fault {
         name: "time-outs have disconnected it",
-        config: "---plugin_request_timeout = \"3s\"\n[plugin.slow]\nstrikes = 1",
+        config: "[nri]\nplugin_request_timeout = \"3s\"\n[plugin.slow]\nstrikes = 1",
         runs: true,
         seed: |world| {
             connect(world, hanging());
@@ -407,7 +407,7 @@ const CONNECTED: &[Fault] = &[
     },
     Fault {
         name: "it has stopped answering and stays connected",
-        config: "---plugin_request_timeout = \"3s\"\n[plugin.slow]\nstrikes = 0",
+        config: "[nri]\nplugin_request_timeout = \"3s\"\n[plugin.slow]\nstrikes = 0",
         runs: true,
         seed: |world| {
             connect(world, hanging());
@@ -437,7 +437,7 @@ const CONNECTED: &[Fault] = &[
     },
     Fault {
         name: "one that the operator waits for never came",
-        config: "---wait_for = [\"slow\"]\nplugin_registration_timeout = \"300ms\"",
+        config: "[nri]\nwait_for = [\"slow\"]\nplugin_registration_timeout = \"300ms\"",
         runs: true,
         row: "plugins",
         says: "slow took part before the daemon started, and has not returned",
@@ -459,11 +459,11 @@ fn each_way_to_be_a_plugin_beside_root_is_named() {
 
 #[test]
 fn a_restriction_to_programs_is_called_advice() {
-    let world = World::new("---[plugin.ear]\nfrom = [\"exe:/usr/bin/ear\"]");
+    let world = World::new("[plugin.ear]\nfrom = [\"exe:/usr/bin/ear\"]");
     let row = world.check().into_iter().find(|row| row["check"] == "plugin origins");
     let detail = row.as_ref().and_then(|row| row["detail"].as_str()).unwrap_or_default();
     assert!(detail.starts_with("plugin.ear.from: exe: prevents mistakes only"), "{row:?}");
-    let by_pod = World::new("---[plugin.ear]\nfrom = [\"pod:kube-system/ear\"]");
+    let by_pod = World::new("[plugin.ear]\nfrom = [\"pod:kube-system/ear\"]");
     assert!(by_pod.check().iter().all(|row| row["check"] != "plugin origins"));
 }
 
@@ -478,8 +478,9 @@ fn a_plugin_that_takes_no_part_is_named() {
 }
 
 #[test]
-fn a_plugin_that_time_outs_disconnected_is_named_until_it_returns() {
-    let mut world = World::new("---plugin_request_timeout = \"3s\"\n[plugin.slow]\nstrikes = 1");
+fn a_plugin_disconnected_for_time_outs_is_named_until_back() {
+    let mut world =
+        World::new("[nri]\nplugin_request_timeout = \"3s\"\n[plugin.slow]\nstrikes = 1");
     world.host.start_daemon();
     connect(&world, hanging());
     assert!(world.host.create("c1").status.success());

@@ -291,7 +291,7 @@ const LEFT: &[Fault] = &[
     },
     Fault {
         name: "commands bypassed a daemon that cannot start",
-        config: "---[debug]\nfault = \"daemon.start:panic\"",
+        config: "[debug]\nfault = \"daemon.start:panic\"",
         seed: |world| assert!(world.host.create("c1").status.success()),
         row: "bypassed",
         says: "1 command ran without plugins, because the daemon was away; the last",
@@ -304,10 +304,10 @@ const LEFT: &[Fault] = &[
     },
     Fault {
         name: "containers were created without plugins",
-        config: "---[debug]\nfault = \"daemon.start:fail\" # the machine's root",
+        config: "[debug]\nfault = \"daemon.start:fail\" # the machine's root",
         seed: |world| {
             assert!(world.host.create("c1").status.success());
-            world.configure("---# the machine's root");
+            world.configure("# the machine's root");
             world.host.start_daemon();
         },
         row: "bypassed",
@@ -320,7 +320,7 @@ const LEFT: &[Fault] = &[
     },
     Fault {
         name: "commands were refused without a daemon",
-        config: "on_daemon_failure = \"fail\"\n---[debug]\nfault = \"daemon.start:fail\"",
+        config: "on_daemon_failure = \"fail\"\n[debug]\nfault = \"daemon.start:fail\"",
         seed: |world| assert!(!world.host.create("c1").status.success()),
         row: "refusals",
         says: "1 command refused, because the daemon was away; the last",
@@ -346,7 +346,7 @@ fn what_was_left_in_the_run_directory_is_named() {
 }
 
 #[test]
-fn a_fault_of_the_run_directory_says_where_a_bypass_is_noted() {
+fn a_run_directory_fault_names_where_bypasses_are_noted() {
     let world = World::new("");
     world.make_run_dir();
     set_mode(&world, "run", 0o777);

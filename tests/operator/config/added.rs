@@ -7,7 +7,7 @@ use test_support::adjustments::sets;
 use test_support::example::example;
 use test_support::{Script, TestHost, started, succeeds, wait_until};
 
-const PATIENT: &str = "---plugin_registration_timeout = \"60s\"\n";
+const PATIENT: &str = "[nri]\nplugin_registration_timeout = \"60s\"\n";
 
 fn reload(host: &TestHost, lines: &str) {
     host.configure(&host.path("fake/runc"), lines);

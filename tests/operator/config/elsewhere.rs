@@ -60,8 +60,8 @@ fn a_changed_run_directory_starts_no_second_daemon() {
 }
 
 #[test]
-fn what_protects_refuses_creates_while_the_run_directory_is_another() {
-    let host = started("---[plugin.env]\nrequired = true\n");
+fn a_required_plugin_refuses_while_the_run_directory_differs() {
+    let host = started("[plugin.env]\nrequired = true\n");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     succeeds(&host.create("c1"));
     change_run_dir(&host);
@@ -73,7 +73,7 @@ fn what_protects_refuses_creates_while_the_run_directory_is_another() {
 }
 
 #[test]
-fn a_second_installation_on_the_same_plugin_socket_is_not_stopped() {
+fn a_second_installation_on_the_same_plugin_socket_is_kept() {
     let (host, second) = (started(""), TestHost::new(""));
     let text = second.read("config.toml");
     let own = format!("socket_path = \"{}\"", second.path("nri.sock").display());
@@ -97,7 +97,7 @@ impl Drop for Mounted {
 }
 
 #[test]
-fn a_mount_over_the_run_directory_is_restored_by_the_same_daemon() {
+fn a_mount_over_the_run_directory_is_survived_by_the_daemon() {
     if let Err(errno) = unshare(CloneFlags::CLONE_NEWNS) {
         return skip::setup_lacks(&format!("a mount namespace is refused: {errno}"));
     }

@@ -17,7 +17,7 @@ fn call(program: &Path, words: &[&str]) -> Output {
 }
 
 #[test]
-fn the_file_beside_the_executable_holds_where_no_environment_comes_along() {
+fn the_file_beside_the_program_is_used_without_an_environment() {
     let host = TestHost::new("");
     std::fs::create_dir(host.path("bin")).unwrap();
     let program = host.path("bin/nri-runc");
@@ -50,7 +50,7 @@ fn the_file_beside_the_executable_holds_where_no_environment_comes_along() {
 }
 
 #[test]
-fn a_file_that_is_named_and_missing_is_said_by_every_verb() {
+fn a_named_but_missing_file_is_reported_by_every_verb() {
     let host = started("");
     let missing = host.path("nowhere.toml").display().to_string();
     let bundle = host.path("bundle").display().to_string();

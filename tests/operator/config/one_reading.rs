@@ -20,35 +20,35 @@ enum Verdict {
 }
 
 const FILES: [(&str, Verdict, &str); 16] = [
-    ("---[[rules]]\nhide = true\n", Verdict::Refuses, "config.toml:9:1: unknown list of tables"),
-    ("---[[plugins]]\n", Verdict::Refuses, "config.toml:9:1: unknown list of tables [[plugins]]"),
-    ("---[[audit]]\n", Verdict::Refuses, "config.toml:9:1: unknown list of tables [[audit]]"),
-    ("---[[foo]]\n", Verdict::Refuses, "config.toml:9:1: unknown list of tables [[foo]]"),
-    ("---[rules]\nhide = true\n", Verdict::Refuses, "config.toml:10:1: unknown key rules.hide"),
-    ("---[foo]\n", Verdict::Refuses, "config.toml:9:2: unknown section [foo]"),
-    ("---[[rule]]\nengines = [\"crio\"]\n", Verdict::Refuses, "did you mean cri-o?"),
+    ("[[rules]]\nhide = true\n", Verdict::Refuses, "config.toml:9:1: unknown list of tables"),
+    ("[[plugins]]\n", Verdict::Refuses, "config.toml:9:1: unknown list of tables [[plugins]]"),
+    ("[[audit]]\n", Verdict::Refuses, "config.toml:9:1: unknown list of tables [[audit]]"),
+    ("[[foo]]\n", Verdict::Refuses, "config.toml:9:1: unknown list of tables [[foo]]"),
+    ("[rules]\nhide = true\n", Verdict::Refuses, "config.toml:10:1: unknown key rules.hide"),
+    ("[foo]\n", Verdict::Refuses, "config.toml:9:2: unknown section [foo]"),
+    ("[[rule]]\nengines = [\"crio\"]\n", Verdict::Refuses, "did you mean cri-o?"),
     (
-        "---[runtime.nri-crun]\npath = \"/x\"\n",
+        "[runtime.nri-crun]\npath = \"/x\"\n",
         Verdict::Refuses,
         "config.toml:9:1: the section [runtime.nri-crun] has another name now: write \
          [instance.nri-crun]",
     ),
-    ("---[plugin.a]\nrequird = true\n", Verdict::Refuses, "config.toml:10:1: unknown key"),
+    ("[plugin.a]\nrequird = true\n", Verdict::Refuses, "config.toml:10:1: unknown key"),
     (
-        "---[plugin.a]\ndisplace = \"some\"\n",
+        "[plugin.a]\ndisplace = \"some\"\n",
         Verdict::Refuses,
         "config.toml:10:12: plugin.a.displace: must be one of: never, any",
     ),
-    ("---[plugin.a]\ndisplace = \"any\"\n", Verdict::Used, ""),
-    ("---[plugin.a\n", Verdict::Refuses, "config.toml:9:"),
-    ("---[log]\nformat = \"xml\"\n", Verdict::Kept, "config.toml:10:10: log.format"),
+    ("[plugin.a]\ndisplace = \"any\"\n", Verdict::Used, ""),
+    ("[plugin.a\n", Verdict::Refuses, "config.toml:9:"),
+    ("[log]\nformat = \"xml\"\n", Verdict::Kept, "config.toml:10:10: log.format"),
     (
-        "---[instance.nri-crun]\npath = \"/nowhere/crun\"\n",
+        "[instance.nri-crun]\npath = \"/nowhere/crun\"\n",
         Verdict::Kept,
         "config.toml:10:1: instance.nri-crun.path: no real runtime was found: /nowhere/crun is",
     ),
-    ("---[eviction]\nper_minute = 3\n", Verdict::Used, ""),
-    ("---[eviction]\ngraze = \"1s\"\n", Verdict::Used, ""),
+    ("[eviction]\nper_minute = 3\n", Verdict::Used, ""),
+    ("[eviction]\ngraze = \"1s\"\n", Verdict::Used, ""),
 ];
 
 /// The verdict of a command that exits with 1 where it refuses the file.
@@ -61,7 +61,7 @@ fn agrees(output: &std::process::Output, verdict: Verdict, at: &str) {
 }
 
 #[test]
-fn one_file_has_one_verdict_whoever_reads_it() {
+fn every_reader_agrees_on_a_configuration_file() {
     let mut host = started("");
     for (index, (more, verdict, at)) in FILES.into_iter().enumerate() {
         host.configure(&host.path("fake/runc"), more);
@@ -121,19 +121,19 @@ fn a_reload_that_cannot_find_its_runtime_leaves_the_one_before() {
 
 #[test]
 fn a_broken_file_on_disk_changes_nothing_for_a_create() {
-    let host = started("---[nri.default_validator]\nenable = true\n");
+    let host = started("[nri.default_validator]\nenable = true\n");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     for (index, more) in [
         // Without the error each of these would let containers pass, or nowhere.
-        "disable = true\n[plugin.a]\nrequird = true\n",
-        "disable = true\n[[rules]]\n",
-        "disable = true\n[log]\nformat = \"xml\"\n",
+        "[nri]\ndisable = true\n[plugin.a]\nrequird = true\n",
+        "[nri]\ndisable = true\n[[rules]]\n",
+        "[nri]\ndisable = true\n[log]\nformat = \"xml\"\n",
         "[plugin.a\n",
     ]
     .into_iter()
     .enumerate()
     {
-        host.configure(&host.path("fake/runc"), &format!("---{more}"));
+        host.configure(&host.path("fake/runc"), more);
         let id = format!("c{index}");
         succeeds(&host.create(&id));
         assert!(host.read("fake/seen.json").contains("HELLO=there"), "{more}");
@@ -145,7 +145,7 @@ fn a_broken_file_on_disk_changes_nothing_for_a_create() {
 fn a_reload_and_check_name_what_is_hardly_meant() {
     let host = started("");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
-    let more = "---[plugin.env]\nstrikes = 2\n[plugin.ghost]\nstrikes = 2\n[[rule]]\nname = \"all\"\n\
+    let more = "[plugin.env]\nstrikes = 2\n[plugin.ghost]\nstrikes = 2\n[[rule]]\nname = \"all\"\n\
                 deny = [\"Mounts\"]\n[[rule]]\nname = \"late\"\nengines = [\"cri-o\"]\nhide = true\n";
     host.configure(&host.path("fake/runc"), more);
     let lines = [
@@ -171,23 +171,23 @@ fn a_reload_and_check_name_what_is_hardly_meant() {
 }
 
 #[test]
-fn status_says_what_wrapper_processes_do_before_a_reload() {
+fn status_shows_what_wrappers_use_before_a_reload() {
     let host = started("");
-    host.configure(&host.path("fake/runc"), "---disable = true\n");
+    host.configure(&host.path("fake/runc"), "[nri]\ndisable = true\n");
     assert_eq!(host.admin(&["status"])["disabled"], true);
-    host.configure(&host.path("fake/runc"), "---disable = true\n[[foo]]\n");
+    host.configure(&host.path("fake/runc"), "[nri]\ndisable = true\n[[foo]]\n");
     assert_eq!(host.admin(&["status"])["disabled"], false);
 }
 
 #[test]
-fn a_daemon_that_becomes_another_program_keeps_a_valid_configuration() {
+fn a_reexec_keeps_a_valid_configuration() {
     let host = started("");
     let before = host.admin(&["status"])["pid"].clone();
-    host.configure(&host.path("fake/runc"), "---[[rules]]\nhide = true\n");
+    host.configure(&host.path("fake/runc"), "[[rules]]\nhide = true\n");
     fails(&host.call(&["nri", "reexec"]), &["unknown list of tables", "fix it first"]);
     host.configure(&host.path("fake/runc"), "");
     succeeds(&host.call(&["nri", "reexec"]));
-    host.configure(&host.path("fake/runc"), "---[[rules]]\nhide = true\n");
+    host.configure(&host.path("fake/runc"), "[[rules]]\nhide = true\n");
     wait_until("it answers", || host.admin(&["status"])["pid"] == before);
     succeeds(&host.create("c1"));
 }

@@ -29,9 +29,9 @@ fn place(host: &TestHost, header: &str, at: &str) -> String {
 }
 
 #[test]
-fn a_mistake_in_what_protects_refuses_every_create_and_says_where_it_is() {
+fn a_mistake_in_a_protecting_key_refuses_every_create() {
     for (lines, at, what) in MISTAKES {
-        let host = started(&format!("---{lines}\n"));
+        let host = started(&format!("{lines}\n"));
         let header = lines.lines().next().unwrap();
         let at = place(&host, header, at);
         fails(&host.create("c1"), &["cannot create c1", &at, what, "the bundle is unchanged"]);
@@ -45,9 +45,9 @@ fn a_mistake_in_what_protects_refuses_every_create_and_says_where_it_is() {
 }
 
 #[test]
-fn a_file_that_is_no_toml_refuses_creates_from_the_first_start_on() {
+fn a_file_that_is_no_toml_refuses_creates_from_the_start() {
     // Before any daemon could keep a good one: not even the runtime is known.
-    let broken = "---[plugin.a]\ndeny = [\"Env\"\n";
+    let broken = "[plugin.a]\ndeny = [\"Env\"\n";
     let Some(mut host) = TestHost::with_default_paths(broken) else { return };
     host.start_daemon();
     fails(&host.create("c1"), &["config.toml:10:", "expected"]);
@@ -66,14 +66,14 @@ fn a_file_that_is_no_toml_refuses_creates_from_the_first_start_on() {
 }
 
 #[test]
-fn a_mistake_in_what_protects_refuses_creates_while_the_daemon_is_away_too() {
-    let host = TestHost::new("autostart = false---[plugin.a]\nrequird = true\n");
+fn a_mistake_in_a_protecting_key_needs_no_daemon_to_refuse() {
+    let host = TestHost::new("autostart = false\n[plugin.a]\nrequird = true\n");
     fails(
         &host.create("c1"),
         &["cannot create c1", "configuration has an error", "unknown key", "requird"],
     );
     assert!(!host.path("fake/seen.json").exists(), "the runtime was never asked");
-    let host = TestHost::new("autostart = false---[log]\nlevle = \"info\"\n");
+    let host = TestHost::new("autostart = false\n[log]\nlevle = \"info\"\n");
     succeeds(&host.create("c1"));
 }
 
@@ -88,7 +88,7 @@ fn a_named_file_that_is_missing_is_a_failed_check() {
 
 #[test]
 fn a_mistake_elsewhere_is_a_warning() {
-    let host = started("---[eviction]\ngraze = \"1s\"\n[log]\nlevle = \"debug\"\n");
+    let host = started("[eviction]\ngraze = \"1s\"\n[log]\nlevle = \"debug\"\n");
     succeeds(&host.create("c1"));
     assert_eq!(finding(&host, "configuration")["ok"], false);
     host.logs_at_least(&["unknown key eviction.graze"], 1);
@@ -122,7 +122,7 @@ fn exempt_namespaces_go_on_while_a_mistake_is_there() {
         ("exempt_namespaces = [\"ops\"]", "ops", "kube-system"),
         ("exempt_namespaces = \"ops\"", "kube-system", "ops"),
     ] {
-        let host = started(&format!("{exempt}---[plugin.a]\ndeny = \"Env\"\n"));
+        let host = started(&format!("{exempt}\n[plugin.a]\ndeny = \"Env\"\n"));
         let bundle = container_in(&host, refused, "refused");
         fails(
             &host.create_from(&bundle, "refused"),
@@ -134,18 +134,18 @@ fn exempt_namespaces_go_on_while_a_mistake_is_there() {
 }
 
 #[test]
-fn nobody_goes_on_by_a_namespace_that_a_tenant_can_write_while_a_mistake_is_there() {
-    let host = started("---[plugin.a]\ndeny = \"Env\"\n");
+fn a_mistake_exempts_no_namespace_that_a_tenant_can_write() {
+    let host = started("[plugin.a]\ndeny = \"Env\"\n");
     let bundle = lay_down(&host, "kube-system", "forged", "forged");
     fails(&host.create_from(&bundle, "forged"), &["configuration has an error", "config.toml:"]);
-    let host = started("exempt_by_annotation = true---[plugin.a]\ndeny = \"Env\"\n");
+    let host = started("exempt_by_annotation = true\n[plugin.a]\ndeny = \"Env\"\n");
     let bundle = lay_down(&host, "kube-system", "believed", "believed");
     succeeds(&host.create_from(&bundle, "believed"));
 }
 
 #[test]
-fn no_plugin_changes_an_exempt_container_while_its_rights_are_not_known() {
-    let host = started("---[plugin.a]\nDeny = [\"Env\"]\n");
+fn no_plugin_changes_an_exempt_container_with_unknown_rights() {
+    let host = started("[plugin.a]\nDeny = [\"Env\"]\n");
     let _told = host.plugin("10", "a", sets("HELLO", "there"));
     let bundle = container_in(&host, "kube-system", "passes");
     succeeds(&host.create_from(&bundle, "passes"));
@@ -157,7 +157,7 @@ fn no_plugin_changes_an_exempt_container_while_its_rights_are_not_known() {
 
 #[test]
 fn what_every_plugin_is_denied_holds_under_any_index_and_name() {
-    let lines = "---[plugin.\"*\"]\ndeny = [\"Env\"]\n[plugin.trusted]\ndeny = []\n";
+    let lines = "[plugin.\"*\"]\ndeny = [\"Env\"]\n[plugin.trusted]\ndeny = []\n";
     for (index, name) in [("10", "a"), ("99", "trusted-not"), ("10", "Trusted")] {
         let host = started(lines);
         let _told = host.plugin(index, name, sets("HELLO", "there"));

@@ -24,10 +24,10 @@ fn pid(host: &TestHost) -> Option<u64> {
 
 #[test]
 fn a_mistake_that_is_fixed_lets_creates_go_on_by_itself() {
-    let host = started("---[plugin.a]\ndeny = \"Env\"\n");
+    let host = started("[plugin.a]\ndeny = \"Env\"\n");
     let before = pid(&host);
     fails(&host.create("c1"), &["configuration has an error"]);
-    configure(&host, "---[plugin.a]\ndeny = [\"Env\"]\n");
+    configure(&host, "[plugin.a]\ndeny = [\"Env\"]\n");
     wait_until("creates go on", || host.create("c1").status.success());
     assert_eq!(pid(&host), before, "it was reloaded");
     assert_eq!(finding(&host, "configuration")["ok"], true);
@@ -84,8 +84,8 @@ fn a_daemon_that_hangs_is_stopped_within_bounds() {
 }
 
 #[test]
-fn check_tells_a_daemon_that_hangs_from_one_that_serves() {
-    let host = started("---[log]\ntarget = \"file\"\n");
+fn check_distinguishes_a_hanging_daemon() {
+    let host = started("[log]\ntarget = \"file\"\n");
     let row = |host: &TestHost, name: &str| {
         let output = host.call(&["nri", "check", "--json"]);
         let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
@@ -112,7 +112,7 @@ fn check_tells_a_daemon_that_hangs_from_one_that_serves() {
 }
 
 #[test]
-fn a_daemon_that_hangs_and_takes_no_more_calls_is_restarted_with_its_configuration() {
+fn a_hanging_daemon_with_a_full_queue_is_restarted() {
     let host = started("");
     let before = pid(&host).unwrap();
     freeze(&host);
@@ -138,7 +138,7 @@ fn a_daemon_that_hangs_and_takes_no_more_calls_is_restarted_with_its_configurati
 }
 
 #[test]
-fn a_silent_process_that_does_not_hold_the_daemons_lock_is_never_signalled() {
+fn a_process_without_the_daemons_lock_is_never_signalled() {
     let host = TestHost::new("");
     std::fs::create_dir_all(host.path("run")).unwrap();
     let _silent = UnixListener::bind(host.path("run/daemon.sock")).unwrap();
@@ -168,10 +168,10 @@ fn a_daemon_of_systemd_that_hangs_is_left_to_systemd() {
 }
 
 #[test]
-fn restart_leaves_the_daemon_alone_while_the_configuration_is_broken() {
+fn restart_keeps_the_daemon_while_the_configuration_is_broken() {
     let host = started("");
     let before = pid(&host);
-    configure(&host, "---[plugin.a]\nrequird = true\n");
+    configure(&host, "[plugin.a]\nrequird = true\n");
     let output = host.call(&["nri", "restart"]);
     fails(&output, &["config.toml:", "requird", "keeps running"]);
     assert_eq!(pid(&host), before);
@@ -217,7 +217,7 @@ fn text(value: &Value) -> &str {
 }
 
 #[test]
-fn check_tells_a_daemon_that_is_older_than_its_program_or_configuration() {
+fn check_finds_a_daemon_older_than_program_or_configuration() {
     let host = TestHost::new("");
     let program = host.path("installed");
     let install = |more: &[u8]| {
@@ -236,7 +236,7 @@ fn check_tells_a_daemon_that_is_older_than_its_program_or_configuration() {
     let text = host.read("config.toml");
     host.write("config.toml", &format!("# a comment\n{text}"));
     assert_eq!(against(&host), std::slice::from_ref(&older), "a comment is no change");
-    configure(&host, "---[eviction]\nper_minute = 3\n");
+    configure(&host, "[eviction]\nper_minute = 3\n");
     let wanted =
         "older than the configuration files; changed: eviction.per_minute (nri-runc nri reload)";
     assert_eq!(against(&host), [wanted.to_owned(), older]);
@@ -292,7 +292,7 @@ fn with_systemctl(host: &TestHost, main: u32, words: &[&str]) -> (bool, Value) {
 }
 
 #[test]
-fn systemd_is_asked_to_restart_and_to_stop_the_daemon_that_it_runs() {
+fn systemd_restarts_and_stops_the_daemon_that_it_runs() {
     for hangs in [false, true] {
         let (host, mut daemon) = run_by_systemd();
         std::fs::create_dir_all(host.path("systemd")).unwrap();
@@ -314,12 +314,12 @@ fn systemd_is_asked_to_restart_and_to_stop_the_daemon_that_it_runs() {
 }
 
 #[test]
-fn check_tells_which_configuration_holds_while_a_daemon_runs_beside_a_mistake() {
+fn check_names_the_configuration_in_force_beside_a_mistake() {
     let host = started("");
-    configure(&host, "---[plugin.guard]\nrequired = true\n");
+    configure(&host, "[plugin.guard]\nrequired = true\n");
     let row = finding(&host, "required plugins");
     assert!(text(&row["detail"]).contains("older than the configuration"), "{row}");
-    configure(&host, "---[plugin.guard]\nrequird = true\n");
+    configure(&host, "[plugin.guard]\nrequird = true\n");
     // What the row says is so: the daemon that runs refuses nothing.
     succeeds(&host.create("c1"));
     let row = finding(&host, "configuration");

@@ -64,11 +64,11 @@ fn a_user_namespace_passes_or_is_refused_by_policy() {
     }
     for (config, is_refused) in [
         ("", false),
-        ("---[plugin.guard]\nrequired = true\n", true),
-        ("---[nri.default_validator]\nenable = true\n", true),
+        ("[plugin.guard]\nrequired = true\n", true),
+        ("[nri.default_validator]\nenable = true\n", true),
         ("on_rootless = \"refuse\"\n", true),
-        ("on_rootless = \"pass\"\n---[plugin.guard]\nrequired = true\n", false),
-        ("on_rootless = \"refuse\"\n---disable = true\n", false),
+        ("on_rootless = \"pass\"\n[plugin.guard]\nrequired = true\n", false),
+        ("on_rootless = \"refuse\"\n[nri]\ndisable = true\n", false),
     ] {
         let host = started(config);
         let wanted = if is_refused { "refuse\n" } else { "pass\n" };
@@ -128,7 +128,7 @@ fn disable_lets_users_pass_and_a_lost_policy_is_written_again() {
 
 #[test]
 fn a_plain_user_is_refused_before_the_runtime_is_called() {
-    let host = started("---[plugin.guard]\nrequired = true\n");
+    let host = started("[plugin.guard]\nrequired = true\n");
     open_to_users(&host);
     if !call(&host, USER, &["nri", "--help"]).status.success() {
         return skip::machine_lacks("a program that other users can reach");

@@ -94,7 +94,7 @@ fn a_diff_shows_what_would_change_and_the_bundle_stays() {
 }
 
 #[test]
-fn the_document_is_printed_as_it_would_be_written_and_written_where_that_is_asked() {
+fn the_document_is_printed_as_it_would_be_written() {
     let stand = Stand::new("");
     let wanted = BUNDLE.replace("\"A=1\"]", "\"A=1\",\"B=2\"]");
     assert_eq!(shown(&stand.apply(&[env("B", "2")], &["--output", "spec"])), wanted);
@@ -116,7 +116,7 @@ fn a_document_without_a_final_line_feed_is_printed_to_its_end() {
 
 /// What is refused when a container is created is shown here: the bundle may be for another kernel.
 #[test]
-fn what_a_kernel_will_hardly_take_is_applied_with_a_warning_that_names_the_plugin() {
+fn a_value_that_a_kernel_may_refuse_is_a_warning() {
     let stand = Stand::new("");
     let resources = |part: Value| json!({"linux": {"resources": part}});
     for (adjust, place, wanted) in [
@@ -217,7 +217,7 @@ fn what_is_no_adjustment_is_refused_with_its_number() {
 
 /// Whoever writes a plugin on a laptop sees what a host with RDT would get.
 #[test]
-fn an_rdt_class_on_a_host_without_resctrl_is_shown_with_a_warning() {
+fn an_rdt_class_without_resctrl_is_shown_with_a_warning() {
     let resctrl = tempfile::tempdir().unwrap();
     let config = format!("[rdt]\nresctrl_path = \"{}\"", resctrl.path().display());
     let stand = Stand::new(&config);
@@ -285,7 +285,7 @@ fn a_pods_infrastructure_container_is_not_for_plugins() {
 }
 
 #[test]
-fn a_plugin_that_connects_is_waited_for_and_lives_through_it_all() {
+fn a_connecting_plugin_is_awaited_and_receives_all_events() {
     let stand = Stand::new("");
     let socket = stand.path("nri.sock");
     let heard = ReplayPlugin::new().creating(setting("B", "2")).connect(socket.clone(), "10-a");
@@ -341,7 +341,7 @@ fn a_pre_installed_plugin_answers() {
 }
 
 #[test]
-fn without_any_plugin_it_says_so_and_changes_nothing() {
+fn without_any_plugin_a_dry_run_changes_nothing() {
     let stand = Stand::new("");
     let output = stand.adjust(&["--write"]);
     assert_eq!(shown(&output), "");

@@ -41,7 +41,7 @@ fn an_exec_of_a_script_has_the_changes_and_their_owners() {
 }
 
 #[test]
-fn an_exec_that_nobody_takes_part_in_is_left_alone() {
+fn an_exec_without_a_subscriber_is_left_unchanged() {
     let answer = exec(&mut Replay::start());
     assert_eq!((&answer["reply"], &answer["owners"]), (&json!({"adjust": {}}), &json!({})));
 }
@@ -64,7 +64,7 @@ fn an_exec_is_refused_by_a_plugin_a_conflict_and_a_validator() {
 }
 
 #[test]
-fn results_of_execs_and_updates_reach_those_who_subscribed() {
+fn results_of_execs_and_updates_reach_their_subscribers() {
     let events = [ExtensionEvent::POST_EXEC, ExtensionEvent::UPDATE_RESULTS];
     let (plugin, other) = (ExecPlugin::subscribed(&events), variable("1"));
     let mut replay = Replay::start();

@@ -34,7 +34,7 @@ fn a_conflict_names_both_plugins_the_field_and_the_container() {
 }
 
 #[test]
-fn silence_fails_the_call_where_the_operator_says_so() {
+fn silence_fails_the_call_if_configured() {
     let policy = "plugin_request_timeout = \"3s\"\n[plugin.slow]\non_failure = \"refuse\"";
     let mut replay = Replay::with(policy, &[]);
     replay.plugin("10-slow", ReplayPlugin::new().creating(Action::Hang));
@@ -45,7 +45,7 @@ fn silence_fails_the_call_where_the_operator_says_so() {
 }
 
 #[test]
-fn silence_is_passed_over_where_nobody_says_otherwise() {
+fn silence_is_skipped_by_default() {
     let mut replay = Replay::with("plugin_request_timeout = \"3s\"", &[]);
     replay.plugin("10-slow", ReplayPlugin::new().creating(Action::Hang));
     replay.plugin("20-b", ReplayPlugin::new().creating(setting("B", "2")));
@@ -56,7 +56,7 @@ fn silence_is_passed_over_where_nobody_says_otherwise() {
 }
 
 #[test]
-fn a_plugin_that_dies_in_the_call_is_told_apart_from_silence() {
+fn a_plugin_that_dies_in_the_call_differs_from_a_silent_one() {
     let policy = "[plugin.dies]\non_failure = \"refuse\"";
     let mut replay = Replay::with(policy, &[]);
     replay.plugin("10-dies", ReplayPlugin::new().creating(Action::Leave));
@@ -67,7 +67,7 @@ fn a_plugin_that_dies_in_the_call_is_told_apart_from_silence() {
 }
 
 #[test]
-fn a_validator_that_rejects_and_one_that_dies_both_fail_the_call() {
+fn a_validator_that_rejects_or_dies_fails_the_call() {
     for (does, cause, word) in [
         (Action::Refuse("unsigned"), "refused", "unsigned"),
         (Action::Leave, "gone", "90-judge"),
@@ -126,7 +126,7 @@ fn an_event_that_may_be_refused_ends_with_the_first_refusal() {
 }
 
 #[test]
-fn what_has_happened_is_told_to_all_whoever_objects() {
+fn an_event_reaches_all_plugins_despite_refusals() {
     for event in [Event::PostCreateContainer, Event::StopContainer, Event::RemovePodSandbox] {
         let mut replay = Replay::start();
         replay.plugin("10-no", ReplayPlugin::new().at(event, Action::Refuse("too late")));
@@ -140,7 +140,7 @@ fn what_has_happened_is_told_to_all_whoever_objects() {
 }
 
 #[test]
-fn a_newcomer_that_refuses_its_synchronization_does_not_take_part() {
+fn a_plugin_that_refuses_its_synchronization_takes_no_part() {
     let mut replay = Replay::start();
     let plugin = ReplayPlugin::new().synchronizing(Action::Refuse("wrong node"));
     plugin.connect(replay.path("nri.sock"), "10-a");
@@ -162,7 +162,7 @@ fn a_state_that_the_script_will_not_give_ends_the_newcomer() {
 }
 
 #[test]
-fn an_answer_of_the_wrong_kind_is_refused_and_the_question_stays_open() {
+fn a_response_of_the_wrong_kind_is_refused_and_can_be_repeated() {
     let mut replay = Replay::with("", &["--ask-sync"]);
     ReplayPlugin::new().connect(replay.path("nri.sock"), "10-a");
     let ask = replay.event("synchronize", "10-a")["ask"].clone();

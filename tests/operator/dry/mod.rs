@@ -13,7 +13,7 @@ use serde_json::json;
 use test_support::replay::{Action, Replay, ReplayPlugin, create, setting, shares};
 
 #[test]
-fn adjustments_of_several_plugins_come_back_merged_with_their_owners() {
+fn adjustments_of_several_plugins_are_merged_with_owners() {
     let mut replay = Replay::start();
     // The later index connects first.
     let second = replay.plugin("20-second", ReplayPlugin::new().creating(setting("B", "2")));
@@ -26,7 +26,7 @@ fn adjustments_of_several_plugins_come_back_merged_with_their_owners() {
 }
 
 #[test]
-fn nobody_at_the_table_is_an_empty_reply() {
+fn without_plugins_the_reply_is_empty() {
     let mut replay = Replay::start();
     let answer = replay.create();
     assert!(answer.get("error").is_none() && answer["owners"] == json!({}), "{answer}");
@@ -35,7 +35,7 @@ fn nobody_at_the_table_is_an_empty_reply() {
 }
 
 #[test]
-fn every_request_reaches_those_who_subscribed_and_nobody_else() {
+fn every_request_reaches_exactly_its_subscribers() {
     let mut replay = Replay::start();
     let all = replay.plugin("10-all", ReplayPlugin::new());
     let one = replay.plugin("20-one", ReplayPlugin::new().subscribing(&[Event::StartContainer]));
@@ -59,7 +59,7 @@ fn every_request_reaches_those_who_subscribed_and_nobody_else() {
 }
 
 #[test]
-fn the_resources_of_a_pod_that_is_resized_are_told() {
+fn a_resized_pods_resources_are_sent() {
     let mut replay = Replay::start();
     let heard = replay.plugin("10-a", ReplayPlugin::new());
     let line = json!({"id": 1, "call": "UpdatePodSandbox", "request": {"pod": {"id": "p0"},
@@ -114,7 +114,7 @@ fn updates_and_evictions_are_merged() {
 }
 
 #[test]
-fn an_update_from_inside_a_handler_is_accepted_and_told() {
+fn an_update_from_inside_a_handler_is_accepted_and_printed() {
     let mut replay = Replay::start();
     replay.plugin("10-a", ReplayPlugin::new().creating(Action::Ask(shares("c1", 3))));
     let answer = replay.create();
@@ -124,7 +124,7 @@ fn an_update_from_inside_a_handler_is_accepted_and_told() {
 }
 
 #[test]
-fn asked_for_updates_the_script_decides() {
+fn with_ask_updates_the_script_decides() {
     for (reply, wanted) in [
         (json!({"reply": {"failed": [{"containerId": "c1"}]}}), ("FAILED", "1")),
         (json!({"error": "not now"}), ("REFUSED", "not now")),
@@ -145,7 +145,7 @@ fn asked_for_updates_the_script_decides() {
 }
 
 #[test]
-fn asked_for_the_state_the_script_gives_it() {
+fn with_ask_sync_the_script_gives_the_state() {
     let mut replay = Replay::with("", &["--ask-sync"]);
     let heard = ReplayPlugin::new().connect(replay.path("nri.sock"), "10-a");
     let line = replay.event("synchronize", "10-a");
@@ -167,7 +167,7 @@ fn a_validator_sees_what_all_want_and_who_wants_it() {
 }
 
 #[test]
-fn plugins_are_told_what_the_command_line_says_the_runtime_is() {
+fn plugins_receive_the_runtime_named_on_the_command_line() {
     let flags = ["--runtime-name", "engine", "--runtime-version", "v7", "--nri-version", "v0.11.0"];
     let mut replay = Replay::with("", &flags);
     let told = replay.plugin("10-a", ReplayPlugin::new()).last("Configure");

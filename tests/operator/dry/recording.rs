@@ -48,7 +48,7 @@ fn wait_until_said(file: &Path, wanted: &str) {
 }
 
 #[test]
-fn the_first_call_of_a_recording_waits_for_the_plugins_that_were_connected() {
+fn a_recordings_first_call_waits_for_its_plugins() {
     let temp = prepared("");
     let file = write(&temp, &[recorded_state(&["10-a", "20-b"]), create(json!(1))]);
     let mut replay = Replay::on(temp, &[&file]);
@@ -63,7 +63,7 @@ fn the_first_call_of_a_recording_waits_for_the_plugins_that_were_connected() {
 }
 
 #[test]
-fn a_recording_goes_on_without_a_plugin_that_does_not_connect_and_says_so() {
+fn a_recording_continues_without_a_missing_plugin() {
     let lines = [recorded_state(&["10-a", "20\u{1b}[2J"]), create(json!(1)), create(json!(2))];
     let output = replay_alone("", &lines, &["--wait-timeout", "300ms"]);
     let said = stderr(&output);
@@ -98,7 +98,7 @@ fn a_wait_in_the_script_replaces_that_of_the_recording() {
 }
 
 #[test]
-fn nobody_is_waited_for_where_nobody_can_connect_or_nobody_is_wanted() {
+fn no_plugin_is_awaited_if_none_can_connect_or_is_wanted() {
     let lines = [recorded_state(&["10-a"]), create(json!(1))];
     let by_hand = [json!({"state": {}}), create(json!(1))];
     for (more, lines, flags) in [
@@ -128,7 +128,7 @@ fn a_time_that_is_none_is_a_mistake_of_the_command_line() {
 }
 
 #[test]
-fn a_state_of_several_lines_is_one_state_for_plugins_that_connect() {
+fn a_state_of_several_lines_is_one_state_for_a_plugin() {
     let temp = prepared("");
     let adds = |id: &str| json!({"at": 2, "adds": true, "state": {"containers": [{"id": id}]}});
     let lines = [recorded_state(&["10-a"]), adds("c1"), adds("c2"), create(json!(1))];

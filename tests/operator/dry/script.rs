@@ -31,7 +31,7 @@ fn calls_run_side_by_side_and_wait_holds_back_what_follows() {
 }
 
 #[test]
-fn a_cancelled_call_costs_nobody_their_connection() {
+fn a_cancelled_call_disconnects_no_plugin() {
     let mut replay = Replay::with("plugin_request_timeout = \"3s\"", &[]);
     let slow = replay.plugin("10-slow", ReplayPlugin::new().creating(Action::Hang));
     replay.send(&create(json!(1)));
@@ -70,7 +70,7 @@ fn ids_of_any_kind_are_echoed_and_none_is_fine() {
 }
 
 #[test]
-fn malformed_lines_are_answered_with_their_number_and_the_script_goes_on() {
+fn malformed_lines_are_reported_by_number_and_skipped() {
     let mut replay = Replay::start();
     for (number, (line, id)) in [
         ("{", None),
@@ -168,7 +168,7 @@ fn an_empty_script_and_one_valid_line_are_no_error() {
 }
 
 #[test]
-fn at_the_end_pending_calls_are_answered_and_plugins_hear_goodbye() {
+fn at_the_end_pending_calls_finish_and_plugins_are_shut_down() {
     let mut replay = Replay::with("plugin_request_timeout = \"3s\"", &[]);
     let heard = replay.plugin("10-a", ReplayPlugin::new().at(Event::StopContainer, Action::Hang));
     replay.send(&json!({"id": 1, "call": "StopContainer", "request": {"container": {"id": "c"}}}));
@@ -185,7 +185,7 @@ fn at_the_end_pending_calls_are_answered_and_plugins_hear_goodbye() {
 }
 
 #[test]
-fn plugins_that_still_answer_hear_shutdown() {
+fn responsive_plugins_receive_shutdown() {
     let mut replay = Replay::start();
     let heard = replay.plugin("10-a", ReplayPlugin::new());
     assert!(replay.end().1.success());
@@ -242,7 +242,7 @@ fn a_broken_configuration_keeps_it_from_starting() {
 }
 
 #[test]
-fn a_pre_installed_plugin_takes_part_before_the_first_line_is_answered() {
+fn a_pre_installed_plugin_is_connected_before_the_first_line() {
     let temp = prepared("");
     std::os::unix::fs::symlink(example("event_logger"), temp.path().join("plugins/10-logger"))
         .unwrap();
@@ -267,7 +267,7 @@ fn a_pre_installed_plugin_takes_part_before_the_first_line_is_answered() {
 }
 
 #[test]
-fn a_pre_installed_file_that_is_no_program_is_given_up_and_the_script_goes_on() {
+fn a_pre_installed_file_that_is_no_program_is_skipped() {
     let temp = prepared("plugin_registration_timeout = \"300ms\"");
     let file = temp.path().join("plugins/10-broken");
     test_support::program::put(&file, b"#!/nowhere/at/all\n");

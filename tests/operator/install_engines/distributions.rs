@@ -120,7 +120,7 @@ fn an_addition_that_was_edited_goes_and_is_not_overwritten() {
 
 /// A newer version imports a folder: the template stays, until it is installed anew.
 #[test]
-fn an_update_of_the_distribution_changes_nothing_about_a_registration() {
+fn a_distribution_update_leaves_a_registration_unchanged() {
     let mut k3s = K3s::of("k3s-v3-template", "config-v3.toml.tmpl");
     k3s.install("--take-over-nri");
     k3s.base = fixture("k3s-v3-imports").read(&format!("{K3S}/config.toml"));
@@ -215,7 +215,7 @@ fn containers_are_found_where_each_distribution_keeps_them() {
 }
 
 #[test]
-fn the_lines_that_use_it_call_the_tools_as_the_distribution_does() {
+fn the_suggested_commands_fit_the_distribution() {
     for (name, wanted) in [
         ("k3s-v3-imports", ["k3s crictl runp --runtime nri-runc ", "k3s ctr run --runc-binary "]),
         (

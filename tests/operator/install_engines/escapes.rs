@@ -194,7 +194,7 @@ fn links_that_stay_inside_are_followed_as_the_image_sees_them() {
 }
 
 #[test]
-fn a_fifo_in_an_image_hangs_nobody() {
+fn a_fifo_in_an_image_blocks_nothing() {
     let place = Place::new();
     std::fs::create_dir_all(place.path("/etc/docker")).unwrap();
     nix::unistd::mkfifo(&place.path(DOCKER), nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -233,7 +233,7 @@ fn without_openat2() -> std::io::Result<()> {
 
 #[test]
 #[expect(unsafe_code, reason = "see without_openat2")]
-fn a_kernel_that_cannot_keep_it_inside_refuses_a_root_and_nothing_else() {
+fn without_openat2_only_a_root_option_is_refused() {
     let place = Place::new();
     let before = tree(place.root());
     let config = place.configuration();

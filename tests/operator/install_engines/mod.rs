@@ -185,7 +185,7 @@ fn new_files(before: &Tree, after: &Tree) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn each_host_gets_what_its_folder_says_and_each_refusal_its_line() {
+fn each_host_is_changed_or_refused_as_its_folder_describes() {
     assert!(cases().len() >= 60, "{}", cases().len());
     for (name, case, args) in cases() {
         let place = Place::of(&case);
@@ -244,7 +244,7 @@ fn undoing_leaves_every_byte_mode_and_folder_as_it_was() {
 
 /// Where the engine's own files have lines, somebody adds some around ours.
 #[test]
-fn undoing_after_an_edit_elsewhere_keeps_the_edit_and_nothing_of_ours() {
+fn uninstall_keeps_an_edit_made_elsewhere_in_the_file() {
     let mut edited = 0;
     for (name, case, args) in good() {
         let place = Place::of(&case);
@@ -301,7 +301,7 @@ fn an_entry_that_names_another_program_now_is_its_editors() {
 const DOCKER: &str = "/etc/docker/daemon.json";
 
 #[test]
-fn the_default_may_be_asked_for_later_and_undone_in_one_go() {
+fn the_default_may_be_set_later_and_undone_at_once() {
     for engine in ["containerd", "crio", "docker", "podman"] {
         let place = Place::new();
         let before = tree(place.root());
@@ -314,7 +314,7 @@ fn the_default_may_be_asked_for_later_and_undone_in_one_go() {
 }
 
 #[test]
-fn containers_that_name_our_path_keep_the_registration_unless_forced() {
+fn containers_that_name_our_path_keep_the_registration() {
     let record = r#"{"key":{"root":"/r","id":"ours"},"engine":"containerd-cri","state":"running"}"#;
     let task = "/run/containerd/io.containerd.runtime.v2.task";
     let conmon = |words: &str| format!("/usr/bin/conmon\0{}", words.replace(' ', "\0"));
@@ -411,7 +411,7 @@ fn a_link_is_not_replaced_and_nothing_is_left_behind() {
 }
 
 #[test]
-fn an_install_that_was_killed_half_way_can_be_undone_and_done_again() {
+fn an_interrupted_install_can_be_undone_and_repeated() {
     let place = Place::new();
     place.write(DOCKER, "{}\n");
     place.install("docker");
@@ -436,7 +436,7 @@ fn a_record_that_cannot_be_read_stops_both_ways() {
 }
 
 #[test]
-fn the_answer_is_one_document_where_that_is_asked() {
+fn the_output_is_one_document_on_request() {
     let place = Place::new();
     let told: serde_json::Value = serde_json::from_str(&place.install("docker --json")).unwrap();
     assert_eq!((&told["engine"], &told["changed"]), (&"docker".into(), &true.into()));
@@ -484,7 +484,7 @@ fn an_install_ends_with_the_line_that_uses_it() {
 }
 
 #[test]
-fn dockers_containers_are_found_where_its_command_line_puts_them() {
+fn dockers_containers_are_found_by_its_command_line() {
     for (line, is_seen) in [
         ("dockerd --data-root /srv/docker", true),
         ("/usr/sbin/dockerd -D --data-root=/srv/docker", true),
@@ -546,7 +546,7 @@ fn socket(place: &Place) -> PathBuf {
 }
 
 #[test]
-fn whoever_listens_where_plugins_connect_is_named_and_left_alone() {
+fn a_listener_on_the_plugin_socket_is_named_and_left_alone() {
     let place = Place::new();
     let path = socket(&place);
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -560,7 +560,7 @@ fn whoever_listens_where_plugins_connect_is_named_and_left_alone() {
 }
 
 #[test]
-fn a_socket_that_nobody_listens_on_is_nothing_to_say() {
+fn a_socket_without_a_listener_is_not_reported() {
     let place = Place::new();
     let path = socket(&place);
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());

@@ -76,7 +76,7 @@ fn the_next_step_follows_the_state_of_the_engine() {
 }
 
 #[test]
-fn an_engine_that_was_not_restarted_since_uninstall_is_told_from_a_manual_registration() {
+fn an_engine_to_be_restarted_differs_from_a_manual_entry() {
     let place = host();
     place.write("proc/7/cmdline", "/usr/bin/dockerd\0-H\0unix:///run/docker.sock\0");
     nri(&place, &["install", "docker", "--binary", super::PROGRAM]);

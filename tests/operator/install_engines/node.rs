@@ -227,7 +227,7 @@ const LABEL: &str = r#"{"metadata":{"labels":{"nri-runc.dev/ready":"true"}}}"#;
 const NO_LABEL: &str = r#"{"metadata":{"labels":{"nri-runc.dev/ready":null}}}"#;
 
 #[test]
-fn a_node_is_set_up_once_and_an_engine_that_knows_is_not_restarted() {
+fn a_node_is_set_up_once_without_a_needless_restart() {
     let node = DockerNode::new();
     let output = node.once("");
     assert!(output.status.success(), "{}", stderr(&output));
@@ -249,7 +249,7 @@ fn a_node_is_set_up_once_and_an_engine_that_knows_is_not_restarted() {
 }
 
 #[test]
-fn a_restart_that_fails_is_tried_again_and_the_line_says_what_to_do() {
+fn a_failed_restart_is_retried_and_its_command_printed() {
     let node = DockerNode::new();
     node.write("fails", "");
     let output = node.once("");
@@ -278,7 +278,7 @@ fn without_a_restart_of_its_own_it_waits_for_the_operators() {
 }
 
 #[test]
-fn what_is_not_its_own_is_not_replaced_and_a_mistake_puts_nothing_on_the_node() {
+fn foreign_files_stay_and_a_mistake_changes_nothing() {
     let node = DockerNode::new();
     node.write("wrong.toml", "on_daemon_failure = \"sometimes\"\n");
     let before = node.tree();
@@ -327,7 +327,7 @@ fn on_sigterm_everything_goes_and_the_node_is_as_it_was() {
 }
 
 #[test]
-fn a_sigterm_that_is_repeated_when_the_engine_restarts_does_not_leave_half_of_it() {
+fn a_repeated_sigterm_during_a_restart_leaves_no_half_state() {
     let node = DockerNode::new();
     let before = node.tree();
     let mut running = node.start("--uninstall-on-exit");
@@ -338,7 +338,7 @@ fn a_sigterm_that_is_repeated_when_the_engine_restarts_does_not_leave_half_of_it
 }
 
 #[test]
-fn a_pod_that_is_replaced_leaves_everything_and_a_deleted_daemonset_nothing() {
+fn a_replaced_pod_leaves_all_and_a_deleted_daemonset_nothing() {
     let node = DockerNode::new();
     let before = node.tree();
     let words = "--uninstall-on-exit --daemonset kube-system/nri-runc";
@@ -384,7 +384,7 @@ fn nothing_is_removed_while_a_container_needs_it() {
 }
 
 #[test]
-fn an_engine_that_cannot_be_restarted_keeps_the_program_that_it_would_call() {
+fn an_engine_that_cannot_be_restarted_keeps_its_program() {
     let node = DockerNode::new();
     let mut running = node.start("--uninstall-on-exit");
     running.says("ready");
@@ -417,7 +417,7 @@ fn what_was_edited_on_the_node_is_kept() {
 }
 
 #[test]
-fn probes_tell_a_node_that_is_ready_from_one_that_is_not() {
+fn probes_distinguish_a_ready_node() {
     let node = DockerNode::new();
     node.write("fails", "");
     let mut running = node.start("--listen 127.0.0.1:0");
@@ -510,7 +510,7 @@ fn an_address_without_a_port_is_refused() {
 }
 
 #[test]
-fn a_running_daemon_goes_on_as_the_new_program_and_ends_with_the_rest() {
+fn a_running_daemon_becomes_the_new_program_and_ends_with_it() {
     let node = DockerNode::new();
     let run_dir = node.root().join("run/nri-runc");
     let config = format!(

@@ -34,9 +34,9 @@ esac
 "#;
 
 const KEY: &str = "nri-runc.dev/missing-guard";
-const REQUIRED: &str = "---[plugin.guard]\nrequired = true\n";
+const REQUIRED: &str = "[plugin.guard]\nrequired = true\n";
 
-const NO_PROCESSES: &str = "---[[exec_rule]]\nname = \"no shells\"\nnamespaces = [\"shop\"]\n";
+const NO_PROCESSES: &str = "[[exec_rule]]\nname = \"no shells\"\nnamespaces = [\"shop\"]\n";
 
 /// What the server does with requests whose words begin with a text.
 #[derive(Clone, Copy)]
@@ -233,7 +233,7 @@ fn serve(stream: TcpStream, objects: &Mutex<Objects>) -> std::io::Result<()> {
 const ALL: &str = "--conditions --taint NoSchedule --pod-events";
 
 #[test]
-fn a_missing_plugin_is_a_condition_and_a_taint_until_it_is_back_and_at_the_end_nothing_is_left() {
+fn a_missing_plugin_is_a_condition_and_a_taint_until_it_is_back() {
     let cluster = ClusterNode::new(REQUIRED);
     let mut running = cluster.start(ALL);
     cluster.waits(true, true);
@@ -280,7 +280,7 @@ fn conditions_alone_and_nothing_are_possible_too() {
 }
 
 #[test]
-fn what_a_killed_pod_left_goes_with_the_next_one_and_at_an_uninstallation() {
+fn leftovers_of_a_killed_pod_are_removed_by_the_next_one() {
     let cluster = ClusterNode::new(REQUIRED);
     let running = cluster.start(ALL);
     cluster.waits(true, true);
@@ -297,7 +297,7 @@ fn what_a_killed_pod_left_goes_with_the_next_one_and_at_an_uninstallation() {
 }
 
 #[test]
-fn without_a_daemon_no_plugin_is_said_to_be_missing() {
+fn without_a_daemon_no_plugin_is_reported_missing() {
     let mut cluster = ClusterNode::new(REQUIRED);
     cluster.host.kill_daemon();
     let mut running = cluster.start(ALL);
@@ -345,7 +345,7 @@ fn a_missing_permission_is_named_once_and_the_rest_goes_on() {
 }
 
 #[test]
-fn a_server_that_fails_or_cannot_be_asked_is_asked_again() {
+fn a_failing_or_unreachable_api_server_is_retried() {
     let cluster = ClusterNode::new(REQUIRED);
     std::fs::remove_file(cluster.node.path("token")).unwrap();
     let mut running = cluster.start(ALL);
@@ -362,7 +362,7 @@ fn a_server_that_fails_or_cannot_be_asked_is_asked_again() {
 }
 
 #[test]
-fn a_server_that_never_answers_does_not_keep_the_pod_from_its_end() {
+fn a_silent_api_server_does_not_delay_the_end_of_the_pod() {
     let cluster = ClusterNode::new(REQUIRED);
     let mut running = cluster.start(ALL);
     cluster.waits(true, true);
@@ -376,8 +376,8 @@ fn a_server_that_never_answers_does_not_keep_the_pod_from_its_end() {
 }
 
 #[test]
-fn a_refused_process_and_a_missing_plugin_are_events_of_their_pod_once() {
-    let mut cluster = ClusterNode::new(&format!("{REQUIRED}{}", &NO_PROCESSES[3..]));
+fn a_refusal_and_a_missing_plugin_are_one_event_each() {
+    let mut cluster = ClusterNode::new(&format!("{REQUIRED}{NO_PROCESSES}"));
     let mut running = cluster.start(ALL);
     cluster.refused("p1");
     wait_until("the pod has its event", || cluster.events().len() == 1);

@@ -21,7 +21,7 @@ fn with_containerd_2() -> Place {
 }
 
 #[test]
-fn a_decision_lasts_until_another_one_and_uninstall_undoes_whichever_it_was() {
+fn a_decision_holds_until_the_next_and_uninstall_undoes_it() {
     let place = with_containerd_2();
     let before = tree(place.root());
     let refusal = place.refused("install", "containerd");
@@ -50,7 +50,7 @@ fn a_decision_lasts_until_another_one_and_uninstall_undoes_whichever_it_was() {
 }
 
 #[test]
-fn what_beside_writes_is_a_configuration_that_moves_socket_and_plugins() {
+fn beside_writes_a_configuration_with_other_paths() {
     let place = with_containerd_2();
     place.install("containerd --beside");
     let loaded = nri_runc::testing::config::load(Some(&place.path(BESIDE)));
@@ -61,7 +61,7 @@ fn what_beside_writes_is_a_configuration_that_moves_socket_and_plugins() {
 }
 
 #[test]
-fn both_decisions_at_once_are_a_usage_error_and_a_socket_needs_an_equals_sign() {
+fn contradictory_decisions_are_usage_errors() {
     let place = with_containerd_2();
     let before = tree(place.root());
     for words in ["containerd --take-over-nri --beside", "containerd --beside /run/x.sock"] {
@@ -80,7 +80,7 @@ fn a_dry_run_refuses_what_the_real_one_would() {
 }
 
 #[test]
-fn both_engines_are_to_be_restarted_where_the_containerd_below_docker_serves_nri() {
+fn both_engines_need_a_restart_if_dockers_containerd_has_nri() {
     let place = Place::new();
     let program = "built from github.com/containerd/containerd/v2/cmd/containerd";
     place.write("/usr/bin/containerd", program);
@@ -97,7 +97,7 @@ fn both_engines_are_to_be_restarted_where_the_containerd_below_docker_serves_nri
 }
 
 #[test]
-fn a_registration_with_containerd_and_one_with_docker_are_undone_in_either_order() {
+fn two_registrations_are_undone_in_either_order() {
     for order in [["containerd", "docker"], ["docker", "containerd"]] {
         let place = with_containerd_2();
         std::fs::create_dir_all(place.path("/var/lib")).unwrap();
@@ -142,7 +142,7 @@ fn with_the_usual_socket(place: &Place) {
 }
 
 #[test]
-fn a_crio_is_asked_for_its_version() {
+fn crio_is_queried_for_its_version() {
     for (version, serves) in
         [("1.29.4", false), ("1.30.0", true), ("1.37.0-dev", true), ("unknown", true)]
     {
@@ -183,7 +183,7 @@ fn listens(place: &Place, name: &str) -> UnixListener {
 }
 
 #[test]
-fn whatever_engine_is_registered_the_one_that_listens_is_named_with_the_command() {
+fn the_listening_engine_is_named_with_the_command_for_it() {
     let place = host();
     let _engine = listens(&place, "containerd");
     let root = place.root().display().to_string();
@@ -214,7 +214,7 @@ fn whatever_engine_is_registered_the_one_that_listens_is_named_with_the_command(
 }
 
 #[test]
-fn a_registration_whose_engine_has_its_nri_on_again_is_a_finding() {
+fn a_registered_engine_with_its_nri_on_again_is_a_finding() {
     let place = host();
     let root = place.root().display().to_string();
     let nri_of = |is_off: bool| {
@@ -233,7 +233,7 @@ fn a_registration_whose_engine_has_its_nri_on_again_is_a_finding() {
 }
 
 #[test]
-fn the_containerd_that_docker_starts_cannot_be_taken_over_by_its_file() {
+fn dockers_own_containerd_cannot_be_taken_over_by_its_file() {
     let place = host();
     let _engine = listens(&place, "containerd");
     let main = "/var/run/docker/containerd/containerd.toml";
@@ -251,7 +251,7 @@ fn the_containerd_that_docker_starts_cannot_be_taken_over_by_its_file() {
 }
 
 #[test]
-fn the_next_step_names_the_decision_where_one_is_asked_for() {
+fn the_next_step_names_the_required_decision() {
     let place = host();
     let socket = place.path("nri.sock").display().to_string();
     place.write(

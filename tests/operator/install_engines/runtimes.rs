@@ -31,7 +31,7 @@ fn install(place: &Place, more: &[&str]) -> Result<Option<String>, String> {
 }
 
 #[test]
-fn a_runtime_that_nobody_would_find_is_asked_for_before_anything_is_written() {
+fn an_unresolvable_runtime_is_reported_before_any_write() {
     let place = crio("/bin/sh", "runtime = [\"/nowhere/runc\"]");
     let refusal = install(&place, &[]).unwrap_err();
     for words in ["no real runtime was found", "set runtime = \"/bin/sh\" in /etc/nri-runc"] {
@@ -65,7 +65,7 @@ fn podman(programs: &[&str]) -> Place {
 }
 
 #[test]
-fn the_runtime_that_podman_has_built_in_is_noted_with_how_to_keep_it() {
+fn podmans_built_in_runtime_is_noted_with_how_to_keep_it() {
     let notes = |place: &Place| {
         let said = nri(place, &["install", "podman", "--binary", super::PROGRAM]);
         let notes = said["notes"].as_array().unwrap().iter().filter_map(|note| note.as_str());

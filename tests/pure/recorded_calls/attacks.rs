@@ -52,7 +52,7 @@ const SILENT: [&str; 3] =
     ["attack-ctr-named-moby", "attack-podman-infra-member", "attack-podman-infra-name"];
 
 #[test]
-fn whoever_claims_to_be_somebody_else_is_who_the_engine_says() {
+fn a_forged_identity_yields_to_the_engines() {
     let folders = names();
     let attacks = folders.iter().filter(|name| name.starts_with("attack-"));
     let known: Vec<&str> = ALL.iter().map(|truth| truth.0).collect();
@@ -73,7 +73,7 @@ fn whoever_claims_to_be_somebody_else_is_who_the_engine_says() {
 }
 
 #[test]
-fn what_excuses_a_pod_comes_from_nobody_but_the_pod_and_the_operator() {
+fn tolerations_come_only_from_the_pod_and_the_operator() {
     const KEY: &str = "tolerate.example.org";
     for name in names().iter().filter(|name| name.starts_with("attack-")) {
         let came = play(name);
@@ -85,7 +85,7 @@ fn what_excuses_a_pod_comes_from_nobody_but_the_pod_and_the_operator() {
 }
 
 #[test]
-fn what_only_the_operator_says_still_counts() {
+fn the_operators_own_values_still_count() {
     for name in [
         "attack-docker-image-labels",
         "attack-podman-manifest",
@@ -100,7 +100,7 @@ fn what_only_the_operator_says_still_counts() {
 }
 
 #[test]
-fn labels_that_may_be_the_images_do_not_count_and_that_is_said() {
+fn labels_that_may_be_the_images_are_ignored_with_a_note() {
     for name in ["attack-podman-labels-unknown", "attack-podman-image-config"] {
         let came = play(name);
         assert_eq!((came.pod.uid.as_str(), came.container.name.as_str()), ("b0b1", "evil"));
@@ -110,7 +110,7 @@ fn labels_that_may_be_the_images_do_not_count_and_that_is_said() {
 }
 
 #[test]
-fn labels_of_a_podman_pod_are_its_makers_and_those_of_a_member_win() {
+fn podman_pod_labels_apply_unless_a_member_overrides_them() {
     let came = play("podman-labels");
     let told = |key: &str| came.pod.annotations.get(key).map(String::as_str);
     assert_eq!(told("cpu.example/class"), Some("gold"));

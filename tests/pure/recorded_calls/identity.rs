@@ -23,6 +23,6 @@ fn tables() -> String {
 }
 
 #[test]
-fn the_page_shows_the_sources_of_each_field_as_the_program_ranks_them() {
+fn the_page_ranks_the_sources_of_each_field_as_the_program() {
     is_kept("docs/identity.md", "tables of tests/pure/recorded_calls/mod.rs", &tables());
 }

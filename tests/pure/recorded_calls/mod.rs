@@ -161,7 +161,7 @@ fn is_blessing() -> bool {
 }
 
 #[test]
-fn each_call_comes_out_as_its_folder_says() {
+fn each_call_matches_its_expected_folder() {
     let mut wrong = Vec::new();
     for name in names() {
         let came = play(&name);

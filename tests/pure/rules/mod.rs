@@ -6,7 +6,7 @@ mod properties;
 
 /// Every folder of `fixtures/rules`.
 #[test]
-fn each_golden_case_is_decided_as_it_says() {
+fn each_golden_case_is_decided_as_expected() {
     let cases = case::all();
     assert!(cases.len() >= 20, "{} cases", cases.len());
     for case in cases {

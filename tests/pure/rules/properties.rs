@@ -161,7 +161,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn the_first_rule_that_is_about_pod_and_plugin_decides_and_no_other(
+    fn only_the_first_rule_that_matches_pod_and_plugin_applies(
         all in proptest::collection::vec(written(), 0..6),
         label in label(),
     ) {
@@ -183,7 +183,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_a_doubtful_pod_is_it_gains_nothing_by_its_claims(
+    fn a_doubtful_pod_gains_nothing_by_its_claims(
         all in proptest::collection::vec(written(), 0..6),
         label in label(),
         claim in 0..16_usize,

@@ -133,7 +133,7 @@ proptest! {
     }
 
     #[test]
-    fn a_bundle_changes_only_where_somebody_owns_it(bytes in vec(any::<u8>(), 1..600)) {
+    fn a_bundle_changes_only_where_a_plugin_owns_it(bytes in vec(any::<u8>(), 1..600)) {
         let Story { merged, .. } = story(&bytes);
         let owners = merged.owners.to_flat("c0");
         let patched = match patch(BUNDLE.as_bytes(), &without_names(&merged.adjust)) {
@@ -167,7 +167,7 @@ proptest! {
     }
 
     #[test]
-    fn an_answer_that_says_nothing_changes_nothing(bytes in vec(any::<u8>(), 1..600)) {
+    fn an_empty_response_changes_nothing(bytes in vec(any::<u8>(), 1..600)) {
         let mut dice = Dice::new(&bytes);
         let mut creation = Creation::new(api::PodSandbox::new(), dice.message());
         if let Ok(next) = creation.clone().answer("10-a", &Rights::default(), dice.message()) {

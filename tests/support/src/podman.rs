@@ -312,14 +312,14 @@ fn lay_out(dir: &Path, tools: &Path, more: &str) {
         "[storage]\ndriver = \"vfs\"\nrunroot = \"/run/containers/storage\"\n\
          graphroot = \"/var/lib/containers/storage\"\n",
     );
-    let (above, below) = more.split_once("---").unwrap_or((more, ""));
+    let [top, nri, tables] = crate::test_host::tables_of(more);
     let dir = dir.display();
     write(
         "nri-runc/config.toml",
         &format!(
-            "runtime = [\"{tools}/runc\"]\nrun_dir = \"{dir}/run\"\n{above}\n[nri]\n\
+            "runtime = [\"{tools}/runc\"]\nrun_dir = \"{dir}/run\"\n{top}\n[nri]\n\
              socket_path = \"{dir}/nri.sock\"\nplugin_path = \"{dir}/plugins\"\n\
-             plugin_config_path = \"{dir}\"\nplugin_request_timeout = \"10s\"\n{below}\n"
+             plugin_config_path = \"{dir}\"\nplugin_request_timeout = \"10s\"\n{nri}{tables}"
         ),
     );
 }

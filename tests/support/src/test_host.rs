@@ -19,7 +19,7 @@ const RUNTIME: &str = include_str!("../../../fixtures/runtime/fake.sh");
 
 /// The time-out of a plugin that never answers. What else it is asked, it answers within that on a busy
 /// machine as well.
-pub const SILENT: &str = "plugin_request_timeout = \"3s\"\n";
+pub const SILENT: &str = "[nri]\nplugin_request_timeout = \"3s\"\n";
 
 /// For a daemon that has so much to do that a wrapper would give it up on a busy machine.
 pub const BUSY: &str = "[debug]\nsilence = \"60s\"\n";
@@ -62,7 +62,7 @@ pub struct TestHost {
 }
 
 impl TestHost {
-    /// Makes it, with `more` lines of configuration; the daemon does not run yet.
+    /// Makes it, with `more` configuration, as an operator would write it; the daemon does not run yet.
     pub fn new(more: &str) -> Self {
         let host = Self { temp: tempfile::tempdir().unwrap(), daemon: None, holder: None };
         std::fs::create_dir_all(host.path("bundle/rootfs")).unwrap();
@@ -94,18 +94,17 @@ impl TestHost {
         is_held.then_some(host)
     }
 
-    /// Writes the configuration anew.
+    /// Writes the configuration anew. Keys of `[nri]` in `more` are added to those of every host.
     pub fn configure(&self, runtime: &Path, more: &str) {
         let dir = self.temp.path().display();
         // An answer may take long where the machine is busy.
         let timeout = "plugin_request_timeout = \"60s\"";
         let timeout = if more.contains("plugin_request_timeout") { "" } else { timeout };
+        let [top, nri, tables] = tables_of(more);
         let text = format!(
-            "runtime = [\"{}\"]\nrun_dir = \"{dir}/run\"\n{}\n[nri]\nsocket_path = \"{dir}/nri.sock\"\n\
-             plugin_path = \"{dir}/plugins\"\nplugin_config_path = \"{dir}\"\n{timeout}\n{}\n",
+            "runtime = [\"{}\"]\nrun_dir = \"{dir}/run\"\n{top}\n[nri]\nsocket_path = \"{dir}/nri.sock\"\n\
+             plugin_path = \"{dir}/plugins\"\nplugin_config_path = \"{dir}\"\n{timeout}\n{nri}{tables}",
             runtime.display(),
-            more.split("---").next().unwrap_or_default(),
-            more.split("---").nth(1).unwrap_or_default(),
         );
         self.write("config.toml", &text);
     }
@@ -346,6 +345,22 @@ impl Drop for TestHost {
             let _reaped = holder.wait();
         }
     }
+}
+
+/// Returns the keys outside of tables, those of `[nri]`, and all other tables.
+pub(crate) fn tables_of(configuration: &str) -> [String; 3] {
+    let (mut parts, mut part) = ([const { String::new() }; 3], 0);
+    for line in configuration.lines() {
+        if line == "[nri]" {
+            part = 1;
+            continue;
+        }
+        if line.starts_with('[') {
+            part = 2;
+        }
+        parts[part].extend([line, "\n"]);
+    }
+    parts
 }
 
 fn end(pid: i32) {

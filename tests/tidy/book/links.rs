@@ -134,7 +134,7 @@ fn each_link_of_the_copied_book_leads_into_the_book() {
 }
 
 #[test]
-fn each_link_says_what_is_behind_it() {
+fn each_link_names_its_target() {
     for page in pages() {
         let prose = page.prose();
         for (before, _) in prose.match_indices("](").map(|(at, _)| prose.split_at(at)) {

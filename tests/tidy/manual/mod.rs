@@ -144,7 +144,7 @@ fn write(folder: &Path, name: &str, text: &str) {
 }
 
 #[test]
-fn manual_pages_and_completions_are_written_where_they_are_wanted() {
+fn manual_pages_and_completions_are_written_on_request() {
     let folder = std::env::var_os("NRI_RUNC_MANUAL").map(PathBuf::from);
     for (file, text) in all_pages() {
         assert!(text.lines().count() > 20, "{file} is nearly empty");
@@ -210,7 +210,7 @@ fn manual_has_every_key_event_and_field() {
 }
 
 #[test]
-fn manual_pages_contain_no_markdown_and_no_line_that_roff_takes_for_a_request() {
+fn manual_pages_contain_no_markdown_and_no_accidental_request() {
     const REQUESTS: [&str; 17] = [
         "TH", "SH", "SS", "PP", "TP", "IP", "RS", "RE", "EX", "EE", "nh", "ad", "br", "ie", "el",
         "ds", "sp",
@@ -226,7 +226,7 @@ fn manual_pages_contain_no_markdown_and_no_line_that_roff_takes_for_a_request() 
 }
 
 #[test]
-fn each_verb_has_a_man_page_that_the_main_page_and_packages_name() {
+fn each_command_has_a_man_page_named_in_main_page_and_packages() {
     let main = PAGES[0].render();
     let (_, see_also) = main.split_once("SEE ALSO").unwrap();
     let package = std::fs::read_to_string(root().join("contrib/package/nfpm.yaml")).unwrap();

@@ -156,7 +156,7 @@ fn status(code: u16, message: &str) -> (u16, String) {
 const NODE: &str = "/api/v1/nodes/one";
 
 #[test]
-fn an_object_is_asked_for_with_the_token_of_the_moment() {
+fn each_request_uses_the_current_token() {
     let server = Server::new(|_| (200, "{\"kind\": \"Node\"}".to_owned()));
     assert_eq!(succeeded(&server.asks(&["api", "GET", NODE], "")), "{\"kind\": \"Node\"}");
     std::fs::write(server.temp.path().join("token"), "second").unwrap();
@@ -243,7 +243,7 @@ fn a_redirect_and_a_proxy_do_not_get_the_token() {
 }
 
 #[test]
-fn a_server_of_another_authority_or_another_name_gets_no_request() {
+fn an_api_server_with_a_wrong_certificate_gets_no_request() {
     let (one, other) =
         (Server::new(|_| (200, "{}".to_owned())), Server::new(|_| (200, "{}".to_owned())));
     std::fs::copy(other.temp.path().join("ca.crt"), one.temp.path().join("ca.crt")).unwrap();
@@ -328,7 +328,7 @@ fn a_removal_begins_nothing_while_a_pod_names_the_runtimeclass() {
 }
 
 #[test]
-fn a_removal_names_the_pod_or_the_node_that_keeps_it_from_the_end() {
+fn a_removal_that_times_out_names_the_remaining_pod_or_node() {
     let server = cluster("", "", usize::MAX);
     let output = server.asks(&remove("1"), "");
     let line = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -344,7 +344,7 @@ fn a_removal_names_the_pod_or_the_node_that_keeps_it_from_the_end() {
 }
 
 #[test]
-fn a_removal_that_is_forbidden_says_so() {
+fn a_forbidden_removal_is_reported() {
     let server = Server::new(|_| status(403, "no"));
     failed(&server.asks(&remove("5"), ""), 3);
 }

@@ -138,7 +138,7 @@ fn without_an_active_unit_nothing_is_started() {
 }
 
 #[test]
-fn what_systemd_refuses_is_said_in_its_words() {
+fn a_refusal_of_systemd_is_printed_in_its_words() {
     let systemd = Systemd::new("exit 1", &["containerd=active"]);
     let line = failed(&systemd.asked(&["reload", "containerd"]));
     assert!(
@@ -149,7 +149,7 @@ fn what_systemd_refuses_is_said_in_its_words() {
 }
 
 #[test]
-fn a_socket_where_nobody_answers_is_a_line_within_seconds() {
+fn an_unanswered_socket_is_an_error_line_within_seconds() {
     let temp = tempfile::tempdir().unwrap();
     let line = failed(&asked(&temp.path().join("none"), &["restart", "containerd"]));
     assert!(line.contains("/none: "), "{line}");

@@ -145,7 +145,7 @@ fn hooks_of_all_plugins_run_in_their_order() {
 }
 
 #[test]
-fn what_one_plugin_sets_is_the_adjustment_and_nothing_else_is_owned() {
+fn one_plugin_owns_exactly_the_fields_that_it_sets() {
     for field in NriField::ALL {
         let mut creation = creation();
         answer(&mut creation, "10-foo", setting(field)).unwrap();
@@ -164,7 +164,7 @@ fn what_one_plugin_sets_is_the_adjustment_and_nothing_else_is_owned() {
 }
 
 #[test]
-fn the_next_plugin_sees_every_field_that_a_container_message_can_show() {
+fn the_next_plugin_sees_every_field_that_was_set() {
     for field in NriField::ALL.into_iter().filter(|field| *field != NriField::MemoryPolicy) {
         let mut creation = creation();
         let before = creation.container().clone();
@@ -191,7 +191,7 @@ fn zero_and_empty_are_values() {
 }
 
 #[test]
-fn a_compound_field_set_twice_in_one_answer_is_a_conflict_of_the_plugin_with_itself() {
+fn a_compound_field_set_twice_in_one_response_is_a_conflict() {
     let lists = [
         NriField::Mounts,
         NriField::Env,

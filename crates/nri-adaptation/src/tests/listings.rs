@@ -4,7 +4,7 @@
 use super::*;
 
 #[test]
-fn a_variable_that_is_set_moves_to_the_end_and_every_older_one_goes() {
+fn a_variable_that_is_set_moves_last_and_replaces_duplicates() {
     let env = ["A=1", "B=2", "A=3", "A", "AB=4"].map(str::to_owned).to_vec();
     let mut creation = creation_of(api::Container { env, ..Default::default() });
     answer(&mut creation, "10-foo", of_env(&[("A", "x=y"), ("C", "")])).unwrap();

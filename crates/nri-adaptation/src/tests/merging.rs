@@ -67,7 +67,7 @@ fn plugins_that_want_different_things_see_each_others() {
 }
 
 #[test]
-fn validators_get_the_original_and_everything_that_was_asked_for() {
+fn validators_get_the_original_container_and_all_requests() {
     let mut creation = creation();
     let before = creation.container().clone();
     let update = api::ContainerUpdate { container_id: "c1".to_owned(), ..Default::default() };
@@ -87,7 +87,7 @@ fn validators_get_the_original_and_everything_that_was_asked_for() {
 }
 
 #[test]
-fn removal_of_a_sysctl_is_told_to_validators() {
+fn validators_receive_the_removal_of_a_sysctl() {
     let sysctl = map(&[("-net.x", "")]);
     let adjust = of_linux(api::LinuxContainerAdjustment { sysctl, ..Default::default() });
     let mut creation = creation();
@@ -99,7 +99,7 @@ fn removal_of_a_sysctl_is_told_to_validators() {
 }
 
 #[test]
-fn what_a_newer_plugin_says_is_reported_and_not_applied() {
+fn unknown_fields_of_a_newer_plugin_are_reported_not_applied() {
     let mut mount = mount("/d", "/s");
     mount.special_fields.mut_unknown_fields().add_varint(77, 1);
     let mut adjust = api::ContainerAdjustment { mounts: vec![mount], ..Default::default() };

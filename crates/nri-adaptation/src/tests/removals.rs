@@ -203,7 +203,7 @@ fn what_a_plugin_removed_from_another_is_the_removers_alone() {
 }
 
 #[test]
-fn removing_and_setting_overrides_another_plugin_wherever_the_marker_stands() {
+fn removing_and_setting_overrides_a_plugin_in_either_order() {
     for kind in KINDS {
         for order in [
             (kind.adjust)(&[(&kind.marker(), ""), (kind.key, "vv")]),
@@ -253,7 +253,7 @@ fn who_may_set_what_was_removed_from_the_original() {
 }
 
 #[test]
-fn a_mount_added_after_its_removal_by_another_follows_the_marker() {
+fn a_mount_added_after_its_removal_by_another_keeps_the_marker() {
     let mut creation = MOUNTS.in_original();
     answer(&mut creation, "00-bar", MOUNTS.remove()).unwrap();
     answer(&mut creation, "10-foo", MOUNTS.set("v")).unwrap();
@@ -261,7 +261,7 @@ fn a_mount_added_after_its_removal_by_another_follows_the_marker() {
 }
 
 #[test]
-fn a_variable_or_device_set_after_its_removal_by_another_needs_no_marker() {
+fn a_variable_or_device_set_after_its_removal_drops_the_marker() {
     for kind in [ENV, DEVICES] {
         let mut creation = kind.in_original();
         answer(&mut creation, "00-bar", kind.remove()).unwrap();
@@ -321,7 +321,7 @@ fn of_rdt(rdt: api::LinuxRdt) -> api::ContainerAdjustment {
 }
 
 #[test]
-fn removing_rdt_clears_all_of_it_and_what_is_set_anew_comes_on_top() {
+fn removing_rdt_clears_all_of_it_before_new_values_are_set() {
     let original = api::LinuxRdt { enable_monitoring: boolean(true), ..rdt(Some("old"), false) };
     let container = with_linux(api::LinuxContainer { rdt: some(original), ..Default::default() });
     let mut creation = creation_of(container);
@@ -337,7 +337,7 @@ fn removing_rdt_clears_all_of_it_and_what_is_set_anew_comes_on_top() {
 }
 
 #[test]
-fn removed_rdt_is_gone_for_the_next_plugin_and_nobody_elses_to_set() {
+fn removed_rdt_is_hidden_and_no_later_plugin_may_set_it() {
     let mut creation = creation();
     answer(&mut creation, "00-bar", of_rdt(rdt(Some("bar"), false))).unwrap();
     answer(&mut creation, "10-foo", of_rdt(rdt(None, true))).unwrap();
@@ -375,7 +375,7 @@ fn of_args(args: &[&str]) -> api::ContainerAdjustment {
 }
 
 #[test]
-fn an_empty_first_argument_overrides_the_command_of_another_plugin() {
+fn an_empty_first_argument_overrides_another_plugins_command() {
     let mut creation = creation();
     answer(&mut creation, "00-bar", of_args(&["a"])).unwrap();
     answer(&mut creation, "10-foo", of_args(&["", "b", ""])).unwrap();

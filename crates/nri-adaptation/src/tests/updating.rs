@@ -76,7 +76,7 @@ fn every_resource_of_an_update_arrives() {
 }
 
 #[test]
-fn the_container_being_created_is_not_updated_even_if_failures_are_to_be_ignored() {
+fn the_created_container_is_never_updated_not_even_if_optional() {
     let creation = creation();
     let response = api::CreateContainerResponse {
         update: vec![if_possible(update(SUBJECT, shares(1)))],
@@ -96,7 +96,7 @@ fn the_container_being_created_is_not_evicted_either() {
 }
 
 #[test]
-fn updates_of_one_container_become_one_in_order_of_first_mention() {
+fn updates_of_a_container_are_merged_in_order_of_first_mention() {
     let mut creation = creation();
     let respond = |update| api::CreateContainerResponse { update, ..Default::default() };
     let first = respond(vec![update("c2", shares(1)), update("c1", shares(1))]);
@@ -133,7 +133,7 @@ fn one_update_that_must_succeed_makes_the_whole_one_such() {
 }
 
 #[test]
-fn the_own_container_comes_last_with_what_the_engine_asked_for() {
+fn the_updated_container_comes_last_with_the_engines_request() {
     let mut updates = requested(pids(10));
     updates.answer("00-bar", &ALL, &[update(SUBJECT, shares(3))], &[]).unwrap();
     updates.answer("10-foo", &ALL, &[update("c1", shares(4))], &[]).unwrap();
@@ -165,7 +165,7 @@ fn the_first_plugin_may_override_what_the_engine_asks_for() {
 }
 
 #[test]
-fn an_own_container_that_nobody_touched_is_left_out() {
+fn an_updated_container_without_changes_is_omitted() {
     let mut updates = requested(pids(10));
     let nothing = api::ContainerUpdate { container_id: SUBJECT.to_owned(), ..Default::default() };
     let nobody = api::ContainerUpdate::new();
@@ -184,7 +184,7 @@ fn a_plugin_can_change_the_pids_limit() {
 }
 
 #[test]
-fn a_pids_limit_in_the_request_makes_nobody_conflict() {
+fn a_pids_limit_in_the_request_is_no_conflict() {
     let mut updates = requested(pids(10));
     updates.answer("00-bar", &ALL, &[update(SUBJECT, shares(1))], &[]).unwrap();
     updates.answer("10-foo", &ALL, &[update(SUBJECT, quota(1))], &[]).unwrap();
@@ -210,7 +210,7 @@ fn an_update_that_may_fail_and_conflicts_leaves_no_trace() {
 }
 
 #[test]
-fn an_ignored_conflict_of_a_plugin_with_itself_leaves_no_empty_entry() {
+fn an_ignored_self_conflict_of_a_plugin_leaves_no_empty_entry() {
     let mut twice = shares(1);
     twice.hugepage_limits = vec![hugepage("2M", 1), hugepage("2MB", 1)];
     let mut updates = Updates::for_stop();
@@ -221,7 +221,7 @@ fn an_ignored_conflict_of_a_plugin_with_itself_leaves_no_empty_entry() {
 }
 
 #[test]
-fn what_the_operator_denies_is_refused_even_if_failures_are_to_be_ignored() {
+fn a_denied_field_is_refused_even_if_the_update_is_optional() {
     let rights = Rights { deny: [NriField::CPUShares].into(), ..Default::default() };
     let mut updates = Updates::for_stop();
     let refused = updates.answer("00-bar", &rights, &[if_possible(update("c1", shares(1)))], &[]);
@@ -275,7 +275,7 @@ fn a_container_is_evicted_once_for_the_reason_given_first() {
 }
 
 #[test]
-fn answers_to_update_and_stop_are_taken_with_what_they_say_and_we_do_not_know() {
+fn update_and_stop_responses_are_read_with_unknown_fields_noted() {
     let mut updates = requested(pids(1));
     let mut response = api::UpdateContainerResponse {
         update: vec![update(SUBJECT, shares(1))],

@@ -152,7 +152,7 @@ fn adjustments_that_no_flag_is_about_pass_the_strictest() {
 }
 
 #[test]
-fn what_was_done_to_another_container_is_not_held_against_this_one() {
+fn changes_to_another_container_do_not_fail_the_validation() {
     let mut request = adjusted(hooks());
     request.container.mut_or_insert_default().id = "another".to_owned();
     assert_eq!(strict().validate(&request), Ok(()));
@@ -168,7 +168,7 @@ fn everyone_who_injected_a_hook_is_named() {
 }
 
 #[test]
-fn the_profile_of_the_container_decides_which_seccomp_flag_counts() {
+fn the_containers_profile_decides_which_seccomp_flag_counts() {
     let default = on(|v| v.reject_runtime_default_seccomp_adjustment = true);
     let custom = on(|v| v.reject_custom_seccomp_adjustment = true);
     let unconfined = on(|v| v.reject_unconfined_seccomp_adjustment = true);
@@ -201,7 +201,7 @@ fn the_profile_of_the_container_decides_which_seccomp_flag_counts() {
 }
 
 #[test]
-fn removed_namespaces_and_sysctls_are_refused_with_whoever_removed_them() {
+fn removed_namespaces_and_sysctls_are_refused_with_the_plugin() {
     let container = api::Container::new;
     let request = asked(container(), vec![namespaces(&["-pid", "ipc"]), namespaces(&["net"])]);
     assert_eq!(
@@ -344,7 +344,7 @@ fn tolerance_excuses_missing_plugins_and_nothing_else() {
 }
 
 #[test]
-fn a_missing_required_plugin_holds_up_whoever_is_not_excused() {
+fn a_missing_required_plugin_refuses_pods_without_toleration() {
     let judge = |namespace: &str, annotations: &[(&str, &str)], key: &str, present: &str| {
         let pod = api::PodSandbox {
             namespace: namespace.to_owned(),

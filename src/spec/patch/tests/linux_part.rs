@@ -128,7 +128,7 @@ fn swap_follows_a_limit_that_comes_alone() {
 }
 
 #[test]
-fn a_given_swap_is_used_and_no_limit_means_none_with_swap_either() {
+fn a_given_swap_is_used_and_unlimited_memory_unlimits_swap() {
     let document = r#"{"linux":{"resources":{"memory":{"limit":50,"swap":100}}}}"#;
     for (limit, swap, wanted) in [
         (int64(20), int64(60), json!({"limit": 20, "swap": 60})),
@@ -263,7 +263,7 @@ fn a_field_that_is_not_applied_is_named() {
 }
 
 #[test]
-fn an_overlay_says_what_the_patch_writes() {
+fn an_overlay_equals_what_the_patch_writes() {
     let resources = api::LinuxResources {
         memory: some(api::LinuxMemory { limit: int64(9), ..Default::default() }),
         cpu: some(api::LinuxCPU { cpus: "1".to_owned(), ..Default::default() }),
@@ -280,7 +280,7 @@ fn an_overlay_says_what_the_patch_writes() {
 }
 
 #[test]
-fn what_holds_anyway_on_cgroup_v2_is_left_out_unless_the_document_has_it() {
+fn values_implied_by_cgroup_v2_are_omitted_unless_present() {
     let adjust = memory(api::LinuxMemory {
         kernel: int64(-1),
         use_hierarchy: some(api::OptionalBool { value: true, ..Default::default() }),

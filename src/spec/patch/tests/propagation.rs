@@ -76,7 +76,7 @@ fn a_propagating_bind_mount_makes_the_root_propagate() {
 }
 
 #[test]
-fn the_hosts_mount_must_propagate_as_far_as_is_asked() {
+fn the_hosts_mount_must_propagate_as_far_as_requested() {
     for (source, shared, slave) in [
         ("/shared/data", true, true),
         ("/shared", true, true),
@@ -111,7 +111,7 @@ fn links_are_followed_and_sources_that_lie_nowhere_are_refused() {
 }
 
 #[test]
-fn a_refused_mount_is_told_with_the_hosts_mount() {
+fn a_refused_mount_is_named_with_the_hosts_mount() {
     let problem = on_host(&HOST, "/slave/x", "rshared").unwrap_err();
     let wanted = "its source /slave/x is on the host's mount /slave, which is a slave and would have to be shared";
     assert_eq!(problem, wanted);

@@ -75,7 +75,7 @@ fn a_device_with_a_negative_number_opens_no_others() {
 }
 
 #[test]
-fn a_device_is_made_inside_the_container_and_is_what_it_says() {
+fn a_device_is_made_inside_the_container_as_described() {
     for path in ["dev/x", "../x", "/dev/../../x", "/..", "/dev/x\0"] {
         let field = invalid_field(&device(path, "c", (1, 3), 0));
         assert!(field.starts_with("Devices["), "{field}");
@@ -235,7 +235,7 @@ fn what_is_no_list_of_cpus_is_refused() {
 }
 
 #[test]
-fn a_cgroup_rule_is_owned_by_what_it_says() {
+fn a_cgroup_rule_is_owned_by_its_text() {
     let rule = |type_: &str, major, access: &str| api::LinuxDeviceCgroup {
         allow: true,
         type_: type_.to_owned(),
@@ -306,7 +306,7 @@ fn annotations_that_another_runtime_acts_on_are_refused_as_well() {
 }
 
 #[test]
-fn annotations_that_the_operator_allows_are_set_and_bundle_never() {
+fn permitted_runtime_annotations_are_set_but_never_bundle() {
     let allowed = ["run.oci.handler", "bundle"].map(str::to_owned).into();
     let facts = HostFacts { runtime_annotations: allowed, ..HostFacts::default() };
     let patched = |key: &str| {

@@ -133,7 +133,7 @@ fn cdi_mounts_are_not_mapped_twice_nor_without_a_user_namespace() {
 }
 
 #[test]
-fn plugin_devices_and_mounts_override_cdi_which_comes_after_their_env_and_hooks() {
+fn plugin_devices_and_mounts_override_those_of_cdi() {
     let adjustment = Adjustment {
         env: vec![variable("BOTH", "plugin"), variable("MINE", "1")],
         hooks: some(hook("/plugin")),
@@ -180,7 +180,7 @@ fn a_cdi_device_that_was_not_resolved_is_refused() {
 }
 
 #[test]
-fn what_cdi_brings_is_checked_like_a_plugins_and_named_as_its_device() {
+fn cdi_edits_are_checked_like_a_plugins_and_name_their_device() {
     let mut bad_hook = with_gpu();
     bad_hook.cdi[0].hooks = hook("relative");
     let mut bad_node = with_gpu();

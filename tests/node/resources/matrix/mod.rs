@@ -26,7 +26,7 @@ use self::look::{Layout, Running};
 use super::Place;
 
 /// A guest without KVM is slow.
-const PATIENT: &str = "---plugin_request_timeout = \"20s\"";
+const PATIENT: &str = "[nri]\nplugin_request_timeout = \"20s\"";
 
 /// The plugin that sets the fields.
 const PLUGIN: &str = "10-fields";

@@ -127,12 +127,12 @@ fn at_once(runtime: &str) {
 }
 
 #[test]
-fn what_a_plugin_owns_stays_whatever_the_engine_does_on_v2_with_runc() {
+fn owned_values_survive_every_engine_update_on_v2_with_runc() {
     engine("runc");
 }
 
 #[test]
-fn what_a_plugin_owns_stays_whatever_the_engine_does_on_v2_with_crun() {
+fn owned_values_survive_every_engine_update_on_v2_with_crun() {
     engine("crun");
 }
 
@@ -147,11 +147,11 @@ fn engine_and_plugin_at_once_end_in_order_on_v2_with_crun() {
 }
 
 #[test]
-fn no_verb_and_no_restart_brings_back_a_value_from_before_on_v2_with_runc() {
+fn no_verb_or_restart_restores_an_old_value_on_v2_with_runc() {
     verbs("runc");
 }
 
 #[test]
-fn no_verb_and_no_restart_brings_back_a_value_from_before_on_v2_with_crun() {
+fn no_verb_or_restart_restores_an_old_value_on_v2_with_crun() {
     verbs("crun");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Processes that come later, with runc and crun on cgroup v2: what a plugin set on the container's
-//! process is found inside, and what the caller asks for wins. What `tests/bundle/later` has of newer
+//! process is found inside, and what the caller asks for wins. What `tests/bundle/execs/adjusted` has of newer
 //! runtimes is there.
 
 use nri_runc::plugin::api;

@@ -10,7 +10,7 @@ mod others;
 use super::{Place, anywhere, skip};
 
 /// A guest without KVM is slow: nobody is late there.
-pub(super) const PATIENT: &str = "---plugin_request_timeout = \"20s\"";
+pub(super) const PATIENT: &str = "[nri]\nplugin_request_timeout = \"20s\"";
 
 /// The files that say what limits a container.
 const LIMITS: [&str; 11] = [

@@ -106,21 +106,21 @@ fn device_rules_on_v2_are_refused_with_runc_which_ignores_them() {
 }
 
 #[test]
-fn answers_to_every_event_reach_the_other_container_on_v2_with_runc() {
+fn event_responses_update_other_containers_on_v2_with_runc() {
     answers("runc");
 }
 
 #[test]
-fn answers_to_every_event_reach_the_other_container_on_v2_with_crun() {
+fn event_responses_update_other_containers_on_v2_with_crun() {
     answers("crun");
 }
 
 #[test]
-fn a_frozen_container_takes_what_the_kernel_takes_on_v2_with_runc() {
+fn a_frozen_container_takes_kernel_values_on_v2_with_runc() {
     frozen("runc");
 }
 
 #[test]
-fn a_frozen_container_takes_what_the_kernel_takes_on_v2_with_crun() {
+fn a_frozen_container_takes_kernel_values_on_v2_with_crun() {
     frozen("crun");
 }

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Plugins receive an adjusted container as its document has it: in events, when they connect
+//! later, after updates; the engine's own where the adjustment came to nothing.
+
+use std::sync::{Arc, Mutex};
+
+use nri_runc::plugin::api;
+use protobuf::MessageDyn;
+use serde_json::{Value, json};
+use test_support::adjustments::{env, linux, memory_device};
+use test_support::{Script, TestHost, started, succeeds, wait_until};
+
+use crate::updates::{settled, update};
+
+/// Events with their containers, without what changes with its state.
+type Heard = Arc<Mutex<Vec<(String, Value)>>>;
+
+fn listens() -> (Script, Heard) {
+    let heard = Heard::default();
+    let notes = Arc::clone(&heard);
+    let hears = move |event: &str, request: &dyn MessageDyn| {
+        let text = protobuf_json_mapping::print_to_string(request).unwrap();
+        let request: Value = serde_json::from_str(&text).unwrap();
+        let one = request.get("container").or_else(|| request["containers"].get(0));
+        let Some(Value::Object(mut container)) = one.cloned() else { return };
+        for member in ["state", "pid", "createdAt"] {
+            container.remove(member);
+        }
+        notes.lock().unwrap().push((event.to_owned(), Value::Object(container)));
+    };
+    (Script { hears: Some(Arc::new(hears)), ..Script::default() }, heard)
+}
+
+/// The container of an event, once it was received.
+fn of(heard: &Heard, event: &str) -> Value {
+    let find = || {
+        let heard = heard.lock().unwrap();
+        heard.iter().find(|(known, _)| known == event).map(|(_, container)| container.clone())
+    };
+    wait_until(&format!("{event} is received"), || find().is_some());
+    find().unwrap()
+}
+
+/// 32 MiB of memory, 512 shares and a device, each of which brings more than it says.
+fn adjusting() -> Script {
+    let adjust = api::ContainerAdjustment {
+        env: vec![env("A", "2")],
+        linux: Some(linux(512, memory_device("/dev/null2", 3))).into(),
+        ..Default::default()
+    };
+    Script { adjust, ..Script::default() }
+}
+
+fn resources(container: &Value) -> &Value {
+    &container["linux"]["resources"]
+}
+
+/// A host with a container that was adjusted, and what the plugin behind received.
+fn adjusted() -> (TestHost, Heard) {
+    let host = started("");
+    let _adjusting = host.plugin("10", "adjusting", adjusting());
+    let (script, heard) = listens();
+    let _behind = host.plugin("20", "behind", script);
+    succeeds(&host.create("c1"));
+    settled(&host);
+    (host, heard)
+}
+
+#[test]
+fn an_event_and_a_newcomer_have_what_the_runtime_was_given() {
+    let (host, heard) = adjusted();
+    let written: Value = serde_json::from_str(&host.read("fake/seen.json")).unwrap();
+    let created = of(&heard, "PostCreateContainer");
+    assert_eq!(created["env"], written["process"]["env"]);
+    assert_eq!(created["env"], json!(["PATH=/bin", "A=2"]), "the plugin's view had another order");
+    let memory = &resources(&created)["memory"];
+    assert_eq!(memory["swap"], memory["limit"], "{memory}");
+    let rules = &resources(&created)["devices"];
+    assert_eq!((&rules[0]["major"]["value"], &rules[0]["access"]), (&json!("1"), &json!("rwm")));
+    let (script, later) = listens();
+    let _newcomer = host.plugin("30", "newcomer", script);
+    assert_eq!(of(&later, "Synchronize"), created);
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+    let mut removed = of(&heard, "RemoveContainer");
+    for member in ["finishedAt", "exitCode", "statusReason", "statusMessage"] {
+        removed.as_object_mut().unwrap().remove(member);
+    }
+    assert_eq!(removed, created);
+}
+
+#[test]
+fn an_update_changes_what_it_names_and_no_device_rule() {
+    let (host, heard) = adjusted();
+    let created = of(&heard, "PostCreateContainer");
+    succeeds(&update(&host, &json!({"memory": {"limit": 50_000_000}})));
+    let updated = of(&heard, "PostUpdateContainer");
+    assert_eq!(resources(&updated)["memory"]["limit"]["value"], "50000000");
+    assert_eq!(resources(&updated)["cpu"], resources(&created)["cpu"]);
+    assert!(resources(&created)["devices"].is_array(), "{created}");
+    assert_eq!(resources(&updated)["devices"], resources(&created)["devices"]);
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+}
+
+#[test]
+fn a_create_refused_by_a_plugin_ends_with_the_engines_values() {
+    let host = started("");
+    let _adjusting = host.plugin("10", "adjusting", adjusting());
+    let (script, heard) = listens();
+    let _behind = host.plugin("20", "behind", script);
+    let refuser = Script { refuses: Some("not today"), ..Script::default() };
+    let _refuser = host.plugin("30", "refuser", refuser);
+    assert!(!host.create("c1").status.success());
+    assert_eq!(of(&heard, "CreateContainer")["env"], json!(["PATH=/bin", "A=2"]));
+    let stopped = of(&heard, "StopContainer");
+    assert_eq!(stopped["env"], json!(["PATH=/bin", "A=1"]));
+    assert_eq!(resources(&stopped)["memory"], json!({"limit": {"value": "1000000"}}));
+    assert_eq!((&stopped["finishedAt"], &stopped["exitCode"]), (&Value::Null, &Value::Null));
+}
+
+#[test]
+fn a_creation_that_the_runtime_refused_ends_as_it_was_written() {
+    let host = started("");
+    let _adjusting = host.plugin("10", "adjusting", adjusting());
+    let (script, heard) = listens();
+    let _behind = host.plugin("20", "behind", script);
+    host.write("fake/fail", "");
+    assert!(!host.create("c1").status.success());
+    for event in ["StopContainer", "RemoveContainer"] {
+        let container = of(&heard, event);
+        assert_eq!(container["env"], json!(["PATH=/bin", "A=2"]), "{event}");
+        assert!(resources(&container)["devices"].is_array(), "{event}: {container}");
+        assert_eq!(container["exitCode"], 128, "{event}");
+        assert!(container["finishedAt"].is_string(), "{event}: {container}");
+    }
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Containers that share something: a bundle at the same time, or an id below two runtime roots;
+//! and ids that no runtime takes.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use nri_runc::plugin::api;
+use test_support::{BUNDLE, BUSY, Script, TestHost, wait_until};
+
+use crate::{sets, started, succeeds};
+
+fn names_in(host: &TestHost, folder: &str) -> usize {
+    std::fs::read_dir(host.path(folder)).unwrap().count()
+}
+
+fn told(heard: &Mutex<Vec<String>>, event: &str) -> usize {
+    heard.lock().unwrap().iter().filter(|told| *told == event).count()
+}
+
+#[test]
+fn concurrent_creates_in_one_bundle_run_their_own_documents() {
+    let host = started("");
+    let one = host.plugin("10", "one", Script { only: Some("c1"), ..sets("ONE", "1") });
+    let _two = host.plugin("20", "two", Script { only: Some("c2"), ..sets("TWO", "2") });
+    host.write("fake/slow", "");
+    let create = |id| host.spawn(&["create", "--bundle", "BUNDLE", id]);
+    let mut first = create("c1");
+    wait_until("the first is asked about", || told(&one, "CreateContainer c1") == 1);
+    let mut others = [create("c2"), create("c3")];
+    assert!(first.wait().unwrap().success());
+    others.iter_mut().for_each(|other| assert!(other.wait().unwrap().success()));
+    let seen = |id: &str| host.read(&format!("fake/seen-{id}.json"));
+    assert!(seen("c1").contains("ONE=1") && !seen("c1").contains("TWO"), "{}", seen("c1"));
+    assert!(seen("c2").contains("TWO=2") && !seen("c2").contains("ONE"), "{}", seen("c2"));
+    assert_eq!(seen("c3"), BUNDLE);
+    for id in ["c2", "c1", "c3"] {
+        succeeds(&host.verb(&["delete", "--force", id]));
+    }
+    wait_until("they are gone", || host.admin(&["pods"]) == serde_json::json!([]));
+    assert_eq!(host.read("bundle/config.json"), BUNDLE);
+    assert_eq!(names_in(&host, "bundle"), 2);
+}
+
+#[test]
+fn a_concurrent_create_of_the_same_id_is_left_to_the_runtime() {
+    let host = started("");
+    let one = host.plugin("10", "one", sets("ONE", "1"));
+    host.write("fake/slow", "");
+    let create = || host.spawn(&["create", "--bundle", "BUNDLE", "c1"]);
+    let mut first = create();
+    wait_until("it is asked about", || told(&one, "CreateContainer c1") == 1);
+    let mut second = create();
+    assert!(first.wait().unwrap().success());
+    second.wait().unwrap();
+    assert_eq!(told(&one, "CreateContainer c1"), 1);
+}
+
+#[test]
+fn one_id_below_two_roots_is_two_containers_to_every_plugin() {
+    let host = started("");
+    let heard = host.plugin("10", "witness", Script::default());
+    let other = host.path("other").display().to_string();
+    let bundle = host.path("bundle").display().to_string();
+    let below_other = |words: &[&str]| host.call(&[&["--root", &other][..], words].concat());
+    succeeds(&host.create("c1"));
+    succeeds(&below_other(&["create", "--bundle", &bundle, "c1"]));
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+    wait_until("the first is gone", || told(&heard, "RemoveContainer c1") == 1);
+    succeeds(&below_other(&["start", "c1"]));
+    succeeds(&below_other(&["delete", "--force", "c1"]));
+    wait_until("the second is gone", || told(&heard, "RemoveContainer c1") == 2);
+    assert_eq!(told(&heard, "CreateContainer c1"), 2);
+    assert_eq!(told(&heard, "StopContainer c1"), 2);
+}
+
+fn pids(id: &str) -> api::ContainerUpdate {
+    let pids = api::LinuxPids { limit: 7, ..Default::default() };
+    let resources = api::LinuxResources { pids: Some(pids).into(), ..Default::default() };
+    let linux =
+        api::LinuxContainerUpdate { resources: Some(resources).into(), ..Default::default() };
+    api::ContainerUpdate {
+        container_id: id.to_owned(),
+        linux: Some(linux).into(),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn an_update_of_an_ambiguous_id_is_refused_with_both_roots() {
+    let host = started("[plugin.both]\nevict = \"allow\"");
+    let evict = api::ContainerEviction { container_id: "c1".to_owned(), ..Default::default() };
+    let script = Script {
+        only: Some("c2"),
+        update: vec![pids("c1")],
+        updates: vec![pids("c1")],
+        evicts: vec![evict],
+        ..Script::default()
+    };
+    let _both = host.plugin("10", "both", script);
+    let other = host.path("other").display().to_string();
+    let bundle = host.path("bundle").display().to_string();
+    succeeds(&host.create("c1"));
+    succeeds(&host.call(&["--root", &other, "create", "--bundle", &bundle, "c1"]));
+    succeeds(&host.create("c2"));
+    let root = host.path("root").display().to_string();
+    let ambiguous = format!("several containers have this ID, below {other} and {root}");
+    host.logs(&["c1: 10-both", &ambiguous], 1);
+    // Within a request about one of them the id means that one.
+    let update = host.call_with(
+        &["--root", &other, "update", "--resources", "-", "c1"],
+        r#"{"cpu": {"shares": 77}}"#,
+    );
+    succeeds(&update);
+    assert!(host.read("fake/update.json").contains("77"), "{}", host.read("fake/update.json"));
+    assert_eq!(host.logged(&["eviction", &ambiguous]), 0, "it is the subject's");
+    succeeds(&host.call(&["--root", &other, "delete", "--force", "c1"]));
+}
+
+#[test]
+fn ids_that_every_runtime_refuses_reach_it_unchanged() {
+    let host = started("");
+    let heard = host.plugin("10", "env", sets("HELLO", "there"));
+    let odd = ["", ".", "..", "a/b", "./x", "a b", "a:b"];
+    for id in odd {
+        drop(host.verb(&[
+            "create",
+            "--bundle",
+            &host.path("bundle").display().to_string(),
+            "--",
+            id,
+        ]));
+        assert_eq!(host.read("bundle/config.json"), BUNDLE, "{id:?}");
+        drop(host.verb(&["delete", "--force", "--", id]));
+    }
+    assert_eq!(host.admin(&["pods"]), serde_json::json!([]), "no phantom is known");
+    assert_eq!(*heard.lock().unwrap(), Vec::<String>::new());
+    succeeds(&host.create("usual+id_1.2-3"));
+    assert!(host.read("fake/seen.json").contains("HELLO=there"));
+}
+
+/// A plugin that sets thousands of mounts and devices of a container `huge`.
+fn sets_thousands() -> Script {
+    let mount = |i: usize| api::Mount {
+        destination: format!("/d{i}"),
+        source: format!("/s{i}/{}", "x".repeat(200)),
+        options: vec!["rbind".to_owned(), "ro".to_owned()],
+        ..Default::default()
+    };
+    let device = |i: usize| api::LinuxDevice {
+        path: format!("/dev/d{i}"),
+        type_: "c".to_owned(),
+        major: 10,
+        minor: i64::try_from(i).unwrap(),
+        ..Default::default()
+    };
+    let linux = api::LinuxContainerAdjustment {
+        devices: (0..5000).map(device).collect(),
+        ..Default::default()
+    };
+    let adjust = api::ContainerAdjustment {
+        mounts: (0..5000).map(mount).collect(),
+        linux: Some(linux).into(),
+        ..Default::default()
+    };
+    Script { adjust, only: Some("huge"), ..Script::default() }
+}
+
+/// Creates the container `huge`, and small ones until that one is created. How long it took, and of
+/// each small one how long it took and whether the plugin was asked.
+fn create_beside_a_huge_one(
+    host: &TestHost,
+    heard: &Mutex<Vec<String>>,
+) -> (Duration, Vec<(Duration, bool)>) {
+    std::fs::create_dir_all(host.path("small")).unwrap();
+    host.write("small/config.json", BUNDLE);
+    let mut huge = host.spawn(&["create", "--bundle", "BUNDLE", "huge"]);
+    wait_until("it is asked about", || told(heard, "CreateContainer huge") == 1);
+    let start = Instant::now();
+    let mut waits = Vec::new();
+    loop {
+        let (id, asked) = (format!("c{}", waits.len()), Instant::now());
+        succeeds(&host.create_from("small", &id));
+        waits.push((asked.elapsed(), told(heard, &format!("CreateContainer {id}")) == 1));
+        if let Some(ended) = huge.try_wait().unwrap() {
+            assert!(ended.success());
+            return (start.elapsed(), waits);
+        }
+        assert!(start.elapsed() < Duration::from_secs(120), "the huge one does not end");
+    }
+}
+
+/// What is written down of it at the end may hold them up for a while; editing the document is
+/// most of the work, and holds up nobody.
+#[test]
+fn others_are_served_while_a_huge_response_is_applied() {
+    let host = started(BUSY);
+    let heard = host.plugin("10", "huge", sets_thousands());
+    let (whole, waits) = create_beside_a_huge_one(&host, &heard);
+    let at_once = waits.iter().filter(|(wait, is_asked)| *is_asked && *wait < whole / 6);
+    let at_once: Duration = at_once.map(|(wait, _)| *wait).sum();
+    assert!(at_once > whole / 3, "others were held up most of {whole:?}: {waits:?}");
+    let seen = host.read("fake/seen-huge.json");
+    assert!(seen.contains("/dev/d4999"), "it went past the plugins");
+    // What is written at the end may take longer than a wrapper waits, where processors are shared:
+    // one small container is created meanwhile.
+    let bypassed = waits.iter().filter(|(_, is_asked)| !is_asked).count();
+    assert!(bypassed <= 1, "{bypassed} of {} were created without the plugin", waits.len());
+}
+
+#[test]
+fn the_end_of_a_container_undoes_no_other_in_its_bundle() {
+    let host = started("");
+    // The first is still being settled while the next one is created, with the very same document.
+    let slow = |event: &str, _: &dyn protobuf::MessageDyn| {
+        if event == "RemoveContainer" {
+            std::thread::sleep(Duration::from_millis(60));
+        }
+    };
+    let _slow =
+        host.plugin("10", "slow", Script { hears: Some(Arc::new(slow)), ..sets("A1", "1") });
+    for number in 0..30 {
+        let (first, next) = (format!("a{number}"), format!("b{number}"));
+        succeeds(&host.create(&first));
+        succeeds(&host.verb(&["delete", "--force", &first]));
+        succeeds(&host.create(&next));
+        assert!(host.read(&format!("fake/seen-{next}.json")).contains("A1=1"), "{next}");
+        succeeds(&host.verb(&["delete", "--force", &next]));
+    }
+    wait_until("they are gone", || host.admin(&["pods"]) == serde_json::json!([]));
+    assert_eq!(host.read("bundle/config.json"), BUNDLE);
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Lives that do not go by the book: a pod whose infrastructure dies alone, ids that come back,
+//! deletes of what never was, ends before the beginning, a host that was restarted.
+
+use serde_json::{Value, json};
+use test_support::{BUNDLE, Script, TestHost, heard, task, wait_until};
+
+use crate::{life, sets, started, succeeds};
+
+/// The process dies, by nobody's verb.
+fn dies(host: &TestHost, id: &str) {
+    let pid: i32 = host.read(&format!("root/{id}/pid")).trim().parse().unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL).unwrap();
+}
+
+fn nobody_knows_of_it(host: &TestHost) {
+    wait_until("nobody knows of it", || host.admin(&["pods"]) == json!([]));
+}
+
+/// A bundle as a Kubernetes engine writes it, of the pod `web`.
+fn member(host: &TestHost, folder: &str, kind: &str) {
+    let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
+    document["annotations"] = json!({
+        "io.kubernetes.cri.container-type": kind,
+        "io.kubernetes.cri.sandbox-id": "pause",
+        "io.kubernetes.cri.sandbox-name": "web",
+        "io.kubernetes.cri.container-name": folder,
+    });
+    std::fs::create_dir_all(host.path(&task(folder))).unwrap();
+    host.write(&format!("{}/config.json", task(folder)), &document.to_string());
+}
+
+#[test]
+fn a_pod_whose_pause_dies_alone_ends_with_its_last_container() {
+    let host = started("");
+    let told = host.plugin("10", "witness", Script::default());
+    for (folder, kind) in [("pause", "sandbox"), ("app", "container"), ("helper", "container")] {
+        member(&host, folder, kind);
+        succeeds(&host.create_from(&task(folder), folder));
+        succeeds(&host.verb(&["start", folder]));
+        wait_until("the start is settled", || {
+            let is_pause = folder == "pause" && heard(&told, "RunPodSandbox web");
+            is_pause || heard(&told, &format!("PostStartContainer {folder}"))
+        });
+    }
+    dies(&host, "pause");
+    succeeds(&host.verb(&["delete", "--force", "pause"]));
+    for folder in ["app", "helper"] {
+        assert!(!heard(&told, "StopPodSandbox web"), "{:?}", told.lock().unwrap());
+        dies(&host, folder);
+        wait_until("the stop is told", || heard(&told, &format!("StopContainer {folder}")));
+        succeeds(&host.verb(&["delete", folder]));
+        wait_until("the end is told", || heard(&told, &format!("RemoveContainer {folder}")));
+    }
+    nobody_knows_of_it(&host);
+    let told = told.lock().unwrap();
+    let mut wanted = vec!["RunPodSandbox web".to_owned()];
+    let of = |folder: &str, events: std::ops::Range<usize>| life(folder)[events].to_vec();
+    wanted.extend(
+        [of("app", 1..5), of("helper", 1..5), of("app", 5..7), of("helper", 5..7)].concat(),
+    );
+    wanted.extend(of("web", 7..9));
+    assert_eq!(*told, wanted);
+}
+
+#[test]
+fn a_pod_whose_pause_goes_last_ends_with_it() {
+    let host = started("");
+    let told = host.plugin("10", "witness", Script::default());
+    member(&host, "pause", "sandbox");
+    member(&host, "app", "container");
+    for folder in ["pause", "app"] {
+        succeeds(&host.create_from(&task(folder), folder));
+        succeeds(&host.verb(&["start", folder]));
+    }
+    wait_until("the start is told", || heard(&told, "PostStartContainer app"));
+    // The order in which kubelet's stop arrives: the pause dies, the member is deleted, the pause.
+    dies(&host, "pause");
+    succeeds(&host.verb(&["delete", "--force", "app"]));
+    wait_until("the end is told", || heard(&told, "RemoveContainer app"));
+    wait_until("the pod's stop is told", || heard(&told, "StopPodSandbox web"));
+    assert!(!heard(&told, "RemovePodSandbox web"));
+    succeeds(&host.verb(&["delete", "--force", "pause"]));
+    nobody_knows_of_it(&host);
+    let told = told.lock().unwrap();
+    let place = |event: &str| told.iter().position(|line| line == event).unwrap();
+    assert!(place("StopContainer app") < place("StopPodSandbox web"), "{told:?}");
+    assert_eq!(told.last().map(String::as_str), Some("RemovePodSandbox web"));
+    assert_eq!(told.len(), 9, "{told:?}");
+}
+
+#[test]
+fn a_reused_container_id_has_its_own_events() {
+    let host = started("");
+    let told = host.plugin("10", "env", sets("HELLO", "there"));
+    let patched = BUNDLE.replace("\"A=1\"]", "\"A=1\",\"HELLO=there\"]");
+    for is_deleted in [true, false] {
+        succeeds(&host.create("c1"));
+        succeeds(&host.verb(&["start", "c1"]));
+        wait_until("the start is told", || heard(&told, "PostStartContainer c1"));
+        if is_deleted {
+            succeeds(&host.verb(&["delete", "--force", "c1"]));
+        } else {
+            dies(&host, "c1");
+            std::fs::remove_dir_all(host.path("root/c1")).unwrap();
+        }
+        succeeds(&host.create("c1"));
+        assert_eq!(host.read("fake/seen.json"), patched, "adjusted once");
+        wait_until("the second creation is told", || {
+            told.lock().unwrap().iter().filter(|e| *e == "PostCreateContainer c1").count() == 2
+        });
+        let wanted = [life("c1"), life("c1")[..3].to_vec()].concat();
+        assert_eq!(*told.lock().unwrap(), wanted, "deleted: {is_deleted}");
+        succeeds(&host.verb(&["delete", "--force", "c1"]));
+        nobody_knows_of_it(&host);
+        told.lock().unwrap().clear();
+    }
+    assert_eq!(host.read("bundle/config.json"), BUNDLE);
+}
+
+#[test]
+fn a_delete_of_what_never_was_is_the_runtimes_business_alone() {
+    let host = started("");
+    let told = host.plugin("10", "witness", Script::default());
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+    succeeds(&host.verb(&["delete", "c1"]));
+    assert_eq!(host.admin(&["pods"]), json!([]));
+    assert!(told.lock().unwrap().is_empty());
+    assert_eq!(host.read("fake/argv").matches("delete").count(), 2);
+}
+
+#[test]
+fn a_container_that_dies_before_its_start_is_stopped_once() {
+    let host = started("");
+    let told = host.plugin("10", "witness", Script::default());
+    succeeds(&host.create("c1"));
+    wait_until("the creation is told", || heard(&told, "PostCreateContainer c1"));
+    dies(&host, "c1");
+    wait_until("the stop is told", || heard(&told, "StopContainer c1"));
+    // Whatever the runtime says to it.
+    let _words_of_the_runtime = host.verb(&["start", "c1"]);
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+    nobody_knows_of_it(&host);
+    let mut wanted = life("c1");
+    wanted.retain(|event| !event.starts_with("Start") && !event.starts_with("PostStart"));
+    assert_eq!(*told.lock().unwrap(), wanted);
+}
+
+#[test]
+fn probes_cost_the_daemon_nothing() {
+    let host = started("");
+    let told = host.plugin("10", "witness", Script::default());
+    succeeds(&host.create("c1"));
+    succeeds(&host.verb(&["start", "c1"]));
+    wait_until("the start is told", || heard(&told, "PostStartContainer c1"));
+    let before = host.admin(&["status"])["requests"].clone();
+    for _probe in 0..3 {
+        for words in [&["exec", "c1", "true"][..], &["state", "c1"], &["ps", "c1"], &["list"]] {
+            succeeds(&host.verb(words));
+        }
+        succeeds(&host.call(&["features"]));
+    }
+    assert_eq!(host.admin(&["status"])["requests"], before);
+    assert_eq!(*told.lock().unwrap(), life("c1")[..5]);
+}
+
+/// `/run` need not be a tmpfs: what an earlier boot left there means nothing.
+#[test]
+fn after_a_restart_of_the_host_nothing_of_before_is_believed() {
+    let mut host = started("");
+    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    succeeds(&host.create("c1"));
+    wait_until("the create is settled", || {
+        host.admin(&["pods"])[0]["containers"][0]["state"] == "created"
+    });
+    host.kill_daemon();
+    dies(&host, "c1");
+    std::fs::remove_dir_all(host.path("root/c1")).unwrap();
+    let now = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let mut changed = 0;
+    for kind in ["containers", "pods"] {
+        for entry in std::fs::read_dir(host.path("run/state").join(kind)).unwrap().flatten() {
+            let name = format!("run/state/{kind}/{}", entry.file_name().to_string_lossy());
+            let text = host.read(&name).replace(now.trim(), "00000000-an-earlier-boot");
+            host.write(&name, &text);
+            changed += 1;
+        }
+    }
+    assert_eq!(changed, 2);
+    host.start_daemon();
+    assert_eq!(host.admin(&["pods"]), json!([]));
+    let told = host.plugin("20", "witness", Script::default());
+    assert!(told.lock().unwrap().is_empty());
+    succeeds(&host.create("c1"));
+    wait_until("the creation is told", || heard(&told, "PostCreateContainer c1"));
+    assert_eq!(*told.lock().unwrap(), life("c1")[..3]);
+    assert_eq!(std::fs::read_dir(host.path("run/state/containers")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_container_deleted_while_the_daemon_was_away_is_gone() {
+    let mut host = started("");
+    succeeds(&host.create("c1"));
+    succeeds(&host.verb(&["start", "c1"]));
+    wait_until("the start is settled", || {
+        host.admin(&["pods"])[0]["containers"][0]["state"] == "running"
+    });
+    host.kill_daemon();
+    host.configure(&host.path("fake/runc"), "autostart = false");
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+    host.start_daemon();
+    nobody_knows_of_it(&host);
+    let told = host.plugin("10", "witness", Script::default());
+    assert!(told.lock().unwrap().is_empty());
+    assert_eq!(host.read("bundle/config.json"), BUNDLE);
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the first caller would leave to the daemon: limits, priorities, no_new_privs, an ignored
+//! SIGCHLD. Each is reset, or the daemon refuses to start with the reason, and the next caller
+//! without it gets a daemon.
+
+use std::process::{Command, Output, Stdio};
+
+use test_support::{BUNDLE, TestHost};
+
+use crate::succeeds;
+
+/// Creates `c1` from a shell that ran `before` first; no daemon runs yet.
+#[expect(clippy::disallowed_methods, reason = "the program under test, below a shell")]
+fn create_after(host: &TestHost, before: &str) -> Output {
+    let script = format!(
+        "{before} \"$0\" --root '{}' create --bundle '{}' c1",
+        host.path("root").display(),
+        host.path("bundle").display()
+    );
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_nri-runc")]);
+    command.env("NRI_RUNC_CONFIG", host.path("config.toml")).stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+/// Whether limits may be raised here: CAP_SYS_RESOURCE is bit 24.
+fn may_raise_limits() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    u64::from_str_radix(line.trim(), 16).unwrap() & (1 << 24) != 0
+}
+
+fn daemon_file(host: &TestHost, name: &str) -> String {
+    let pid = host.admin(&["status"])["pid"].as_i64().unwrap();
+    std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap()
+}
+
+/// The field of /proc/PID/stat that proc(5) gives this number.
+fn stat_field(host: &TestHost, number: usize) -> String {
+    let stat = daemon_file(host, "stat");
+    let after_name = stat.rsplit_once(')').unwrap().1;
+    after_name.split_whitespace().nth(number - 3).unwrap().to_owned()
+}
+
+/// The daemon refused to start, says why, and the next caller gets one.
+#[track_caller]
+fn refused_until_the_next(host: &TestHost, output: &Output, why: &str) {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("the daemon refuses to start") && said.contains(why), "{said}");
+    assert_eq!(host.read("bundle/config.json"), BUNDLE);
+    succeeds(&host.create("c1"));
+    assert_eq!(host.admin(&["status"])["requests"]["create"], 1);
+}
+
+#[test]
+fn inherited_hard_limits_are_raised_or_refuse_the_daemon() {
+    for (flag, name) in [
+        ("--nofile=40:40", "RLIMIT_NOFILE is 40, the daemon needs 1024 or more"),
+        ("--as=600000000:600000000", "RLIMIT_AS is 600000000"),
+        ("--data=200000000:200000000", "RLIMIT_DATA is 200000000"),
+        ("--nproc=200:200", "RLIMIT_NPROC is 200"),
+        ("--fsize=1000000:1000000", "RLIMIT_FSIZE is 1000000"),
+        ("--cpu=60:60", "RLIMIT_CPU is 60, the daemon needs none"),
+    ] {
+        let host = TestHost::new("on_daemon_failure = \"fail\"");
+        // Without the capability in any case, and with it where this machine gives it.
+        let without = create_after(
+            &host,
+            &format!("exec prlimit {flag} setpriv --bounding-set -sys_resource"),
+        );
+        refused_until_the_next(&host, &without, name);
+        if !may_raise_limits() {
+            continue;
+        }
+        let host = TestHost::new("on_daemon_failure = \"fail\"");
+        succeeds(&create_after(&host, &format!("exec prlimit {flag}")));
+    }
+}
+
+#[test]
+fn soft_limits_of_the_first_caller_are_lifted() {
+    let host = TestHost::new("on_daemon_failure = \"fail\"");
+    succeeds(&create_after(&host, "ulimit -S -n 40; ulimit -S -t 60; exec"));
+    let limits = daemon_file(&host, "limits");
+    let soft = |name: &str| {
+        let line = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
+        line.split_whitespace().next().unwrap().to_owned()
+    };
+    assert!(soft("Max open files").parse::<u64>().unwrap() >= 1024, "{limits}");
+    assert_eq!(soft("Max cpu time"), "unlimited");
+}
+
+#[test]
+fn the_daemon_is_not_as_nice_as_the_first_caller() {
+    let host = TestHost::new("on_daemon_failure = \"fail\"");
+    succeeds(&create_after(&host, "exec nice -n 15"));
+    assert_eq!(stat_field(&host, 19), "0");
+}
+
+#[test]
+fn the_daemon_has_the_ordinary_scheduling_policy() {
+    for (policy, priority) in [("--idle", "0"), ("--batch", "0"), ("--fifo", "1"), ("--rr", "1")] {
+        let host = TestHost::new("on_daemon_failure = \"fail\"");
+        succeeds(&create_after(&host, &format!("exec chrt {policy} {priority}")));
+        assert_eq!(stat_field(&host, 41), "0", "{policy}");
+    }
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "ionice tells the class of a process")]
+fn the_daemon_has_no_io_priority_of_the_first_caller() {
+    let host = TestHost::new("on_daemon_failure = \"fail\"");
+    succeeds(&create_after(&host, "exec ionice -c 3"));
+    let pid = host.admin(&["status"])["pid"].to_string();
+    let output = Command::new("ionice").args(["-p", &pid]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(!said.contains("idle") && !said.is_empty(), "{said}");
+}
+
+#[test]
+fn no_new_privs_of_the_first_caller_refuses_the_daemon() {
+    let host = TestHost::new("on_daemon_failure = \"fail\"");
+    let output = create_after(&host, "exec setpriv --no-new-privs");
+    refused_until_the_next(&host, &output, "no_new_privs");
+}
+
+#[test]
+fn the_daemon_has_the_programs_name_in_ps_and_top() {
+    let host = TestHost::new("on_daemon_failure = \"fail\"");
+    succeeds(&host.create("c1"));
+    assert_eq!(daemon_file(&host, "comm"), "nri-runc\n");
+}
+
+#[test]
+fn the_daemon_does_not_inherit_ignored_signals() {
+    let host = TestHost::new("on_daemon_failure = \"fail\"");
+    succeeds(&create_after(&host, "exec env --ignore-signal=CHLD --ignore-signal=HUP"));
+    let status = daemon_file(&host, "status");
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
+    // SIGPIPE alone. The two signals above 31 are libc's own, which no program can set.
+    assert_eq!(ignored & 0x7fff_ffff, 1 << 12, "{ignored:x}");
+}

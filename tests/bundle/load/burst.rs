@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sixty creations at once at a slow plugin: they come through container by container, and those
+//! that cannot be served in time are told so at once. Times are scaled down, and are long beside what
+//! the calls themselves take on a busy machine: a plugin that takes 1.4 s, callers that wait 60 s.
+
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use test_support::responding_plugin::{RespondingPlugin, Response, SharedPlugin};
+use test_support::{BUNDLE, TestHost, wait_until};
+
+use crate::plugins::policies::seat;
+use crate::{refused, started, succeeds};
+
+const CONTAINERS: usize = 60;
+/// How long the plugin takes, in milliseconds.
+const TAKES: u64 = 1400;
+
+/// How long callers wait, in seconds.
+const CAP: u64 = 60;
+
+/// Nor do they give up a daemon that is kept from its heartbeats.
+const SILENCE: &str = "silence = \"120s\"\n";
+
+/// What became of one container.
+struct Came {
+    id: String,
+    is_created: bool,
+    said: String,
+}
+
+/// Calls the wrapper beside others.
+#[expect(clippy::disallowed_methods, reason = "the program under test")]
+fn verb(host: &TestHost, id: &str, words: &[&str]) -> bool {
+    let said = std::fs::File::create(host.path(&format!("{id}.err"))).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nri-runc"));
+    command.env("NRI_RUNC_CONFIG", host.path("config.toml")).arg("--root").arg(host.path("root"));
+    command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+    command.status().unwrap().success()
+}
+
+fn create(host: &TestHost, id: &str) -> Came {
+    let bundle = host.path(id);
+    std::fs::create_dir_all(bundle.join("rootfs")).unwrap();
+    nri_runc::testing::files::replace(&bundle.join("config.json"), BUNDLE.as_bytes()).unwrap();
+    let is_created = verb(host, id, &["create", "--bundle", &bundle.display().to_string(), id]);
+    Came { id: id.to_owned(), is_created, said: host.read(&format!("{id}.err")) }
+}
+
+/// Creates and starts all of them at once.
+fn burst(host: &TestHost) -> Vec<Came> {
+    let all = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for number in 0..CONTAINERS {
+            let all = &all;
+            scope.spawn(move || {
+                let came = create(host, &format!("c{number}"));
+                if came.is_created {
+                    assert!(verb(host, &came.id, &["start", &came.id]), "{}", came.id);
+                }
+                all.lock().unwrap().push(came);
+            });
+        }
+    });
+    all.into_inner().unwrap()
+}
+
+fn slow(host: &TestHost) -> SharedPlugin {
+    let slow =
+        seat(host, "10-policy", RespondingPlugin::always(Response::SleepAndSet(TAKES, "KEY")));
+    // The first few tell how long it takes.
+    for id in ["warm1", "warm2"] {
+        assert!(create(host, id).is_created);
+    }
+    slow
+}
+
+fn settings(more: &str) -> String {
+    format!(
+        "[plugin.policy]\nstrikes = 0\n{more}\n\
+         [debug]\ncreate_cap = \"{CAP}s\"\n{SILENCE}"
+    )
+}
+
+fn is_adjusted(host: &TestHost, id: &str) -> bool {
+    host.read(&format!("{id}/config.json")).contains("KEY=1")
+}
+
+#[test]
+fn a_slow_plugin_in_a_burst_refuses_excess_creates_at_once() {
+    let host = started(&settings("required = true"));
+    let plugin = slow(&host);
+    let came = burst(&host);
+    let (created, others): (Vec<_>, Vec<_>) = came.iter().partition(|came| came.is_created);
+    assert!(created.len() >= 4, "{} came through", created.len());
+    assert!(others.len() >= 10, "{} were sent off", others.len());
+    for came in &created {
+        assert!(is_adjusted(&host, &came.id), "{} came past a required plugin", came.id);
+    }
+    for came in &others {
+        assert_eq!(host.read(&format!("{}/config.json", came.id)), BUNDLE);
+        assert!(came.said.contains("policy") && !came.said.contains("silent"), "{}", came.said);
+    }
+    // What is said of one that did not wait until its time was over.
+    let said: Vec<&str> = others.iter().map(|came| came.said.as_str()).collect();
+    let at_once = said.iter().filter(|said| said.contains("requests to answer first"));
+    assert!(at_once.count() >= 10, "{said:#?}");
+    // A container that is created is not kept waiting by those that are to be.
+    let told = plugin.told();
+    for came in &created {
+        let at = |event: &str| told.iter().position(|line| *line == format!("{event} {}", came.id));
+        let between = at("PostCreateContainer").unwrap() - at("CreateContainer").unwrap();
+        assert!(between <= 25, "{} waited for {between} others", came.id);
+    }
+}
+
+#[test]
+fn a_burst_skips_the_busy_plugin_if_nothing_protects() {
+    let host = started(&settings(""));
+    let plugin = slow(&host);
+    let came = burst(&host);
+    for came in &came {
+        assert!(came.is_created, "{}", came.said);
+    }
+    let without: Vec<_> = came.iter().filter(|came| !is_adjusted(&host, &came.id)).collect();
+    assert!((6..=57).contains(&without.len()), "{} went on without it", without.len());
+    let told = plugin.told();
+    let mut sent_off = 0;
+    for came in &without {
+        let skipped = host.admin(&["explain", &came.id])["skipped"].to_string();
+        // On a machine that is busy itself some callers do not come that far in time.
+        if skipped.contains("requests to answer first") {
+            sent_off += 1;
+            // It does not hear of a container that it was not asked about.
+            let heard = |line: &String| line.ends_with(&format!("Container {}", came.id));
+            assert!(!told.iter().any(heard), "{}", came.id);
+        }
+    }
+    assert!(sent_off >= 6, "{sent_off} of {} were sent off", without.len());
+}
+
+#[test]
+fn a_slow_daemon_is_not_reported_silent_and_still_refuses() {
+    let cap = format!("\"{CAP}s\"");
+    let settings = settings("required = true").replace(&cap, "\"4s\"").replace(SILENCE, "");
+    let host = started(&settings);
+    let _slow = seat(&host, "10-policy", RespondingPlugin::always(Response::Hang));
+    refused(&host, &host.create("c1"), &["the daemon took too long", "plugin policy is required"]);
+}
+
+#[test]
+fn a_plugin_that_is_free_again_gets_requests_again() {
+    let host = started(&settings("required = true"));
+    let _slow = slow(&host);
+    let came = burst(&host);
+    assert!(came.iter().any(|came| !came.is_created));
+    wait_until("it has answered everything", || create(&host, "later").is_created);
+    assert!(is_adjusted(&host, "later"));
+    succeeds(&host.verb(&["start", "later"]));
+}

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Required plugins from RunPodSandbox on: a pod begins only when each of them has answered, a
+//! plugin that missed the pod is not made up for by its return, and a pod or a container waits for
+//! a plugin that is away as long as the operator says, and keeps nobody else waiting.
+
+use std::time::{Duration, Instant};
+
+use nri_runc::plugin::Event;
+use serde_json::{Value, json};
+use test_support::responding_plugin::{RespondingPlugin, Response};
+use test_support::{BUNDLE, SILENT, Script, TestHost, wait_until};
+
+use super::policies::{row, seat};
+use crate::{started, succeeds};
+
+const KEY: &str = "required-plugins.noderesource.dev";
+const VALIDATOR: &str = "[nri.default_validator]\nenable = true\n\
+                         tolerate_missing_plugins_annotation = \"tolerate.example\"\n";
+
+/// A bundle as containerd's CRI plugin lays it down, with annotations of the pod.
+fn bundle(host: &TestHost, (id, pod): (&str, &str), namespace: &str, more: &Value) -> String {
+    let kind = if id == pod { "sandbox" } else { "container" };
+    let mut annotations = json!({
+        "io.kubernetes.cri.container-type": kind,
+        "io.kubernetes.cri.sandbox-id": pod,
+        "io.kubernetes.cri.sandbox-name": pod,
+        "io.kubernetes.cri.sandbox-namespace": namespace,
+        "io.kubernetes.cri.sandbox-uid": "u1",
+    });
+    if id != pod {
+        annotations["io.kubernetes.cri.container-name"] = json!(id);
+    }
+    for (key, value) in more.as_object().into_iter().flatten() {
+        annotations[key] = value.clone();
+    }
+    let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
+    document["annotations"] = annotations;
+    let folder = format!("io.containerd.runtime.v2.task/k8s.io/{id}");
+    std::fs::create_dir_all(host.path(&folder).join("rootfs")).unwrap();
+    host.write(&format!("{folder}/config.json"), &document.to_string());
+    folder
+}
+
+/// Creates the sandbox of a pod and starts it; the outcome of the start.
+fn pod_in(host: &TestHost, pod: &str, namespace: &str, more: &Value) -> std::process::Output {
+    succeeds(&host.create_from(&bundle(host, (pod, pod), namespace, more), pod));
+    host.verb(&["start", pod])
+}
+
+fn pod(host: &TestHost, id: &str) -> std::process::Output {
+    pod_in(host, id, "shop", &json!({}))
+}
+
+/// Creates a container of a pod.
+fn member(host: &TestHost, pod: &str, id: &str) -> std::process::Output {
+    host.create_from(&bundle(host, (id, pod), "shop", &json!({})), id)
+}
+
+#[track_caller]
+fn fails(output: &std::process::Output, words: &[&str]) {
+    let line = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), line.lines().count()), (Some(1), 1), "{line}");
+    assert!(words.iter().all(|word| line.contains(word)), "{words:?} is not in: {line}");
+}
+
+#[test]
+fn a_pod_does_not_begin_without_a_required_plugin() {
+    let host = started("[plugin.guard]\nrequired = true\n");
+    let told = host.plugin("20", "listener", Script::default());
+    fails(&pod(&host, "p1"), &["required plugin guard is not connected", "pod was not started"]);
+    assert_eq!(told.lock().unwrap().len(), 0, "nobody hears of a pod that never began");
+    let said = host.admin(&["explain", "p1"])["refused"].to_string();
+    assert!(said.contains("required plugin guard is not connected"), "{said}");
+    // The engine clears up and tries again with another pod.
+    succeeds(&host.verb(&["delete", "--force", "p1"]));
+    let _guard = host.plugin("10", "guard", Script::default());
+    succeeds(&pod(&host, "p2"));
+    succeeds(&member(&host, "p2", "c2"));
+}
+
+#[test]
+fn exempt_and_tolerant_pods_start_without_a_required_plugin() {
+    let host = started(&format!("{VALIDATOR}[plugin.guard]\nrequired = true\n"));
+    succeeds(&pod_in(&host, "p1", "kube-system", &json!({})));
+    for (pod, key) in [("p2", "tolerate.example"), ("p3", "tolerate.example/pod")] {
+        succeeds(&pod_in(&host, pod, "shop", &json!({key: "true"})));
+    }
+    let more = json!({"tolerate.example/container.c1": "true"});
+    fails(&pod_in(&host, "p4", "shop", &more), &["required plugin guard is not connected"]);
+    let more = json!({"tolerate.example": "perhaps"});
+    fails(&pod_in(&host, "p5", "shop", &more), &["tolerate.example", "expected true or false"]);
+}
+
+#[test]
+fn a_plugin_that_the_pod_asks_for_counts_from_its_beginning_too() {
+    let host = started(VALIDATOR);
+    let more = json!({KEY: "[guard]"});
+    fails(&pod_in(&host, "p1", "shop", &more), &["required plugin guard is not connected"]);
+    fails(
+        &pod_in(&host, "p2", "shop", &json!({KEY: "{"})),
+        &["invalid required-plugins.noderesource.dev annotation"],
+    );
+    let _guard = host.plugin("10", "guard", Script::default());
+    succeeds(&pod_in(&host, "p3", "shop", &more));
+    // Where nothing is validated, the annotation means nothing, as in the reference.
+    let host = started("");
+    succeeds(&pod_in(&host, "p1", "shop", &more));
+}
+
+#[test]
+fn a_required_plugin_silent_at_run_pod_sandbox_refuses_the_pod() {
+    for (act, why) in [
+        (Response::Hang, "the required plugin 10-odd did not answer RunPodSandbox in time"),
+        (Response::Leave, "the required plugin 10-odd went away during RunPodSandbox"),
+    ] {
+        let host = started(&format!(
+            "{SILENT}[plugin.odd]\nrequired = true\non_failure = \"skip\"\nstrikes = 0\n"
+        ));
+        let next = seat(&host, "20-next", RespondingPlugin::always(Response::Answer));
+        let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, act));
+        fails(&pod(&host, "p1"), &[why, "the pod was not started"]);
+        wait_until("the others are told its end", || {
+            next.told() == ["RunPodSandbox p1", "StopPodSandbox p1", "RemovePodSandbox p1"]
+        });
+        // Each container of an engine without pods is its own pod.
+        if act == Response::Hang {
+            fails(&host.create("c1"), &[why]);
+        }
+    }
+}
+
+/// A pod that may do without the plugin, with one container that may not: the plugin was dropped by
+/// its time-out at RunPodSandbox, and is back.
+fn missed(settings: &str) -> TestHost {
+    let host = started(&format!("autostart = false\n{SILENT}{VALIDATOR}{settings}"));
+    let _odd = seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
+    let more = json!({format!("{KEY}/container.c1"): "[odd]"});
+    succeeds(&pod_in(&host, "p1", "shop", &more));
+    wait_until("its one strike disconnects it", || row(&host, "10-odd").is_none());
+    let _back = seat(&host, "10-odd", RespondingPlugin::always(Response::Answer));
+    host
+}
+
+#[test]
+fn a_plugin_that_missed_its_pod_refuses_later_containers_too() {
+    let mut host = missed("");
+    let words = [
+        "the required plugin 10-odd did not answer RunPodSandbox in time",
+        "no container of this pod is created",
+        "delete the pod",
+    ];
+    fails(&member(&host, "p1", "c1"), &words);
+    for id in ["c1", "p1"] {
+        let said = host.admin(&["explain", id]).to_string();
+        assert!(said.contains("did not answer RunPodSandbox in time"), "{said}");
+    }
+    succeeds(&member(&host, "p1", "c2"));
+    // Another daemon knows it as well.
+    host.kill_daemon();
+    host.start_daemon();
+    let _back = seat(&host, "10-odd", RespondingPlugin::always(Response::Answer));
+    fails(&member(&host, "p1", "c1"), &words);
+    // A new pod is another matter.
+    let more = json!({format!("{KEY}/container.c1"): "[odd]"});
+    succeeds(&pod_in(&host, "p2", "shop", &more));
+    succeeds(&host.create_from(&bundle(&host, ("c1", "p2"), "shop", &json!({})), "c1"));
+}
+
+#[test]
+fn an_absent_required_plugin_has_missed_the_pod() {
+    let host = started(VALIDATOR);
+    let more = json!({format!("{KEY}/container.c1"): "[guard]"});
+    succeeds(&pod_in(&host, "p1", "shop", &more));
+    fails(&member(&host, "p1", "c1"), &["required plugin \"guard\" not present"]);
+    let _late = host.plugin("10", "guard", Script::default());
+    fails(&member(&host, "p1", "c1"), &["guard was not connected at RunPodSandbox"]);
+}
+
+#[test]
+fn a_plugin_not_required_at_the_pods_start_learns_it_on_sync() {
+    let mut host = started("autostart = false");
+    succeeds(&pod(&host, "p1"));
+    host.kill_daemon();
+    host.configure(&host.path("fake/runc"), "[plugin.guard]\nrequired = true\n");
+    host.start_daemon();
+    fails(&member(&host, "p1", "c1"), &["required plugin guard is not connected"]);
+    let _guard = host.plugin("10", "guard", Script::default());
+    succeeds(&member(&host, "p1", "c1"));
+}
+
+#[test]
+fn a_daemon_that_dies_announcing_a_pod_leaves_none_accepted() {
+    let mut host = started("autostart = false\n[plugin.odd]\nrequired = true\n");
+    let odd = seat(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));
+    succeeds(&host.create_from(&bundle(&host, ("p1", "p1"), "shop", &json!({})), "p1"));
+    let mut start = host.spawn(&["start", "p1"]);
+    wait_until("it is asked", || odd.told() == ["RunPodSandbox p1"]);
+    host.kill_daemon();
+    assert!(start.wait().unwrap().success(), "a start goes on");
+    host.start_daemon();
+    let _back = seat(&host, "10-odd", RespondingPlugin::always(Response::Answer));
+    fails(&member(&host, "p1", "c1"), &["odd was not asked at RunPodSandbox"]);
+}
+
+#[test]
+fn a_pod_started_without_the_daemon_precedes_its_container() {
+    let mut host = started("autostart = false\n[plugin.guard]\nrequired = true\n");
+    for (id, is_settled) in [("p1", true), ("p2", false)] {
+        let _guard = host.plugin("10", "guard", Script::default());
+        succeeds(&host.create_from(&bundle(&host, (id, id), "shop", &json!({})), id));
+        if is_settled {
+            wait_until("it is settled", || host.admin(&["pods"]).to_string().contains("created"));
+        }
+        host.kill_daemon();
+        succeeds(&host.verb(&["start", id]));
+        host.start_daemon();
+        let container = format!("c-{id}");
+        fails(&member(&host, id, &container), &["required plugin guard is not connected"]);
+        let told = host.plugin("10", "guard", Script::default());
+        succeeds(&member(&host, id, &container));
+        let told = told.lock().unwrap().clone();
+        let wanted = [format!("RunPodSandbox {id}"), format!("CreateContainer {container}")];
+        let heard: Vec<&String> = told.iter().filter(|line| wanted.contains(line)).collect();
+        assert_eq!(heard, wanted.iter().collect::<Vec<_>>(), "{told:?}");
+    }
+}
+
+#[test]
+fn waiting_for_a_required_plugin_delays_no_other_container() {
+    let host = started("[plugin.guard]\nrequired = true\nwait = \"10m\"\n");
+    succeeds(&host.create_from(&bundle(&host, ("p1", "p1"), "shop", &json!({})), "p1"));
+    let mut start = host.spawn(&["start", "p1"]);
+    let mut create = host.spawn(&["create", "--bundle", "BUNDLE", "c1"]);
+    wait_until("they wait", || host.logged(&["wait up to", "for guard, which is required"]) == 1);
+    succeeds(&pod_in(&host, "p2", "kube-system", &json!({})));
+    succeeds(&host.verb(&["delete", "--force", "p2"]));
+    assert!(start.try_wait().unwrap().is_none() && create.try_wait().unwrap().is_none());
+    let told = host.plugin("10", "guard", Script::default());
+    // Their callers would give up before the wait is over.
+    assert!(start.wait().unwrap().success() && create.wait().unwrap().success());
+    let told = told.lock().unwrap().clone();
+    for line in ["RunPodSandbox p1", "RunPodSandbox c1", "CreateContainer c1"] {
+        assert_eq!(told.iter().filter(|told| *told == line).count(), 1, "{line} in {told:?}");
+    }
+}
+
+#[test]
+fn a_wait_ends_at_its_limit_and_before_the_callers() {
+    let host = started("[plugin.guard]\nrequired = true\nwait = \"300ms\"\n");
+    let begun = Instant::now();
+    fails(&host.create("c1"), &["required plugin guard is not connected"]);
+    assert!(begun.elapsed() >= Duration::from_millis(300), "{:?}", begun.elapsed());
+    // One of two is not waited for: there is nothing to wait for.
+    let more = "[plugin.guard]\nrequired = true\nwait = \"50s\"\n[plugin.b]\nrequired = true\n";
+    fails(&started(more).create("c1"), &["required plugins b, guard are not connected"]);
+    let more = "[plugin.guard]\nrequired = true\nwait = \"10m\"\n[debug]\ncreate_cap = \"5s\"\n";
+    let host = started(more);
+    let begun = Instant::now();
+    fails(&host.create("c1"), &["required plugin guard is not connected"]);
+    assert!(begun.elapsed() < Duration::from_secs(300), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_stopping_daemon_ends_all_waits() {
+    let mut host = started(
+        "autostart = false\n[plugin.guard]\nrequired = true\nwait = \"10m\"\n[debug]\ncreate_cap = \"10m\"\n",
+    );
+    let begun = Instant::now();
+    let mut create = host.spawn(&["create", "--bundle", "BUNDLE", "c1"]);
+    wait_until("it waits", || host.logged(&["wait up to"]) == 1);
+    let pid = nix::unistd::Pid::from_raw(host.daemon_pid());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    assert!(!create.wait().unwrap().success());
+    assert!(begun.elapsed() < Duration::from_secs(300), "it waited {:?}", begun.elapsed());
+    host.kill_daemon();
+}

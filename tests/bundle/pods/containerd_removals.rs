@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Containers and pods that containerd's CRI plugin still keeps when the runtime has deleted them:
+//! plugins hear of their removal when containerd removes them, once, whatever happens to the daemon
+//! meanwhile. What has no folder there is removed with the runtime's `delete`, as ever.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use test_support::{BUNDLE, Script, TestHost, wait_until};
+
+use crate::{started, succeeds};
+
+const HOMES: &str = "io.containerd.grpc.v1.cri";
+
+/// The folder of a container, or of the sandbox of a pod.
+fn folder(id: &str, pod: &str) -> String {
+    let kind = if id == pod { "sandboxes" } else { "containers" };
+    format!("{HOMES}/{kind}/{id}")
+}
+
+/// Makes a container, or the sandbox of a pod, as containerd does, and starts it.
+fn run(host: &TestHost, id: &str, pod: &str) {
+    std::fs::create_dir_all(host.path(&folder(id, pod))).unwrap();
+    let kind = if id == pod { "sandbox" } else { "container" };
+    let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
+    document["annotations"] = json!({
+        "io.kubernetes.cri.container-type": kind,
+        "io.kubernetes.cri.sandbox-id": pod,
+        "io.kubernetes.cri.sandbox-name": pod,
+        "io.kubernetes.cri.sandbox-namespace": "shop",
+        "io.kubernetes.cri.sandbox-uid": "u1",
+    });
+    if id != pod {
+        document["annotations"]["io.kubernetes.cri.container-name"] = json!(id);
+    }
+    let bundle = format!("io.containerd.runtime.v2.task/k8s.io/{id}");
+    std::fs::create_dir_all(host.path(&bundle)).unwrap();
+    host.write(&format!("{bundle}/config.json"), &document.to_string());
+    succeeds(&host.create_from(&bundle, id));
+    succeeds(&host.verb(&["start", id]));
+}
+
+/// Its process ends, and the shim has it deleted, with its bundle.
+fn ends(host: &TestHost, id: &str) {
+    succeeds(&host.verb(&["kill", id, "9"]));
+    succeeds(&host.verb(&["delete", id]));
+    std::fs::remove_dir_all(host.path(&format!("io.containerd.runtime.v2.task/k8s.io/{id}")))
+        .unwrap();
+}
+
+/// The engine removes it.
+fn remove(host: &TestHost, id: &str, pod: &str) {
+    std::fs::remove_dir_all(host.path(&folder(id, pod))).unwrap();
+}
+
+type Told = Arc<Mutex<Vec<String>>>;
+
+fn count(told: &Told, line: &str) -> usize {
+    told.lock().unwrap().iter().filter(|told| *told == line).count()
+}
+
+fn hears(told: &Told, line: &str) {
+    wait_until(line, || count(told, line) == 1);
+}
+
+fn state(host: &TestHost, id: &str) -> String {
+    let pods = host.admin(&["pods"]);
+    let pods = pods.as_array().into_iter().flatten();
+    let mut all = pods.flat_map(|pod| pod["containers"].as_array().cloned().unwrap_or_default());
+    let found = all.find(|container| container["id"] == id).unwrap_or_default();
+    found["state"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Nothing more is under way for it.
+fn is_settled(host: &TestHost, id: &str) {
+    wait_until("its delete is settled", || {
+        let record = records(host).into_iter().find(|record| record["key"]["id"] == id);
+        record.is_some_and(|record| record["is_deleted"] == true)
+    });
+}
+
+/// The records on disk.
+fn records(host: &TestHost) -> Vec<Value> {
+    let files = std::fs::read_dir(host.path("run/state/containers")).unwrap().flatten();
+    let records = files.filter_map(|file| std::fs::read(file.path()).ok());
+    records.filter_map(|bytes| serde_json::from_slice(&bytes).ok()).collect()
+}
+
+#[test]
+fn a_container_and_its_pod_are_removed_with_the_engines_files() {
+    let host = started("");
+    let told = host.plugin("10", "early", Script::default());
+    run(&host, "p1", "p1");
+    run(&host, "c1", "p1");
+    ends(&host, "c1");
+    hears(&told, "StopContainer c1");
+    is_settled(&host, "c1");
+    assert_eq!(state(&host, "c1"), "stopped");
+    assert!(std::fs::read_dir(host.path("run/state/pristine")).unwrap().next().is_none());
+    // Who comes now learns of the exited container, and of its removal.
+    let late = host.plugin("20", "late", Script::default());
+    assert_eq!(count(&late, "Synchronize c1"), 1, "{:?}", late.lock().unwrap());
+    assert_eq!(count(&told, "RemoveContainer c1"), 0);
+    remove(&host, "c1", "p1");
+    hears(&told, "RemoveContainer c1");
+    hears(&late, "RemoveContainer c1");
+    ends(&host, "p1");
+    hears(&told, "StopPodSandbox p1");
+    is_settled(&host, "p1");
+    assert_eq!(count(&told, "RemovePodSandbox p1"), 0);
+    assert_eq!(host.admin(&["pods"])[0]["state"], "stopped");
+    remove(&host, "p1", "p1");
+    hears(&told, "RemovePodSandbox p1");
+    wait_until("it is forgotten", || host.admin(&["pods"]) == json!([]));
+    for event in ["StopContainer c1", "RemoveContainer c1", "StopPodSandbox p1"] {
+        assert_eq!(count(&told, event), 1, "{event}");
+    }
+    assert_eq!(records(&host).len(), 0);
+}
+
+#[test]
+fn a_pod_that_is_removed_with_its_containers_is_removed_last() {
+    let host = started("");
+    let told = host.plugin("10", "listener", Script::default());
+    run(&host, "p1", "p1");
+    for id in ["c1", "c2"] {
+        run(&host, id, "p1");
+        ends(&host, id);
+    }
+    ends(&host, "p1");
+    ["c1", "c2", "p1"].iter().for_each(|id| is_settled(&host, id));
+    for id in ["c1", "c2", "p1"] {
+        remove(&host, id, "p1");
+    }
+    hears(&told, "RemovePodSandbox p1");
+    let told = told.lock().unwrap().clone();
+    let mut removals: Vec<&String> =
+        told.iter().filter(|line| line.starts_with("Remove")).collect();
+    assert_eq!(removals.last().map(|line| line.as_str()), Some("RemovePodSandbox p1"), "{told:?}");
+    removals.sort(); // Containers that are removed at the same time have no order.
+    assert_eq!(removals, ["RemoveContainer c1", "RemoveContainer c2", "RemovePodSandbox p1"]);
+}
+
+#[test]
+fn removals_without_a_daemon_are_reported_oldest_first() {
+    let mut host = started("");
+    run(&host, "p1", "p1");
+    for id in ["c3", "c2", "c1"] {
+        run(&host, id, "p1");
+        ends(&host, id);
+    }
+    ends(&host, "p1");
+    ["c1", "c2", "c3", "p1"].iter().for_each(|id| is_settled(&host, id));
+    host.kill_daemon();
+    for id in ["c1", "c3", "p1"] {
+        remove(&host, id, "p1");
+    }
+    host.write(
+        "config.toml",
+        &host.read("config.toml").replace("[nri]", "[nri]\nwait_for = [\"10-a\"]"),
+    );
+    host.start_daemon();
+    let told = host.plugin("10", "a", Script::default());
+    hears(&told, "RemoveContainer c1");
+    assert_eq!(state(&host, "c2"), "stopped", "its engine keeps it");
+    // The next daemon watches as well.
+    remove(&host, "c2", "p1");
+    hears(&told, "RemovePodSandbox p1");
+    let told = told.lock().unwrap().clone();
+    let removals: Vec<&String> = told.iter().filter(|line| line.starts_with("Remove")).collect();
+    let wanted = ["RemoveContainer c3", "RemoveContainer c1", "RemoveContainer c2"];
+    assert_eq!(removals[..3], wanted, "{told:?}");
+}
+
+#[test]
+fn what_its_engine_does_not_keep_is_removed_with_the_delete() {
+    let host = started("");
+    let told = host.plugin("10", "listener", Script::default());
+    run(&host, "p1", "p1");
+    for id in ["p1", "c1"] {
+        if id == "c1" {
+            run(&host, id, "p1");
+        }
+        remove(&host, id, "p1");
+    }
+    for id in ["c1", "p1"] {
+        ends(&host, id);
+    }
+    hears(&told, "RemovePodSandbox p1");
+    assert_eq!(count(&told, "RemoveContainer c1"), 1);
+}
+
+#[test]
+fn the_end_of_everything_that_the_engine_kept_removes_it_all() {
+    let host = started("");
+    let told = host.plugin("10", "listener", Script::default());
+    for pod in ["p1", "p2"] {
+        run(&host, pod, pod);
+        ends(&host, pod);
+        is_settled(&host, pod);
+    }
+    std::fs::remove_dir_all(host.path(HOMES)).unwrap();
+    hears(&told, "RemovePodSandbox p1");
+    hears(&told, "RemovePodSandbox p2");
+    // What comes after it is watched anew.
+    run(&host, "p3", "p3");
+    ends(&host, "p3");
+    is_settled(&host, "p3");
+    assert_eq!(count(&told, "RemovePodSandbox p3"), 0);
+    remove(&host, "p3", "p3");
+    hears(&told, "RemovePodSandbox p3");
+}
+
+#[test]
+fn an_id_that_comes_back_ends_the_container_that_had_it() {
+    let host = started("");
+    let told = host.plugin("10", "listener", Script::default());
+    run(&host, "p1", "p1");
+    run(&host, "c1", "p1");
+    ends(&host, "c1");
+    is_settled(&host, "c1");
+    run(&host, "c1", "p1");
+    assert_eq!(count(&told, "RemoveContainer c1"), 1);
+    assert_eq!(state(&host, "c1"), "running");
+    let told = told.lock().unwrap().clone();
+    let place = |line: &str, from: usize| told.iter().skip(from).position(|told| told == line);
+    let removed = place("RemoveContainer c1", 0).unwrap();
+    assert!(place("CreateContainer c1", removed).is_some(), "{told:?}");
+}
+
+#[test]
+fn a_forced_delete_of_a_running_container_stops_it_and_keeps_it() {
+    let host = started("");
+    let told = host.plugin("10", "listener", Script::default());
+    run(&host, "p1", "p1");
+    run(&host, "c1", "p1");
+    for _twice in 0..2 {
+        succeeds(&host.verb(&["delete", "--force", "c1"]));
+    }
+    hears(&told, "StopContainer c1");
+    is_settled(&host, "c1");
+    assert_eq!(count(&told, "RemoveContainer c1"), 0);
+    remove(&host, "c1", "p1");
+    hears(&told, "RemoveContainer c1");
+}

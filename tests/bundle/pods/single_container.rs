@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A container that is its own pod, on engines without pods (D47): the namespace that plugins are
+//! told, which exempts nobody, and the pod's process and addresses from the moment when it has any.
+
+use std::sync::{Arc, Mutex};
+
+use nri_runc::plugin::api;
+use serde_json::{Value, json};
+use test_support::adjustments::gives_address;
+use test_support::real_runtime::RealRuntime;
+use test_support::{BUNDLE, Script, TestHost, wait_until};
+
+use crate::{started, succeeds};
+
+type Heard = Arc<Mutex<Vec<(String, Value)>>>;
+
+fn listening(mut script: Script) -> (Script, Heard) {
+    let heard = Heard::default();
+    let ear = Arc::clone(&heard);
+    script.hears = Some(Arc::new(move |event, request| {
+        let text = protobuf_json_mapping::print_to_string(request).unwrap();
+        ear.lock().unwrap().push((event.to_owned(), serde_json::from_str(&text).unwrap()));
+    }));
+    (script, heard)
+}
+
+/// The pod as the event about it said it.
+fn pod_at(heard: &Heard, event: &str) -> Value {
+    wait_until(event, || heard.lock().unwrap().iter().any(|(name, _)| name == event));
+    let heard = heard.lock().unwrap();
+    heard.iter().find(|(name, _)| name == event).unwrap().1["pod"].clone()
+}
+
+#[test]
+fn a_pod_has_the_configured_namespace_or_the_engines_name() {
+    for (more, wanted) in [("", "plain"), ("[defaults]\nnamespace = \"lab\"\n", "lab")] {
+        let host = started(more);
+        let (script, heard) = listening(Script::default());
+        let _told = host.plugin("10", "listener", script);
+        succeeds(&host.create("c1"));
+        assert_eq!(pod_at(&heard, "RunPodSandbox")["namespace"], wanted);
+        assert_eq!(pod_at(&heard, "CreateContainer")["namespace"], wanted);
+        assert_eq!(host.admin(&["pods"])[0]["namespace"], wanted);
+        assert_eq!(host.admin(&["explain", "c1"])["namespace"], wanted);
+    }
+}
+
+#[test]
+fn an_own_key_names_another_namespace_but_none_that_is_exempt() {
+    let host = started("");
+    for (asked, wanted) in [("shop", "shop"), ("kube-system", "plain")] {
+        let annotated = BUNDLE.replacen(
+            '{',
+            &format!("{{\"annotations\":{{\"nri-runc.dev/pod-namespace\":\"{asked}\"}},"),
+            1,
+        );
+        host.write("bundle/config.json", &annotated);
+        succeeds(&host.create(asked));
+        let shown = host.admin(&["explain", asked]);
+        assert_eq!(shown["namespace"], wanted, "{shown}");
+    }
+}
+
+/// A namespace that nobody but the configuration says is no reason to do without what protects.
+#[test]
+fn a_default_namespace_exempts_no_container_whatever_is_exempt() {
+    let required = "[plugin.guard]\nrequired = true\n";
+    for (more, name) in [
+        ("exempt_namespaces = [\"plain\"]\n", "plain"),
+        ("exempt_namespaces = [\"plain\"]\nexempt_by_annotation = true\n", "plain"),
+        ("[defaults]\nnamespace = \"kube-system\"\n", "kube-system"),
+        ("exempt_by_annotation = true\n[defaults]\nnamespace = \"kube-system\"\n", "kube-system"),
+    ] {
+        let host = started(&format!("{more}{required}"));
+        let output = host.create("c1");
+        assert!(!output.status.success(), "{more}");
+        let line = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(line.contains("guard"), "{more}: {line}");
+        let shown = host.admin(&["explain", "c1"]);
+        assert_eq!(shown["namespace"], name, "{more}: {shown}");
+    }
+}
+
+#[test]
+fn a_pod_has_its_containers_process_for_as_long_as_there_is_one() {
+    let mut host = TestHost::new("");
+    host.start_daemon();
+    let (script, heard) = listening(Script::default());
+    let _told = host.plugin("10", "listener", script);
+    succeeds(&host.create("c1"));
+    let created = pod_at(&heard, "PostCreateContainer");
+    let pid: u64 = host.read("pid").trim().parse().unwrap();
+    for event in ["RunPodSandbox", "CreateContainer"] {
+        assert_eq!(pod_at(&heard, event)["pid"], json!(null), "{event}");
+    }
+    assert_eq!((&created["pid"], &created["ips"]), (&json!(pid), &json!(null)), "{created}");
+    succeeds(&host.verb(&["start", "c1"]));
+    assert_eq!(pod_at(&heard, "StartContainer")["pid"], pid);
+    // The next daemon knows it, and plugins that come later.
+    host.kill_daemon();
+    host.start_daemon();
+    let (script, later) = listening(Script::default());
+    let _told = host.plugin("20", "later", script);
+    wait_until("it is synchronized", || !later.lock().unwrap().is_empty());
+    let (event, request) = later.lock().unwrap()[0].clone();
+    assert_eq!((event.as_str(), &request["pods"][0]["pid"]), ("Synchronize", &json!(pid)));
+    succeeds(&host.verb(&["kill", "c1", "9"]));
+    // Its number may be another process's by now.
+    assert_eq!(pod_at(&later, "StopContainer")["pid"], json!(null));
+    succeeds(&host.verb(&["delete", "c1"]));
+    assert_eq!(pod_at(&later, "StopPodSandbox")["pid"], json!(null));
+}
+
+/// Two containers of one pod, by keys of our own: the pod goes on with the process of the other.
+#[test]
+fn a_shared_pod_keeps_the_process_of_its_running_member() {
+    let host = started("");
+    let shared = BUNDLE.replacen('{', "{\"annotations\":{\"nri-runc.dev/pod-id\":\"shop\"},", 1);
+    host.write("bundle/config.json", &shared);
+    let mut pids = Vec::new();
+    for id in ["c1", "c2"] {
+        succeeds(&host.create(id));
+        succeeds(&host.verb(&["start", id]));
+        pids.push(host.read("pid").trim().parse::<u64>().unwrap());
+    }
+    let pod = || host.admin(&["pods"])[0].clone();
+    let (script, heard) = listening(Script::default());
+    let _told = host.plugin("10", "listener", script);
+    wait_until("it is synchronized", || !heard.lock().unwrap().is_empty());
+    assert_eq!(heard.lock().unwrap()[0].1["pods"][0]["pid"], pids[0]);
+    succeeds(&host.verb(&["kill", "c1", "9"]));
+    assert_eq!(pod_at(&heard, "StopContainer")["pid"], pids[1], "{}", pod());
+    succeeds(&host.verb(&["kill", "c2", "9"]));
+    wait_until("both have stopped", || {
+        heard.lock().unwrap().iter().filter(|(event, _)| event == "StopContainer").count() == 2
+    });
+    let last = heard.lock().unwrap().last().unwrap().1["pod"]["pid"].clone();
+    assert_eq!(last, json!(null));
+}
+
+/// The private world with a real runtime, in the order in which it ends: containers first.
+struct Place {
+    real: RealRuntime,
+    host: TestHost,
+}
+
+fn place() -> Option<Place> {
+    let host = TestHost::new("");
+    let real = RealRuntime::new(&host.path(""))?;
+    host.configure(real.runc(), "[nri]\nplugin_request_timeout = \"20s\"");
+    let mut place = Place { host, real };
+    place.host.start_daemon();
+    Some(place)
+}
+
+impl Place {
+    fn runs(&self, id: &str, own_network: bool) {
+        let mut document = self.real.document(id, &["sleep", "1000"]);
+        if own_network {
+            let spaces = document["linux"]["namespaces"].as_array_mut().unwrap();
+            spaces.push(json!({"type": "network"}));
+        }
+        std::fs::create_dir_all(self.host.path(id)).unwrap();
+        self.host.write(&format!("{id}/config.json"), &document.to_string());
+        succeeds(&self.host.create_from(id, id));
+        succeeds(&self.host.verb(&["start", id]));
+    }
+}
+
+#[test]
+fn a_pods_addresses_come_from_its_own_network_namespace() {
+    let Some(hooks) = gives_address("192.0.2.7") else { return };
+    let Some(place) = place() else { return };
+    let adjust = api::ContainerAdjustment { hooks: Some(hooks).into(), ..Default::default() };
+    let (script, heard) = listening(Script { adjust, only: Some("own"), ..Script::default() });
+    let _told = place.host.plugin("10", "network", script);
+    place.runs("own", true);
+    for event in ["RunPodSandbox", "CreateContainer"] {
+        assert_eq!(pod_at(&heard, event)["ips"], json!(null), "{event}");
+    }
+    for event in ["PostCreateContainer", "StartContainer", "PostStartContainer"] {
+        assert_eq!(pod_at(&heard, event)["ips"], json!(["192.0.2.7"]), "{event}");
+    }
+    heard.lock().unwrap().clear();
+    // One in the host's network, one whose network has no address but its own.
+    place.runs("hosts", false);
+    assert_eq!(pod_at(&heard, "PostStartContainer")["ips"], json!(null));
+    heard.lock().unwrap().clear();
+    place.runs("none", true);
+    assert_eq!(pod_at(&heard, "PostStartContainer")["ips"], json!(null));
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What operators and their programs read: lists, screens, events, metrics, the audit log, recordings.
+
+mod audit;
+mod compared_recordings;
+mod console;
+mod events;
+mod lists;
+mod metrics;
+mod recordings;
+mod refusals;
+mod schemas;
+mod screens;
+mod sysdump;
+mod terminal;
+mod top;

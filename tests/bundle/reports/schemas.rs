@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//! JSON outputs of the built binary against `docs/schema`: each of them fits its schema, and nothing
+//! that differs from it in one place does.
+
+use std::collections::BTreeSet;
+
+use nri_runc::plugin::api;
+use serde_json::{Value, json};
+use test_support::adjustments::{env, open_files, sets, update_of};
+use test_support::schema::{Schema, wrong_forms};
+use test_support::{Script, TestHost, fails, is_synchronized, succeeds, wait_until};
+
+use crate::rules::pod_container;
+
+/// The schemas, each with its free places: values of any kind, members of a map, and members that an
+/// output need not have.
+const SCHEMAS: [(&str, &[&str]); 9] = [
+    ("status", &[".requests.", ".program."]),
+    ("plugins", &[".gone_at-", ".gone_time-", ".reason-"]),
+    ("pods", &[".labels."]),
+    ("explain", &[".before", ".after", ".owners."]),
+    ("drift", &[]),
+    ("check", &[".warning-"]),
+    ("audit-line", &[".from", ".to", "-"]),
+    ("event", &[".labels.", ".exit_code-", ".lost-"]),
+    ("adjust", &[".adjust.", ".adjust+", ".owners."]),
+];
+
+/// A rule in audit mode and one for processes; an injection that gives way, and one in audit mode.
+const MORE: &str = r#"
+[[rule]]
+name = "no annotations"
+deny = ["Annotations"]
+mode = "audit"
+[[exec_rule]]
+name = "no shells"
+commands = ["sh"]
+[[inject]]
+name = "path"
+env = { PATH = "/none", ZONE = "a" }
+[[inject]]
+name = "later"
+mode = "audit"
+env = { LATER = "1" }
+"#;
+
+/// A host that keeps an audit log.
+fn host() -> TestHost {
+    let host = TestHost::new("");
+    let path = host.path("log/audit.log");
+    let audit = format!("[audit]\ntarget = \"file\"\npath = \"{}\"\n{MORE}", path.display());
+    host.configure(&host.path("fake/runc"), &audit);
+    host
+}
+
+fn events(host: &TestHost) -> Vec<(&'static str, Value)> {
+    let events = host.call(&["nri", "events", "-o", "json"]);
+    let events = String::from_utf8(events.stdout).unwrap();
+    events.lines().map(|line| ("event", serde_json::from_str(line).unwrap())).collect()
+}
+
+/// The outputs of a host on which much has happened, each with its schema.
+fn outputs(host: &mut TestHost) -> Vec<(&'static str, Value)> {
+    let mut outputs = vec![("check", host.admin(&["check"]))];
+    host.start_daemon();
+    let empty = ["status", "plugins", "pods"].map(|verb| (verb, host.admin(&[verb])));
+    outputs.extend(empty);
+
+    let adjust = api::ContainerAdjustment {
+        annotations: [("example.org/a".to_owned(), "b".to_owned())].into(),
+        env: vec![env("A", "1"), env("PATH", "/bin")],
+        // The runtime of the tests applies none.
+        rlimits: vec![open_files()],
+        ..Default::default()
+    };
+    let updates = vec![update_of("c2", &json!({"cpu": {"shares": 512}}))];
+    let _first = host.plugin("10", "a", Script { adjust, updates, ..Script::default() });
+    for (namespace, id) in [("shop", "c1"), ("shop", "c2"), ("stage", "d1")] {
+        let bundle = pod_container(host, namespace, id);
+        succeeds(&host.create_from(&bundle, id));
+    }
+    succeeds(&host.verb(&["start", "c1"]));
+    let lost = Script { leaves: true, ..sets("B", "2") };
+    let _gone = host.plugin("30", "leaves", lost);
+    host.create("left");
+    let is_gone = || !is_synchronized(&host.admin(&["plugins"]), "30-leaves");
+    wait_until("the plugin is gone", is_gone);
+    let refusing = Script { refuses: Some("not here"), ..Script::default() };
+    let _guard = host.plugin("20", "guard", refusing);
+    fails(&host.create("refused"), &["20-guard refused"]);
+
+    for verb in ["status", "plugins", "pods", "check", "drift"] {
+        outputs.push((verb, host.admin(&[verb])));
+    }
+    for (what, has) in [
+        ("c1", &["changes", "would_refuse", "exec_rules", "would_inject", "gave_way"][..]),
+        ("refused", &["refused"]),
+        ("left", &["skipped"]),
+        ("c", &["matches"]),
+        ("pod-of-c1", &["containers"]),
+    ] {
+        let explained = host.admin(&["explain", what, "--show-env"]);
+        for member in has {
+            assert_ne!(
+                explained[*member].as_array().map_or(0, Vec::len),
+                0,
+                "{member}: {explained}"
+            );
+        }
+        outputs.push(("explain", explained));
+    }
+    wait_until("the audit log has the refusal", || {
+        let lines = host.admin(&["audit"]);
+        let has = |action: &str| lines.as_array().unwrap().iter().any(|l| l["action"] == action);
+        has("refused") && has("applied") && has("disconnected")
+    });
+    let lines = host.admin(&["audit"]);
+    outputs.extend(lines.as_array().unwrap().iter().map(|line| ("audit-line", line.clone())));
+
+    outputs.extend(events(host));
+
+    let adjusted = json!({"plugin": "10-a", "env": [{"key": "A", "value": "1"}]});
+    host.write("adjust.json", &adjusted.to_string());
+    let (bundle, file) = (host.path("bundle"), host.path("adjust.json"));
+    let paths = [bundle.to_str().unwrap(), file.to_str().unwrap()];
+    outputs.push(("adjust", host.admin(&["adjust", "--bundle", paths[0], "--apply", paths[1]])));
+    outputs
+}
+
+#[test]
+fn each_output_fits_its_schema_and_no_wrong_form_of_it_does() {
+    let mut host = host();
+    let outputs = outputs(&mut host);
+    for (name, free) in SCHEMAS {
+        let schema = Schema::of(name);
+        let mut wrong = 0;
+        for (_, output) in outputs.iter().filter(|(of, _)| *of == name) {
+            assert_eq!(schema.check(output), Ok(()), "{name}: {output}");
+            for (place, form) in wrong_forms(output) {
+                let is_free = free.iter().any(|free| place.contains(free));
+                let checked = schema.check(&form);
+                assert!(is_free || checked.is_err(), "{name} takes a wrong {place}: {form}");
+                wrong += usize::from(checked.is_err());
+            }
+        }
+        assert!(wrong >= 5, "{name}: {wrong} wrong forms were refused");
+    }
+}
+
+#[test]
+fn each_schema_is_of_an_output() {
+    let folder = std::fs::read_dir(test_support::program::project().join("docs/schema")).unwrap();
+    let files = folder.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let files: BTreeSet<String> = files.collect();
+    assert_eq!(files, SCHEMAS.iter().map(|(name, _)| format!("{name}.json")).collect());
+}
+
+#[test]
+fn each_keyword_of_a_schema_is_held() {
+    let refuses = |schema: Value, document: Value, why: &str| {
+        let checked = Schema::new(schema).check(&document).unwrap_err();
+        assert!(checked.contains(why), "{checked}");
+    };
+    refuses(json!({"type": "integer"}), json!("1"), "is not of type");
+    refuses(json!({"type": ["integer", "null"]}), json!(1.5), "is not of type");
+    refuses(json!({"const": 1}), json!(2), "is not 1");
+    refuses(json!({"enum": ["a"]}), json!("b"), "is none of");
+    refuses(json!({"items": {"type": "string"}}), json!(["a", 1]), "$[1]: 1 is not");
+    refuses(json!({"required": ["a"]}), json!({}), "a is missing");
+    let members = json!({"properties": {"a": {"type": "string"}}});
+    refuses(members.clone(), json!({"a": 1}), "$.a: 1 is not");
+    refuses(members, json!({"b": 1}), "b is not in the schema");
+    let map = json!({"additionalProperties": {"type": "string"}});
+    refuses(map, json!({"b": 1}), "$.b: 1 is not");
+    let forms = json!({"anyOf": [{"type": "string"}, {"type": "null"}]});
+    refuses(forms, json!(1), "none of 2 forms fits");
+    let by_name = json!({"$defs": {"a": {"type": "string"}}, "$ref": "#/$defs/a"});
+    refuses(by_name, json!(1), "is not of type");
+    refuses(json!({"$ref": "#/$defs/none"}), json!(1), "no \"#/$defs/none\"");
+    refuses(json!({"$ref": "other.json"}), json!(1), "no \"other.json\"");
+    refuses(json!({"pattern": "^a"}), json!("b"), "the keyword pattern is not known");
+    refuses(json!([]), json!(1), "the schema is no object");
+}
+
+#[test]
+fn a_number_or_a_null_fits_where_its_type_is_listed() {
+    let takes = |schema: Value, document: Value| {
+        assert_eq!(Schema::new(schema).check(&document), Ok(()), "{document}");
+    };
+    takes(json!({"type": "number"}), json!(1));
+    takes(json!({"type": ["string", "null"]}), Value::Null);
+    takes(json!({"properties": {"a": {}}}), json!({"a": [1]}));
+    takes(json!({"properties": {"a": {}}, "required": ["a"]}), json!([1]));
+}

@@ -47,7 +47,7 @@ kernel_of() {
     package=$(apt apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[^ ]*\).*/\1/p' | head -n 1)
     [ -n "$package" ] || missing "linux-image-cloud-amd64 of $1; see $vm/apt.log"
     # From 7 on modules and the kernel itself are packages below it.
-    parts=$(apt apt-cache depends "$package" | sed -n 's/.*Depends: \(linux-[^ ]*\)$/\1/p' | grep -v -e -base)
+    parts=$(apt apt-cache depends "$package" | sed -n '/-base/d; s/.*Depends: \(linux-[^ ]*\)$/\1/p')
     # shellcheck disable=SC2086
     (cd "$dir/deb" && apt apt-get download "$package" $parts >>"$vm/apt.log") || missing "$package; see $vm/apt.log"
     for deb in "$dir"/deb/*.deb; do dpkg -x "$deb" "$dir"; done

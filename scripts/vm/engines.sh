@@ -94,7 +94,7 @@ if [ "${VM_FIRST:-}" = systemd ]; then
     put "$vm/root/usr/bin/dbus-daemon" /guest/bin/dbus-daemon
     cp scripts/vm/systemd/*.service scripts/vm/systemd/*.socket scripts/vm/systemd/*.target "$root/etc/systemd/system/"
     cp scripts/vm/systemd/bus.conf "$root/guest/bus.conf"
-    echo "NRI_RUNC_TESTS='${VM_TESTS:-}'" >>"$root/variables"
+    printf "NRI_RUNC_TESTS='%s'\nexport EXITS='%s'\n" "${VM_TESTS:-}" "${EXITS:-}" >>"$root/variables"
 fi
 
 rm -f "$vm/disk.img"

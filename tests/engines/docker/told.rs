@@ -4,7 +4,7 @@
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
 use test_support::adjustments::gives_address;
-use test_support::{Script, wait_until};
+use test_support::{Script, cgroup, wait_until};
 
 use super::engine::{Docker, IMAGE};
 use super::{LIFE, events, heard_of, listening, requests};
@@ -101,7 +101,7 @@ fn pod(docker: &Docker, id: &str, inspect: &Value) -> Value {
         "runtimeHandler": settings["Runtime"],
         "linux": {
             "cgroupParent": cgroups,
-            "cgroupsPath": format!("{cgroups}/{id}"),
+            "cgroupsPath": cgroup::in_document(&cgroups, ("docker", id)),
             "namespaces": docker.document(id)["linux"]["namespaces"],
             "resources": {
                 "memory": {

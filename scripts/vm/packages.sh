@@ -86,6 +86,7 @@ if [ -n "$wanted" ] ||
         get qemu ${needs:-qemu-system-x86}
     fi
 fi
+[ -z "${VM_CLOCK:-}" ] || get clock libfaketime
 kernel=root
 if [ -n "${VM_KERNEL:-}" ]; then
     kernel_of "$VM_KERNEL"

@@ -8,7 +8,7 @@
 # is in target/vm/serial-engines.log. VM_MINUTES bounds it (60).
 set -eu
 cd "$(dirname "$0")/../.."
-vm=$PWD/target/vm
+vm=${VM_DIR:-$PWD/target/vm}
 tools=$PWD/target/tools
 built=$PWD/target/debug
 root=$vm/disk

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # What the guest needs and this machine may lack, below target/vm: a kernel, qemu, crun, CRIU, systemd.
 # Debian packages are downloaded and unpacked, never installed. Run again, it is quick. VM_KERNEL names another
-# suite whose kernel it is, such as bookworm-backports.
+# suite whose kernel it is, such as bookworm-backports; VM_DIR another folder than target/vm, for a second guest
+# at the same time.
 set -eu
 cd "$(dirname "$0")/../.."
-vm=$PWD/target/vm
+vm=${VM_DIR:-$PWD/target/vm}
 root=$vm/root
 
 missing() { printf 'vm: not available: %s\n' "$*" >&2; exit 2; }

@@ -107,7 +107,8 @@ impl Docker {
         let host = TestHost::new("");
         host.configure(&tools.join("runc"), "[log]\nlevel = \"debug\"");
         let _folders = leftovers::EngineFolders::hold();
-        let mut docker = Self { host, tools, major_version: 0, dockerd: None, containerd: None, _folders };
+        let mut docker =
+            Self { host, tools, major_version: 0, dockerd: None, containerd: None, _folders };
         let version = docker.command("dockerd").arg("--version").output().unwrap();
         if version.status.success() {
             docker.major_version = major(&String::from_utf8(version.stdout).unwrap());

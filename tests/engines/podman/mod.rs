@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex};
 
 use nri_runc::plugin::api;
 use serde_json::Value;
-use test_support::{Script, cgroup};
 use test_support::podman::{IMAGE, PodmanHost};
+use test_support::{Script, cgroup};
 
 type Told = Arc<Mutex<Vec<String>>>;
 

@@ -118,7 +118,7 @@ fn a_plugin_is_told_of_a_container_what_podman_says_of_it() {
         ("pod's name", &pod["name"], said["Name"].clone()),
         ("pod's labels", &pod["labels"], config["Labels"].clone()),
         ("handler", &pod["runtimeHandler"], said["OCIRuntime"].clone()),
-        ("parent", &pod["linux"]["cgroupParent"], limits["CgroupParent"].clone()),
+        ("parent", &pod["linux"]["cgroupParent"], json!(cgroup::in_message(parent))),
         ("pod's annotations", &pod["annotations"], json!({"example.org/note": "mine"})),
         ("pod's namespace", &pod["namespace"], json!("podman")),
     ]);

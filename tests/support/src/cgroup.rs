@@ -46,6 +46,11 @@ pub fn below(cgroup: &str, name: &str) -> String {
     }
 }
 
+/// A cgroup as plugins receive it, which an engine with systemd names without its slash.
+pub fn in_message(cgroup: &str) -> String {
+    format!("/{}", cgroup.trim_start_matches('/'))
+}
+
 /// The cgroup of a container of Docker or Podman as its document names it: `prefix` and `id` are the scope's name.
 pub fn in_document(parent: &str, (prefix, id): (&str, &str)) -> String {
     match prefix {

@@ -69,8 +69,14 @@ impl Received {
             let request: Value = serde_json::from_str(&request).unwrap();
             let container = &request["container"];
             if let Some(name) = container["name"].as_str() {
-                let is_known = container["statusReason"] != "Unknown";
-                let code = is_known.then(|| container["exitCode"].as_u64().unwrap_or_default());
+                let code = container["exitCode"].as_u64().unwrap_or_default();
+                // A process that was killed for its memory has no code of zero.
+                let is_unknown = match container["statusReason"].as_str() {
+                    Some("Unknown") => true,
+                    Some("OOMKilled") => code == 0,
+                    _ => false,
+                };
+                let code = Some(code).filter(|_| !is_unknown);
                 list.lock().unwrap().push((event.to_owned(), name.to_owned(), code));
             }
         };

@@ -321,10 +321,12 @@ fn lay_out(dir: &Path, tools: &Path, more: &str) {
     );
     let (above, below) = more.split_once("---").unwrap_or((more, ""));
     let dir = dir.display();
+    // A guest without KVM is slow: no wrapper gives the daemon up there.
+    let patience = if cgroup::has_systemd() { "debug.silence = \"60s\"\n" } else { "" };
     write(
         "nri-runc/config.toml",
         &format!(
-            "runtime = [\"{tools}/runc\"]\nrun_dir = \"{dir}/run\"\n{above}\n[nri]\n\
+            "runtime = [\"{tools}/runc\"]\nrun_dir = \"{dir}/run\"\n{patience}{above}\n[nri]\n\
              socket_path = \"{dir}/nri.sock\"\nplugin_path = \"{dir}/plugins\"\n\
              plugin_config_path = \"{dir}\"\nplugin_request_timeout = \"10s\"\n{below}\n"
         ),

@@ -56,9 +56,12 @@ pub fn name(number: usize) -> String {
     format!("c{number}")
 }
 
-/// What a plugin received of each exit: event, container, and the code if it was known.
+/// An event, its container, and the exit code if it was known.
+type Event = (String, String, Option<u64>);
+
+/// What a plugin received of each exit.
 #[derive(Clone, Default)]
-pub struct Received(Arc<Mutex<Vec<(String, String, Option<u64>)>>>);
+pub struct Received(Arc<Mutex<Vec<Event>>>);
 
 impl Received {
     /// The plugin's part.

@@ -127,6 +127,7 @@ engines: setup
 
 # Engines with the systemd driver on cgroup v2, in a guest whose first process is systemd: ENGINES are some of them.
 # VM_KERNEL=bookworm-backports or trixie-backports takes a later kernel than Debian 12's, also for `make vm`.
+# VM_CLOCK=0.3 slows the guest's clock to that part of this machine's, where others have the processors.
 vm-engines: setup
 	@GUEST=systemd sh scripts/engines.sh $(ENGINES)
 

@@ -121,14 +121,17 @@ k3s() {
         -tags=ctrd,netcgo,osusergo,providerless,urfave_cli_no_docs,no_stage ./cmd/server
 }
 
-# The daemon and the client, which are two modules.
+# The daemon and the client, which are two modules. From 29 on the daemon's has numbers of its own: those of the
+# same day.
 docker() {
-    for part in docker/docker/dockerversion:dockerd docker/cli/cli/version:docker; do
-        path=github.com/${part%:*}
-        module=$(echo "$path" | cut -d / -f 1-3)
-        in_copy "$module@$1+incompatible" "-X $path.Version=${1#v}" \
-            -tags=exclude_graphdriver_btrfs,no_systemd "./cmd/${part##*:}" || return 1
-    done
+    daemon=github.com/docker/docker number=$1+incompatible
+    case $1 in
+    v29.8.1) daemon=github.com/moby/moby/v2 number=v2.0.0-beta.24 ;;
+    v29.*) echo "which module of the daemon is Docker $1?"; return 1 ;;
+    esac
+    tags=-tags=exclude_graphdriver_btrfs,no_systemd
+    in_copy "$daemon@$number" "-X $daemon/dockerversion.Version=${1#v}" $tags ./cmd/dockerd &&
+        in_copy "github.com/docker/cli@$1+incompatible" "-X github.com/docker/cli/cli/version.Version=${1#v}" $tags ./cmd/docker
 }
 
 # What Podman's and CRI-O's libraries would link besides, and no test needs, is left out.

@@ -8,7 +8,7 @@
 # is in target/vm/serial-engines.log. VM_MINUTES bounds it (60).
 set -eu
 cd "$(dirname "$0")/../.."
-vm=$PWD/target/vm
+vm=${VM_DIR:-$PWD/target/vm}
 tools=$PWD/target/tools
 built=$PWD/target/debug
 root=$vm/disk
@@ -46,7 +46,7 @@ chmod 1777 "$root/tmp" "$root/var/tmp"
 cp -R /etc/passwd /etc/group /etc/hosts /etc/ld.so.conf /etc/ld.so.conf.d "$root/etc/"
 touch "$root/etc/resolv.conf"
 for program in sh cat cp ln ls mkdir mv rm touch chmod tar mount umount unshare nsenter sed grep \
-    find head sleep env sync uname dirname ip ldconfig sha256sum cut stat script; do
+    find head sleep env sync uname dirname ip ps ldconfig sha256sum cut stat script; do
     found=$(PATH=/usr/sbin:/usr/bin command -v "$program" | grep '^/') || found=
     [ -n "$found" ] || { echo "vm: no $program here" >&2; exit 2; }
     put "$found"
@@ -94,7 +94,7 @@ if [ "${VM_FIRST:-}" = systemd ]; then
     put "$vm/root/usr/bin/dbus-daemon" /guest/bin/dbus-daemon
     cp scripts/vm/systemd/*.service scripts/vm/systemd/*.socket scripts/vm/systemd/*.target "$root/etc/systemd/system/"
     cp scripts/vm/systemd/bus.conf "$root/guest/bus.conf"
-    echo "NRI_RUNC_TESTS='${VM_TESTS:-}'" >>"$root/variables"
+    printf "NRI_RUNC_TESTS='%s'\nexport EXITS='%s'\n" "${VM_TESTS:-}" "${EXITS:-}" >>"$root/variables"
 fi
 
 rm -f "$vm/disk.img"

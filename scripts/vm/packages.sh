@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # What the guest needs and this machine may lack, below target/vm: a kernel, qemu, crun, CRIU, systemd.
 # Debian packages are downloaded and unpacked, never installed. Run again, it is quick. VM_KERNEL names another
-# suite whose kernel it is, such as bookworm-backports.
+# suite whose kernel it is, such as bookworm-backports; VM_DIR another folder than target/vm, for a second guest
+# at the same time.
 set -eu
 cd "$(dirname "$0")/../.."
-vm=$PWD/target/vm
+vm=${VM_DIR:-$PWD/target/vm}
 root=$vm/root
 
 missing() { printf 'vm: not available: %s\n' "$*" >&2; exit 2; }
@@ -47,7 +48,7 @@ kernel_of() {
     package=$(apt apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[^ ]*\).*/\1/p' | head -n 1)
     [ -n "$package" ] || missing "linux-image-cloud-amd64 of $1; see $vm/apt.log"
     # From 7 on modules and the kernel itself are packages below it.
-    parts=$(apt apt-cache depends "$package" | sed -n 's/.*Depends: \(linux-[^ ]*\)$/\1/p' | grep -v -e -base)
+    parts=$(apt apt-cache depends "$package" | sed -n '/-base/d; s/.*Depends: \(linux-[^ ]*\)$/\1/p')
     # shellcheck disable=SC2086
     (cd "$dir/deb" && apt apt-get download "$package" $parts >>"$vm/apt.log") || missing "$package; see $vm/apt.log"
     for deb in "$dir"/deb/*.deb; do dpkg -x "$deb" "$dir"; done
@@ -86,6 +87,7 @@ if [ -n "$wanted" ] ||
         get qemu ${needs:-qemu-system-x86}
     fi
 fi
+[ -z "${VM_CLOCK:-}" ] || get clock libfaketime
 kernel=root
 if [ -n "${VM_KERNEL:-}" ]; then
     kernel_of "$VM_KERNEL"

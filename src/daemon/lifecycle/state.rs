@@ -139,7 +139,8 @@ async fn exit_code(daemon: &Daemon, record: &Container) -> Option<i32> {
 /// Records an exit status that became known after plugins were notified of the exit.
 pub(crate) async fn learn_exit_status(daemon: &Daemon, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
-    let is_settled = !matches!(record.status_reason.as_str(), "" | exit_status::UNKNOWN);
+    let is_settled = record.exit_code.is_some()
+        && !matches!(record.status_reason.as_str(), "" | exit_status::UNKNOWN);
     if record.init_pid.is_none() || is_settled {
         return;
     }

@@ -30,6 +30,7 @@ const EXIT_CODE_CHECK: Duration = Duration::from_millis(5);
 /// The reason of an exit whose code is not reported, in the word that containerd has for it. The
 /// message's code is 0 then, which must not pass for success.
 pub(crate) const UNKNOWN: &str = "Unknown";
+const OOM_KILLED: &str = "OOMKilled";
 
 /// The code of a process that SIGKILL ended.
 const KILLED: i32 = 128 + 9;
@@ -205,7 +206,7 @@ pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (Str
     match code {
         Some(0) => only("Completed"),
         // Only a process that was killed can have been killed for its memory.
-        Some(KILLED) | None if lacked_memory(host, record) => only("OOMKilled"),
+        Some(KILLED) | None if lacked_memory(host, record) => only(OOM_KILLED),
         Some(_) => only("Error"),
         None if record.init_pid.is_some() => {
             (UNKNOWN.to_owned(), "its exit code is not known".to_owned())
@@ -217,6 +218,10 @@ pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (Str
 /// Whether the kernel killed a process of the container for lack of memory: the container's cgroup
 /// counts that, and exists until the runtime deletes the container.
 fn lacked_memory(host: &Host, record: &Container) -> bool {
+    // systemd removes a scope with its last process.
+    if record.status_reason == OOM_KILLED {
+        return true;
+    }
     let Ok((cgroups, _)) = state_dir::cgroups(host, &record.key) else { return false };
     let files = [("", "memory.events"), ("memory", "memory.oom_control")];
     files.into_iter().any(|(controller, file)| {

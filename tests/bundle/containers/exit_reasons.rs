@@ -84,16 +84,29 @@ fn a_late_exit_code_is_known_at_the_removal() {
     host.start_daemon();
     let (script, ends) = listens(ENDS);
     let _plugin = host.plugin("10", "listener", script);
-    succeeds(&host.create_from(bundle, "c1"));
-    succeeds(&host.verb(&["start", "c1"]));
-    let pid: u64 = host.read("pid").trim().parse().unwrap();
-    succeeds(&host.verb(&["kill", "c1", "9"]));
-    assert_eq!(told(&ends), json!([null, "Unknown", "its exit code is not known"]));
-    let exit = json!({"Timestamp": "2026-01-02T03:04:05Z", "Pid": pid, "Status": 3});
-    host.write(&format!("{bundle}/exit.json"), &exit.to_string());
-    succeeds(&host.verb(&["delete", "c1"]));
-    assert_eq!(told(&ends), json!([3, "Error", null]));
-    assert!(!file.exists());
+    std::fs::create_dir(host.path("cgroup")).unwrap();
+    let unknown = json!([null, "Unknown", "its exit code is not known"]);
+    for (count, unsaid, status, reason) in
+        [(0, unknown, 3, "Error"), (1, json!([null, "OOMKilled", null]), 137, "OOMKilled")]
+    {
+        host.write(&format!("{bundle}/config.json"), BUNDLE);
+        succeeds(&host.create_from(bundle, "c1"));
+        succeeds(&host.verb(&["start", "c1"]));
+        let pid: u64 = host.read("pid").trim().parse().unwrap();
+        host.write("cgroup/memory.events", &format!("oom_kill {count}\n"));
+        let paths = json!({"": host.path("cgroup")});
+        let state = json!({"init_process_pid": pid, "cgroup_paths": paths});
+        host.write("root/c1/state.json", &state.to_string());
+        succeeds(&host.verb(&["kill", "c1", "9"]));
+        assert_eq!(told(&ends), unsaid);
+        let exit = json!({"Timestamp": "2026-01-02T03:04:05Z", "Pid": pid, "Status": status});
+        host.write(&format!("{bundle}/exit.json"), &exit.to_string());
+        // As systemd does with a scope.
+        std::fs::remove_file(host.path("cgroup/memory.events")).unwrap();
+        succeeds(&host.verb(&["delete", "c1"]));
+        assert_eq!(told(&ends), json!([status, reason, null]));
+        assert!(!file.exists());
+    }
 }
 
 #[test]

@@ -22,13 +22,7 @@ const HOLD: &str = r#"
 set -e
 mount --bind "$1/etc" /etc
 mount --bind "$1/var-lib" /var/lib
-for dir in dbus systemd; do
-    [ ! -d "/run/$dir" ] || { mkdir -p "$1/run/$dir" && mount --bind "/run/$dir" "$1/run/$dir"; }
-done
-mount -t tmpfs tmpfs /run
-for dir in dbus systemd; do
-    [ ! -d "$1/run/$dir" ] || { mkdir "/run/$dir" && mount --bind "$1/run/$dir" "/run/$dir"; }
-done
+OWN_RUN
 touch "$1/nri-runc"
 mount --bind "$2" "$1/nri-runc"
 touch "$1/held"
@@ -96,7 +90,9 @@ impl CrioHost {
         let temp = tempfile::Builder::new().prefix("nri").tempdir().unwrap();
         lay_out(temp.path(), &tools);
         let holder = command(Path::new("unshare"))
-            .args(["--mount", "--propagation", "private", "sh", "-c", HOLD, "sh"])
+            .args(["--mount", "--propagation", "private", "sh", "-c"])
+            .arg(HOLD.replace("OWN_RUN", test_support::cgroup::OWN_RUN))
+            .arg("sh")
             .arg(temp.path())
             .arg(env!("CARGO_BIN_EXE_nri-runc"))
             .stdin(Stdio::piped())

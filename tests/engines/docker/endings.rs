@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use test_support::exits::{self, Exit, Received};
 use test_support::{Script, succeeds, wait_until};
 
 use super::engine::{Docker, IMAGE, reason, signal, text};
@@ -256,45 +257,28 @@ fn a_container_that_docker_gave_up_can_be_forgotten() {
     succeeds(&docker.host.call(&["--root", &root, "delete", "--force", &id]));
 }
 
-/// How many containers end.
-const COUNT: usize = 20;
-
 #[test]
 fn without_the_kernels_word_twenty_codes_are_containerds() {
     let Some(docker) = Docker::without_kernel_exits() else { return };
-    let (script, heard) = listening(Script::default());
-    let told = docker.host.plugin("10", "codes", script);
-    let start = usize::try_from(std::process::id()).unwrap();
-    // Another list in each run; 137 is SIGKILL's.
-    let code = |number: usize| if number % 5 == 4 { 137 } else { 1 + (start + number) % 120 };
-    for number in 0..COUNT {
-        let (name, code) = (format!("c{number}"), code(number));
-        if code == 137 {
+    let received = Received::default();
+    let told = docker.host.plugin("10", "codes", received.script());
+    let exits = exits::list();
+    for (number, exit) in exits.iter().enumerate() {
+        let name = exits::name(number);
+        if *exit == Exit::Killed {
             docker.runs(&name, &[]);
             docker.says(&["kill", &name]);
         } else {
-            let run = ["run", "--runtime=nri-runc", "--name", &name, IMAGE, "/bin/sh", "-c"];
-            let command = format!("exit {code}");
-            let ended = docker.call(&[&run[..], &[command.as_str()]].concat());
-            assert_eq!(ended.status.code(), i32::try_from(code).ok());
+            let run = ["run", "--runtime=nri-runc", "--name", &name, "--memory=32m"];
+            let command = ["--memory-swap=32m", IMAGE, "/bin/sh", "-c", &exit.command()];
+            let ended = docker.call(&[&run[..], &command].concat());
+            assert_eq!(ended.status.code(), i32::try_from(exit.code()).ok(), "{exit:?}");
         }
         wait_until("its removal is told", || heard_of(&told, &format!("RemoveContainer {name}")));
     }
-    for event in ["StopContainer", "RemoveContainer"] {
-        let mut known = 0;
-        for request in requests(&heard, event) {
-            let container = &request["container"];
-            if container["statusReason"] == "Unknown" {
-                continue;
-            }
-            known += 1;
-            let number: usize = container["name"].as_str().unwrap()[1..].parse().unwrap();
-            assert_eq!(container["exitCode"], code(number), "{container}");
-        }
-        assert!(event == "StopContainer" || known == COUNT, "{known} at {event}");
-    }
-    for number in 0..COUNT {
-        docker.says(&["rm", &format!("c{number}")]);
+    received.compare(&exits);
+    for number in 0..exits.len() {
+        docker.says(&["rm", &exits::name(number)]);
     }
     docker.nothing_is_left();
 }

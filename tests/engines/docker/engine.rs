@@ -8,6 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
+use test_support::containerd::{Containerd, Setup};
 use test_support::{TestHost, wait_until};
 use test_support::{cgroup, leftovers, skip, tools};
 
@@ -27,11 +28,24 @@ const SETTINGS: &str = "{\n   \"data-root\" : \"DIR/data\",   \"exec-root\":\"DI
 /// Docker lowered its own score, which what it starts inherits; this key went with 25.
 const SCORE: &str = " \"oom-score-adjust\": 0,";
 
+/// The containerd that is a service: without its CRI.
+const CONTAINERD: &str = r#"version = 2
+root = "DIR/containerd"
+state = "DIR/exec/containerd/daemon"
+disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.internal.v1.opt"]
+[grpc]
+  address = "DIR/containerd.sock"
+[ttrpc]
+  address = "DIR/containerd.sock.ttrpc"
+"#;
+
 pub(super) struct Docker {
     pub(super) host: TestHost,
     tools: PathBuf,
     pub(super) major_version: u32,
     dockerd: Option<Child>,
+    /// Where the engine is a service beside it; else it starts one itself, and gives that fifteen seconds.
+    containerd: Option<Containerd>,
     _folders: leftovers::EngineFolders,
 }
 
@@ -93,7 +107,8 @@ impl Docker {
         let host = TestHost::new("");
         host.configure(&tools.join("runc"), "[log]\nlevel = \"debug\"");
         let _folders = leftovers::EngineFolders::hold();
-        let mut docker = Self { host, tools, major_version: 0, dockerd: None, _folders };
+        let mut docker =
+            Self { host, tools, major_version: 0, dockerd: None, containerd: None, _folders };
         let version = docker.command("dockerd").arg("--version").output().unwrap();
         if version.status.success() {
             docker.major_version = major(&String::from_utf8(version.stdout).unwrap());
@@ -216,6 +231,11 @@ impl Docker {
         let log = options.append(true).create(true).open(self.host.path("dockerd.log")).unwrap();
         let mut dockerd = self.command("dockerd");
         dockerd.arg("--config-file").arg(self.settings());
+        if cgroup::has_systemd() {
+            dockerd.arg("--containerd").arg(self.host.path("containerd.sock"));
+            let its = self.containerd.take();
+            self.containerd = its.or_else(|| Some(self.start_containerd()));
+        }
         dockerd.stdout(log.try_clone().unwrap()).stderr(log);
         self.dockerd = Some(dockerd.spawn().unwrap());
         wait_until("Docker answers", || {
@@ -227,6 +247,22 @@ impl Docker {
             assert!(ended.is_none(), "dockerd has ended: {}", self.log_tail());
             self.call(&["version"]).status.success()
         });
+    }
+
+    /// Starts the containerd below it, whose tasks are where Docker's own would have them.
+    fn start_containerd(&self) -> Containerd {
+        let dir = self.host.path("");
+        let setup = Setup {
+            dir: &dir,
+            programs: &self.tools,
+            busybox: &self.tools.join("busybox"),
+            runtime: &self.program(),
+            environment: vec![("NRI_RUNC_CONFIG", self.host.path("config.toml").into())],
+            has_nri: false,
+            snapshotter: "native",
+            cgroup: &self.cgroup(),
+        };
+        Containerd::start_empty(&setup, &CONTAINERD.replace("DIR", &self.dir()))
     }
 
     /// Ends its daemon as its unit would; containers go on (`live-restore`).

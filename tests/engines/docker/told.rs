@@ -4,7 +4,7 @@
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
 use test_support::adjustments::gives_address;
-use test_support::{Script, wait_until};
+use test_support::{Script, cgroup, wait_until};
 
 use super::engine::{Docker, IMAGE};
 use super::{LIFE, events, heard_of, listening, requests};
@@ -92,6 +92,15 @@ fn pod(docker: &Docker, id: &str, inspect: &Value) -> Value {
         as_message(rule, &["major", "minor"]);
     }
     let cgroups = docker.cgroup();
+    let mut memory = json!({
+        "limit": value(&settings["Memory"]),
+        "swap": value(&settings["MemorySwap"]),
+        "reservation": value(&settings["MemoryReservation"]),
+    });
+    // With cgroup v2 nothing can be said of it.
+    if settings["OomKillDisable"].is_boolean() {
+        memory["disableOomKiller"] = json!({});
+    }
     json!({
         "id": inspect["Id"],
         "name": inspect["Name"].as_str().unwrap().trim_start_matches('/'),
@@ -100,16 +109,11 @@ fn pod(docker: &Docker, id: &str, inspect: &Value) -> Value {
         "labels": inspect["Config"]["Labels"],
         "runtimeHandler": settings["Runtime"],
         "linux": {
-            "cgroupParent": cgroups,
-            "cgroupsPath": format!("{cgroups}/{id}"),
+            "cgroupParent": cgroup::in_message(&cgroups),
+            "cgroupsPath": cgroup::in_document(&cgroups, ("docker", id)),
             "namespaces": docker.document(id)["linux"]["namespaces"],
             "resources": {
-                "memory": {
-                    "limit": value(&settings["Memory"]),
-                    "swap": value(&settings["MemorySwap"]),
-                    "reservation": value(&settings["MemoryReservation"]),
-                    "disableOomKiller": {},
-                },
+                "memory": memory,
                 "cpu": {
                     "shares": value(&settings["CpuShares"]),
                     "quota": value(&json!(quota)),

@@ -5,6 +5,7 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
+use test_support::exits::{self, Exit, Received};
 use test_support::podman::PodmanHost;
 use test_support::{LIFE, Script, life};
 
@@ -47,6 +48,27 @@ fn a_container_that_exits_by_itself_has_its_exit_code() {
     let removed = &request_of(&heard, "RemoveContainer", "web")["container"];
     assert_eq!((&removed["exitCode"], &removed["statusReason"]), (&json!(3), &json!("Error")));
     host.good(&["rm", "web"]);
+}
+
+#[test]
+fn without_the_kernels_word_twenty_codes_are_conmons() {
+    let Some(host) = installed("debug.kernel_exits = false") else { return };
+    let received = Received::default();
+    let _told = host.plugin("10", "codes", received.script());
+    let exits = exits::list();
+    for (number, exit) in exits.iter().enumerate() {
+        let name = exits::name(number);
+        let limits = ["--memory", "32m", "--memory-swap", "32m"];
+        run(&host, &name, &limits, &["sh", "-c", &exit.command()]);
+        if *exit == Exit::Killed {
+            host.good(&["kill", &name]);
+        }
+        assert_eq!(host.good(&["wait", &name]), exit.code().to_string(), "{exit:?}");
+        host.good(&["rm", &name]);
+    }
+    host.nobody_knows_of_anything();
+    host.wait_until("all are removed", || received.count("RemoveContainer") == exits.len());
+    received.compare(&exits);
 }
 
 #[test]

@@ -14,13 +14,12 @@ mod promised;
 mod told;
 mod updates;
 
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use nri_runc::plugin::api;
 use serde_json::Value;
-use test_support::Script;
 use test_support::podman::{IMAGE, PodmanHost};
+use test_support::{Script, cgroup};
 
 type Told = Arc<Mutex<Vec<String>>>;
 
@@ -131,27 +130,13 @@ fn sets_env(key: &str, value: &str) -> api::ContainerAdjustment {
 
 /// What the cgroup of a container says, whatever kind of cgroups this machine has.
 fn limit(host: &PodmanHost, id: &str, what: &str) -> String {
-    let (controller, v1, v2) = match what {
-        "memory" => ("memory", "memory.limit_in_bytes", "memory.max"),
-        "shares" => ("cpu", "cpu.shares", "cpu.weight"),
-        "quota" => ("cpu", "cpu.cfs_quota_us", "cpu.max"),
-        _ => ("pids", "pids.max", "pids.max"),
+    let file = match what {
+        "memory" => ("memory", "memory.limit_in_bytes"),
+        "shares" => ("cpu", "cpu.shares"),
+        "quota" => ("cpu", "cpu.cfs_quota_us"),
+        _ => ("pids", "pids.max"),
     };
-    let cgroup = format!("{}/libpod-{id}", host.cgroup());
-    let is_v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
-    let file = if is_v2 {
-        format!("/sys/fs/cgroup{cgroup}/{v2}")
-    } else {
-        format!("/sys/fs/cgroup/{controller}{cgroup}/{v1}")
-    };
-    let text = std::fs::read_to_string(&file).unwrap_or_else(|error| format!("{file}: {error}"));
-    text.split_whitespace().next().unwrap_or_default().to_owned()
-}
-
-/// How these shares stand in a cgroup.
-fn shares(of: u64) -> String {
-    let is_v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
-    if is_v2 { (1 + (of - 2) * 9999 / 262_142).to_string() } else { of.to_string() }
+    cgroup::read(host.cgroup().trim_start_matches('/'), ("libpod", id), file)
 }
 
 fn bytes(mebibytes: u64) -> String {

@@ -63,7 +63,8 @@ fn a_podman_pod_is_announced_once_around_its_members() {
         [&pod["id"], &pod["uid"], &pod["labels"], &pod["pid"], &pod["runtimeHandler"]],
         [&json!(id), &json!(id), &said["Labels"], &infra["State"]["Pid"], &json!("nri-runc")]
     );
-    assert_eq!(pod["linux"]["cgroupParent"], said["CgroupPath"]);
+    let cgroup = test_support::cgroup::in_message(said["CgroupPath"].as_str().unwrap());
+    assert_eq!(pod["linux"]["cgroupParent"], cgroup);
     for name in ["shop-web", "shop-helper"] {
         let request = request_of(&heard, "CreateContainer", name);
         let (container, member) = (&request["container"], inspect(&host, name));

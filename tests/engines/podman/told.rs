@@ -4,11 +4,11 @@
 use nri_runc::plugin::api;
 use serde_json::{Value, json};
 use test_support::adjustments::{bind_mount, gives_address, memory_device, open_files};
-use test_support::{Script, life};
+use test_support::{Script, cgroup, life};
 
 use super::{
     PodmanHost, adjusting, bytes, hearing, inspect, installed, limit, request_of, resources, run,
-    sets_env, shares,
+    sets_env,
 };
 
 fn every_kind(host: &PodmanHost) -> api::ContainerAdjustment {
@@ -43,7 +43,7 @@ fn an_adjustment_is_in_the_container_and_events_come_once() {
     let state: Value = serde_json::from_slice(&state.stdout).unwrap();
     assert_eq!(state["annotations"]["example.org/seen"], "yes");
     let in_cgroup = ["memory", "shares", "pids"].map(|what| limit(&host, &id, what));
-    assert_eq!(in_cgroup, [bytes(32), shares(300), "77".to_owned()]);
+    assert_eq!(in_cgroup, [bytes(32), "300".to_owned(), "77".to_owned()]);
     let explained = host.admin(&["explain", &id]).to_string();
     assert!(explained.contains("10-changes") && explained.contains("HELLO"), "{explained}");
     host.good(&["rm", "--force", "--time", "0", "web"]);
@@ -101,7 +101,7 @@ fn plugins_receive_what_podman_inspect_prints() {
         ("group", &container["user"]["gid"], json!(6)),
         ("image", &container["image"]["name"], said["ImageName"].clone()),
         ("image's config", &container["image"]["configDigest"], json!(image)),
-        ("cgroup", &linux["cgroupsPath"], json!(format!("{parent}/libpod-{id}"))),
+        ("cgroup", &linux["cgroupsPath"], json!(cgroup::in_document(parent, ("libpod", id)))),
         ("memory", &linux["resources"]["memory"]["limit"], number(&limits["Memory"])),
         ("shares", &linux["resources"]["cpu"]["shares"], number(&limits["CpuShares"])),
         ("quota", &linux["resources"]["cpu"]["quota"], number(&limits["CpuQuota"])),
@@ -118,7 +118,7 @@ fn plugins_receive_what_podman_inspect_prints() {
         ("pod's name", &pod["name"], said["Name"].clone()),
         ("pod's labels", &pod["labels"], config["Labels"].clone()),
         ("handler", &pod["runtimeHandler"], said["OCIRuntime"].clone()),
-        ("parent", &pod["linux"]["cgroupParent"], limits["CgroupParent"].clone()),
+        ("parent", &pod["linux"]["cgroupParent"], json!(cgroup::in_message(parent))),
         ("pod's annotations", &pod["annotations"], json!({"example.org/note": "mine"})),
         ("pod's namespace", &pod["namespace"], json!("podman")),
     ]);

@@ -4,11 +4,10 @@
 
 use nri_runc::plugin::api;
 use serde_json::json;
-use test_support::Script;
+use test_support::{Script, cgroup};
 
 use super::{
     PodmanHost, Told, adjusting, bytes, hearing, installed, limit, request_of, resources, run,
-    shares,
 };
 
 /// Memory, shares and pids as the cgroup has them.
@@ -17,7 +16,7 @@ fn limits(host: &PodmanHost, id: &str) -> [String; 3] {
 }
 
 fn says(memory: u64, cpu: u64, pids: &str) -> [String; 3] {
-    [bytes(memory), shares(cpu), pids.to_owned()]
+    [bytes(memory), cpu.to_string(), pids.to_owned()]
 }
 
 fn heard(told: &Told, event: &str) -> usize {
@@ -99,7 +98,7 @@ fn a_refused_update_changes_nothing_and_names_the_plugin() {
 }
 
 fn unlimited() -> &'static str {
-    if shares(512) == "512" { "-1" } else { "max" }
+    if cgroup::is_v2() { "max" } else { "-1" }
 }
 
 #[test]

@@ -13,6 +13,18 @@ pub fn has_systemd() -> bool {
     is_v2() && Path::new("/run/systemd/private").exists()
 }
 
+/// Lines of a shell that give its mount namespace a `/run` of its own, with the sockets of systemd and its bus
+/// where they are. `$1` is a folder of its own.
+pub const OWN_RUN: &str = r#"
+for dir in dbus systemd; do
+    [ ! -d "/run/$dir" ] || { mkdir -p "$1/run/$dir" && mount --bind "/run/$dir" "$1/run/$dir"; }
+done
+mount -t tmpfs tmpfs /run
+for dir in dbus systemd; do
+    [ ! -d "$1/run/$dir" ] || { mkdir "/run/$dir" && mount --bind "$1/run/$dir" "/run/$dir"; }
+done
+"#;
+
 /// The cgroup of an engine's pods, for a name without meaning: a slice where systemd is.
 pub fn of_engine(name: &str) -> String {
     if !has_systemd() {
@@ -34,14 +46,28 @@ pub fn below(cgroup: &str, name: &str) -> String {
     }
 }
 
+/// A cgroup as plugins receive it, which an engine with systemd names without its slash.
+pub fn in_message(cgroup: &str) -> String {
+    format!("/{}", cgroup.trim_start_matches('/'))
+}
+
+/// The cgroup of a container of Docker or Podman as its document names it: `prefix` and `id` are the scope's name.
+pub fn in_document(parent: &str, (prefix, id): (&str, &str)) -> String {
+    match prefix {
+        _ if parent.ends_with(".slice") => format!("{parent}:{prefix}:{id}"),
+        "libpod" => format!("{parent}/{prefix}-{id}"),
+        _ => format!("{parent}/{id}"),
+    }
+}
+
 /// A file of a container's cgroup by its name on v1, in the words of v1: `prefix` and `id` are the
-/// scope's name below `parent`; without systemd only CRI-O's cgroup has a prefix.
+/// scope's name below `parent`; without systemd only CRI-O's and Podman's cgroups have a prefix.
 pub fn read(parent: &str, (prefix, id): (&str, &str), (controller, file): (&str, &str)) -> String {
     let scope = format!("{parent}/{prefix}-{id}.scope");
     let below = match prefix {
         // An engine may have the cgroupfs driver there too.
         _ if Path::new("/sys/fs/cgroup").join(&scope).exists() => scope,
-        "crio" => format!("{parent}/crio-{id}"),
+        "crio" | "libpod" => format!("{parent}/{prefix}-{id}"),
         _ => format!("{parent}/{id}"),
     };
     let of = |path: String| {

@@ -48,6 +48,13 @@ impl Containerd {
 
     /// The same with a configuration file of the test's own.
     pub fn start_with(setup: &Setup<'_>, configuration: &str) -> Self {
+        let it = Self::start_empty(setup, configuration);
+        it.import_image(setup.busybox);
+        it
+    }
+
+    /// The same without an image, for an engine above it.
+    pub fn start_empty(setup: &Setup<'_>, configuration: &str) -> Self {
         let file = setup.dir.join("containerd.toml");
         nri_runc::testing::files::replace(&file, configuration.as_bytes()).unwrap();
         let mut it = Self {
@@ -59,7 +66,6 @@ impl Containerd {
             _folders: leftovers::EngineFolders::hold(),
         };
         it.run();
-        it.import_image(setup.busybox);
         it
     }
 

@@ -18,6 +18,7 @@ pub mod corpus;
 pub mod cri;
 pub mod example;
 pub mod exec_plugin;
+pub mod exits;
 pub mod golang;
 pub mod injected;
 pub mod leftovers;

@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::real_runtime::RealRuntime;
-use crate::{Script, is_synchronized, scripted_plugin, skip, tools, wait_until};
+use crate::{Script, cgroup, is_synchronized, scripted_plugin, skip, tools, wait_until};
 
 /// What the namespace holds; it lives as long as its standard input.
 const HOLD: &str = r#"
 set -e
 mount --bind "$1/etc" /etc
 mount --bind "$1/var-lib" /var/lib
-mount -t tmpfs tmpfs /run
+OWN_RUN
 mount -t tmpfs tmpfs /dev/shm
 [ ! -d /usr/share/containers ] || mount -t tmpfs tmpfs /usr/share/containers
 ldconfig
@@ -37,7 +37,7 @@ default_ulimits = [ "nofile=1024:1024",   "nproc=1024:1024" ] # the house limits
 
 [engine]
 runtime = "runc"
-cgroup_manager = "cgroupfs"
+cgroup_manager = "DRIVER"
 events_logger = "file"
 infra_image = "localhost/busybox:1"
 infra_command = "/bin/sleep 100000"
@@ -70,7 +70,9 @@ impl PodmanHost {
         let real = RealRuntime::new(temp.path())?;
         lay_out(temp.path(), &tools, more);
         let holder = command(Path::new("unshare"))
-            .args(["--mount", "--propagation", "private", "sh", "-c", HOLD, "sh"])
+            .args(["--mount", "--propagation", "private", "sh", "-c"])
+            .arg(HOLD.replace("OWN_RUN", cgroup::OWN_RUN))
+            .arg("sh")
             .arg(temp.path())
             .arg(crate::program::nri_runc())
             .stdin(Stdio::piped())
@@ -156,8 +158,11 @@ impl PodmanHost {
 
     /// The cgroup of this host's containers.
     pub fn cgroup(&self) -> String {
-        let cgroup = self.real.cgroup("");
-        cgroup.trim_end_matches('/').to_owned()
+        if cgroup::has_systemd() {
+            let name = self.temp.path().file_name().unwrap_or_default();
+            return cgroup::of_engine(&name.to_string_lossy());
+        }
+        self.real.cgroup("").trim_end_matches('/').to_owned()
     }
 
     /// Any program on that host. Output goes through files: conmon may keep a pipe open.
@@ -305,7 +310,9 @@ fn lay_out(dir: &Path, tools: &Path, more: &str) {
     let others: String = others.collect();
     write("ld.so.conf", &format!("{}\n{others}", libraries.display()));
     let tools = tools.display().to_string();
-    write("containers/containers.conf", &CONTAINERS.replace("TOOLS", &tools));
+    let driver = if cgroup::has_systemd() { "systemd" } else { "cgroupfs" };
+    let settings = CONTAINERS.replace("TOOLS", &tools).replace("DRIVER", driver);
+    write("containers/containers.conf", &settings);
     write("containers/policy.json", "{\"default\": [{\"type\": \"insecureAcceptAnything\"}]}\n");
     write(
         "containers/storage.conf",
@@ -314,10 +321,12 @@ fn lay_out(dir: &Path, tools: &Path, more: &str) {
     );
     let [top, nri, tables] = crate::test_host::tables_of(more);
     let dir = dir.display();
+    // A guest without KVM is slow: no wrapper gives the daemon up there.
+    let patience = if cgroup::has_systemd() { "debug.silence = \"60s\"\n" } else { "" };
     write(
         "nri-runc/config.toml",
         &format!(
-            "runtime = [\"{tools}/runc\"]\nrun_dir = \"{dir}/run\"\n{top}\n[nri]\n\
+            "runtime = [\"{tools}/runc\"]\nrun_dir = \"{dir}/run\"\n{patience}{top}\n[nri]\n\
              socket_path = \"{dir}/nri.sock\"\nplugin_path = \"{dir}/plugins\"\n\
              plugin_config_path = \"{dir}\"\nplugin_request_timeout = \"10s\"\n{nri}{tables}"
         ),

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Containers that exit in known ways, and which exit codes a plugin received. Where the kernel reports none
+//! (before Linux 6.15) the engine does; a code may be unknown, never wrong.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+
+use crate::Script;
+
+/// The last event of a container, by which its code has to be known.
+const REMOVED: &str = "RemoveContainer";
+
+/// How a container exits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    Code(u64),
+    /// The test kills it.
+    Killed,
+    OutOfMemory,
+}
+
+impl Exit {
+    pub fn code(self) -> u64 {
+        match self {
+            Self::Code(code) => code,
+            Self::Killed | Self::OutOfMemory => 137,
+        }
+    }
+
+    /// Its command for a shell, where memory is limited.
+    pub fn command(self) -> String {
+        match self {
+            Self::Code(code) => format!("exit {code}"),
+            Self::Killed => "exec sleep 1000".to_owned(),
+            Self::OutOfMemory => "x=0123456789; while :; do x=$x$x; done".to_owned(),
+        }
+    }
+}
+
+/// Twenty, or as many as `EXITS` says: of twenty four are killed and two use up their memory; the codes
+/// of the others differ from one to the next, and from one run to the next.
+pub fn list() -> Vec<Exit> {
+    let count = std::env::var("EXITS").ok().and_then(|count| count.parse().ok()).unwrap_or(20);
+    let start = u64::from(std::process::id());
+    let exit = |number: u64| match number % 10 {
+        4 | 9 => Exit::Killed,
+        7 => Exit::OutOfMemory,
+        _ => Exit::Code(1 + (start + number * 7) % 120),
+    };
+    (0..count).map(exit).collect()
+}
+
+/// The name of the container that exits as the list's entry of this number.
+pub fn name(number: usize) -> String {
+    format!("c{number}")
+}
+
+/// An event, its container, and the exit code if it was known.
+type Event = (String, String, Option<u64>);
+
+/// What a plugin received of each exit.
+#[derive(Clone, Default)]
+pub struct Received(Arc<Mutex<Vec<Event>>>);
+
+impl Received {
+    /// The plugin's part.
+    pub fn script(&self) -> Script {
+        let list = Arc::clone(&self.0);
+        let hears = move |event: &str, request: &dyn protobuf::MessageDyn| {
+            let request = protobuf_json_mapping::print_to_string(request).unwrap();
+            let request: Value = serde_json::from_str(&request).unwrap();
+            let container = &request["container"];
+            if let Some(name) = container["name"].as_str() {
+                let code = container["exitCode"].as_u64().unwrap_or_default();
+                // A process that was killed for its memory has no code of zero.
+                let is_unknown = match container["statusReason"].as_str() {
+                    Some("Unknown") => true,
+                    Some("OOMKilled") => code == 0,
+                    _ => false,
+                };
+                let code = Some(code).filter(|_| !is_unknown);
+                list.lock().unwrap().push((event.to_owned(), name.to_owned(), code));
+            }
+        };
+        Script { hears: Some(Arc::new(hears)), ..Script::default() }
+    }
+
+    /// Number and code of each container that `event` was about.
+    fn of(&self, event: &str) -> Vec<(usize, Option<u64>)> {
+        let all = self.0.lock().unwrap();
+        let of = all.iter().filter(|(what, ..)| what == event);
+        of.filter_map(|(_, name, code)| Some((name.strip_prefix('c')?.parse().ok()?, *code)))
+            .collect()
+    }
+
+    /// How many of the containers have had this event.
+    pub fn count(&self, event: &str) -> usize {
+        self.of(event).len()
+    }
+
+    /// No code is wrong, and each is known by the removal. Prints how many were known when.
+    #[track_caller]
+    #[expect(clippy::print_stderr, reason = "the documentation has the counts")]
+    pub fn compare(&self, exits: &[Exit]) {
+        for event in ["StopContainer", REMOVED] {
+            let all = self.of(event);
+            assert_eq!(all.len(), exits.len(), "{event}");
+            for (number, code) in &all {
+                let wanted = exits[*number];
+                let is_right = code.is_none_or(|code| code == wanted.code());
+                assert!(is_right, "c{number} at {event}: {code:?}, not {wanted:?}");
+            }
+            let known = all.iter().filter(|(_, code)| code.is_some()).count();
+            eprintln!("exits: {known} of {} known at {event}", exits.len());
+            assert!(event != REMOVED || known == exits.len(), "{known} at {event}");
+        }
+    }
+}

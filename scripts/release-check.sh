@@ -24,7 +24,9 @@ oldest() {
 
 part oldest-rust oldest
 part misuse cargo test --locked -p nri-plugin --features misuse --test misuse
-part plugin-package sh scripts/plugin-package.sh
+packaged=$PWD/target/packaged-plugin
+part plugin-package sh scripts/plugin-package.sh "$packaged"
+part packaged-plugin env NRI_RUNC_PACKAGED_PLUGIN="$packaged" cargo test --locked --test engines template
 part book make --no-print-directory docs
 part audit make --no-print-directory audit
 part lengths env LENGTHS=all cargo test --locked --test pure length::

@@ -82,7 +82,7 @@ fn copy(folder: &Path, version: &str) -> PathBuf {
         let path = file.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
         let text = if path.ends_with("go.mod") { text.replace("v0.12.5", version) } else { text };
-        std::fs::write(copy.join(path.file_name().unwrap()), text).unwrap();
+        crate::program::put_with(&copy.join(path.file_name().unwrap()), text, 0o644);
     }
     copy
 }

@@ -114,7 +114,7 @@ interop: setup newer
 .PHONY: interop_tests
 interop_tests:
 	cargo test --locked --test bundle go_stub::
-	cargo test --locked --test engines interop:: -- --nocapture
+	RUNTIMES=all cargo test --locked --test engines interop:: -- --nocapture
 	cargo test --locked --test engines containerd::live -- --nocapture --test-threads=1
 	cargo test --locked --test engines containerd::told::
 	cargo test --locked --test engines -- containerd::own_nri:: containerd::effect:: containerd::verbs:: containerd::metrics::

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Packages nri-plugin with the crates below it as for a registry, and builds a plugin from these packages alone: the
 # template of contrib/plugin-template, in an empty folder, with an empty CARGO_HOME. Its own tests must pass.
+# `plugin-package.sh [PROGRAM]`: where the built plugin goes, 10-trial (tests/support/src/template.rs runs it).
 set -eu
+program=${1:+$(realpath -m "$1")}
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -33,5 +35,11 @@ done
         [ "$crate" = nri-plugin ] || echo "$crate = { path = \"$(folder "$crate")\" }"
     done
 } >>"$work/plugin/Cargo.toml"
-(cd "$work/plugin" && CARGO_HOME=$work/home CARGO_TARGET_DIR=$work/target cargo test --quiet)
+in_folder() { (cd "$work/plugin" && CARGO_HOME=$work/home CARGO_TARGET_DIR=$work/target "$@"); }
+in_folder cargo test --quiet
+if [ -n "$program" ]; then
+    in_folder cargo build --quiet
+    mkdir -p "$(dirname "$program")"
+    cp "$work/target/debug/trial" "$program"
+fi
 echo "plugin-package: a plugin builds from the packages, and its tests pass"

@@ -24,11 +24,14 @@ oldest() {
 
 part oldest-rust oldest
 part misuse cargo test --locked -p nri-plugin --features misuse --test misuse
-part plugin-package sh scripts/plugin-package.sh
+packaged=$PWD/target/packaged-plugin
+part plugin-package sh scripts/plugin-package.sh "$packaged"
+part packaged-plugin env NRI_RUNC_PACKAGED_PLUGIN="$packaged" cargo test --locked --test engines template::the_
 part book make --no-print-directory docs
 part audit make --no-print-directory audit
 part lengths env LENGTHS=all cargo test --locked --test pure length::
 part fuzz env FUZZ_SECONDS=120 cargo test --locked --test pure fuzz::
+part mutants sh scripts/mutants.sh
 part kills env KILLS=all cargo test --locked --test node kills:: -- --skip errno::
 part slow env SLOW=all cargo test --locked --test node slow::
 part plateau env PLATEAU=all cargo test --locked --test bundle plateau::

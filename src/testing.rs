@@ -61,7 +61,7 @@ pub mod host {
 }
 
 pub mod inject {
-    pub use crate::inject::{Injected, Injections};
+    pub use crate::inject::Injections;
 }
 
 pub mod link {

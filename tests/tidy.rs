@@ -15,6 +15,8 @@ mod pace;
 mod sbom;
 #[path = "tidy/skips.rs"]
 mod skips;
+#[path = "tidy/unused.rs"]
+mod unused;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

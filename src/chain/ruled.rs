@@ -37,12 +37,6 @@ impl<'a> RuleScope<'a> {
         Self { rules: &NONE, subject: None, pods: &() }
     }
 
-    /// The rules for a request that is about no container.
-    #[must_use]
-    pub fn about_nothing(rules: &'a Rules, pods: &'a dyn PodsOfContainers) -> Self {
-        Self { rules, subject: None, pods }
-    }
-
     /// The fields that a plugin may set in the request's container, and in those its reply names.
     ///
     /// # Errors

@@ -11,3 +11,4 @@ mod hooks;
 mod interop;
 mod podman;
 mod real_runc;
+mod template;

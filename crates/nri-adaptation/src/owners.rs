@@ -159,7 +159,7 @@ impl Owners {
     }
 
     /// Adds `plugin` to the owners of a field that cannot conflict.
-    pub fn accumulate(&mut self, container: &str, field: NriField, plugin: &str) {
+    pub(crate) fn accumulate(&mut self, container: &str, field: NriField, plugin: &str) {
         let slots = &mut self.of_mut(container).slots;
         let owner = match slots.get(&(field, None)) {
             Some(Owner::Set(before)) => format!("{before},{plugin}"),
@@ -236,7 +236,7 @@ impl Owners {
     }
 
     /// As validators get it.
-    pub fn to_api(&self) -> api::OwningPlugins {
+    pub(crate) fn to_api(&self) -> api::OwningPlugins {
         let owners = self.containers.iter().map(|(id, owned)| (id.clone(), owned.to_api()));
         api::OwningPlugins { owners: owners.collect(), ..Default::default() }
     }
@@ -254,7 +254,7 @@ impl Owners {
     }
 
     /// The plugin behind a field by its name in [`Owners::to_flat`], whether it set or removed it.
-    pub fn plugin_of(&self, container: &str, name: &str) -> Option<String> {
+    pub(crate) fn plugin_of(&self, container: &str, name: &str) -> Option<String> {
         let ContainerOwners { slots, device_rules } = self.containers.get(container)?;
         let owner =
             slots.iter().find(|((field, key), _)| flat_name(*field, key.as_deref()) == name);

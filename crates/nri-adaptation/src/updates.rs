@@ -81,7 +81,7 @@ pub struct Updated {
 
 impl Updates {
     /// For the container with this id being created.
-    pub fn for_create(container: impl Into<String>) -> Self {
+    pub(crate) fn for_create(container: impl Into<String>) -> Self {
         Self::new(UpdateSubject::Created(container.into()))
     }
 

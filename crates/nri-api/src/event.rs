@@ -65,7 +65,7 @@ impl Event {
     }
 
     /// Its bit in a subscription.
-    pub fn bit(self) -> i32 {
+    pub const fn bit(self) -> i32 {
         1 << (self as u8 - 1)
     }
 

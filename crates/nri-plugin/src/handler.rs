@@ -28,6 +28,8 @@ macro_rules! handlers {
         #[expect(unused_variables, reason = "the names are documentation")]
         pub trait Handler: Send + Sync + 'static {
             /// The events to receive; asked after `configure`. At least one: the protocol takes an empty list for all.
+            /// UpdatePodSandbox, PostUpdatePodSandbox and ValidateContainerAdjustment came with NRI v0.10: with an older
+            /// runtime the plugin goes on without them, or ends where it has no other events.
             fn events(&self) -> &[Event];
 
             /// The runtime's reaction when this plugin does not answer, where the operator has not decided. None: the

@@ -65,6 +65,7 @@ mod progress;
 mod resources;
 mod service;
 mod stub;
+mod subscription;
 
 pub use async_trait::async_trait;
 pub use nri_api as api;

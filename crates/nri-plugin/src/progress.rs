@@ -2,6 +2,7 @@
 //! How far a plugin has come, and which requests it is answering: what readiness goes by.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,8 @@ pub(crate) struct Progress {
     /// Whether the plugin is to end.
     pub(crate) ending: watch::Sender<bool>,
     deadlines: Mutex<Deadlines>,
+    /// Whether the runtime was asked for events that it may not know, and nothing has come since.
+    pub(crate) in_doubt: AtomicBool,
 }
 
 #[derive(Debug, Default)]

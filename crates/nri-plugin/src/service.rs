@@ -14,6 +14,7 @@ use crate::cache;
 use crate::context::{Context, RuntimeHandle};
 use crate::handler::Handler;
 use crate::progress::{OpenRequest, Phase, Progress};
+use crate::subscription::{Subscription, knows_later_events};
 use crate::{HandlerError, async_trait};
 
 /// After Shutdown the runtime closes the connection; if it does not, the plugin does.
@@ -29,6 +30,8 @@ pub(crate) struct Service {
     progress: Arc<Progress>,
     /// The time-out that the runtime named with Configure, in milliseconds.
     request_timeout: AtomicI64,
+    /// Whether the connection before this one ended at a subscription that the runtime may not have understood.
+    was_in_doubt: bool,
 }
 
 impl Service {
@@ -38,10 +41,12 @@ impl Service {
         config: String,
         progress: Arc<Progress>,
     ) -> Self {
+        let was_in_doubt = progress.in_doubt.swap(false, Ordering::Relaxed);
         Self {
             handler,
             runtime,
             config,
+            was_in_doubt,
             snapshot: Mutex::default(),
             refused: Arc::new(OnceLock::new()),
             progress,
@@ -68,13 +73,13 @@ impl Service {
         (!part.more).then(|| std::mem::take(&mut *whole))
     }
 
-    fn events(&self) -> Result<i32, HandlerError> {
+    fn subscription(&self, knows_later: Option<bool>) -> Result<Subscription, HandlerError> {
         let bits = |events: &[Event]| events.iter().fold(0, |bits, event| bits | event.bit());
         let followed = self.handler.cache().map_or(0, |_| bits(cache::EVENTS));
-        match bits(self.handler.events()) | followed {
-            0 => Err("the plugin names no event, which the protocol cannot express".into()),
-            bits => Ok(bits),
-        }
+        let wanted = bits(self.handler.events()) | followed;
+        let asked = Subscription::new(wanted, knows_later, self.was_in_doubt)?;
+        self.progress.in_doubt.store(asked.in_doubt, Ordering::Relaxed);
+        Ok(asked)
     }
 
     /// A request begins: its deadline is the caller's, or else the time-out of all requests.
@@ -191,10 +196,11 @@ service! {
             request.config.clone_from(&self.config);
         }
         self.handler.observe("Configure", &request);
+        let knows_later = knows_later_events(&request);
         let configured = self.handler.configure(&context, request).await;
-        let events = configured.and_then(|()| self.events());
+        let subscription = configured.and_then(|()| self.subscription(knows_later));
         Ok(api::ConfigureResponse {
-            events: events.map_err(|error| self.start_refused(error))?,
+            events: subscription.map_err(|error| self.start_refused(error))?.events,
             failure_policy: self.handler.failure_policy().into(),
             ..api::ConfigureResponse::default()
         })
@@ -206,6 +212,7 @@ service! {
         part: api::SynchronizeRequest,
     ) -> ttrpc::Result<api::SynchronizeResponse> {
         let (context, _open) = self.begin(context);
+        self.progress.in_doubt.store(false, Ordering::Relaxed);
         let Some(whole) = self.collect(part) else {
             return Ok(api::SynchronizeResponse { more: true, ..Default::default() });
         };

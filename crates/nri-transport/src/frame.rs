@@ -62,7 +62,7 @@ impl Trunk {
     }
 
     /// Notes that the plugin has registered: from now on all that it sends is read.
-    pub fn note_registered(&self) {
+    pub(crate) fn note_registered(&self) {
         self.is_registered.store(true, Ordering::Relaxed);
     }
 

@@ -21,6 +21,7 @@ mod promised;
 mod rendered;
 mod samples;
 mod stories;
+mod template;
 mod told;
 mod verbs;
 

@@ -163,7 +163,8 @@ impl CrioHost {
         PathBuf::from(format!("/proc/{}/root{path}", self.holder.id()))
     }
 
-    fn inside(&self, program: &Path) -> Command {
+    /// A program on that host, to be started.
+    pub(super) fn inside(&self, program: &Path) -> Command {
         let mut call = command(Path::new("nsenter"));
         call.arg(format!("--mount=/proc/{}/ns/mnt", self.holder.id())).arg("--").arg(program);
         call.stdin(Stdio::null());

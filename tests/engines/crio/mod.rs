@@ -8,6 +8,7 @@ mod life;
 mod live;
 mod promised;
 mod registration;
+mod template;
 
 use host::CrioHost;
 use test_support::cri::generated as messages;

@@ -11,6 +11,7 @@ mod life;
 mod mixin;
 mod names;
 mod real;
+mod runtimes;
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -2,14 +2,15 @@
 //! Builds the Go programs of `tests/interop`, on the official Go packages of NRI, where Go is
 //! there; it never fetches Go itself.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
 use crate::skip;
 
 /// Builds one program: a folder of `tests/interop` (NRI v0.12.5), `cri` for the client of an
-/// engine's CRI, `promtool` and `prometheus` of the version in `tests/mixin/go.mod`, or `stub-vX.Y.Z` for the plugin in `stubs` on that version. Without a Go of at least 1.24, and where the Go packages
+/// engine's CRI, `promtool` and `prometheus` of the version in `tests/mixin/go.mod`, `stub-vX.Y.Z` for the plugin in
+/// `stubs` on that version, or `runtime-vX.Y.Z` for the runtime in `runtimes`. Without a Go of at least 1.24, and where the Go packages
 /// cannot be fetched, the test is skipped; under CI it fails.
 #[expect(clippy::disallowed_methods, reason = "the Go side of the test")]
 pub fn program(name: &str) -> Option<PathBuf> {
@@ -29,7 +30,10 @@ pub fn program(name: &str) -> Option<PathBuf> {
     let _alone = BUILDING.lock();
     let mut go = Command::new("go");
     go.args(["build", "-ldflags=-s -w", "-o"]).arg(&program).args(arguments);
-    let source = crate::program::project().join(folder);
+    let source = match name.strip_prefix("runtime-") {
+        Some(version) => copy(&crate::program::project().join(folder), version),
+        None => crate::program::project().join(folder),
+    };
     let built = go.current_dir(source).output().unwrap();
     let said = String::from_utf8_lossy(&built.stderr);
     if said.contains("dial tcp") {
@@ -55,12 +59,30 @@ fn source(name: &str) -> (&'static str, Vec<String>) {
         let flags = ["-trimpath", "-tags=remove_all_sd"].map(str::to_owned);
         return ("tests/mixin", flags.into_iter().chain([path]).collect());
     }
-    let Some(version) = name.strip_prefix("stub-") else {
+    let (folder, version, module) = if let Some(version) = name.strip_prefix("stub-") {
+        ("tests/interop/stubs", version, format!("-modfile={version}.mod"))
+    } else if let Some(version) = name.strip_prefix("runtime-") {
+        ("tests/interop/runtimes", version, "-mod=mod".to_owned())
+    } else {
         return ("tests/interop", vec![format!("./{name}")]);
     };
     let minor = version.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok());
-    let known = [4, 7, 10, 11, 12].into_iter().filter(|since| minor >= Some(*since));
-    let tags: Vec<String> = known.map(|since| format!("since_0_{since}")).collect();
-    let arguments = [format!("-modfile={version}.mod"), format!("-tags={}", tags.join(","))];
-    ("tests/interop/stubs", arguments.into_iter().chain([".".to_owned()]).collect())
+    let known = [3, 4, 7, 10, 11, 12].into_iter().filter(|since| minor >= Some(*since));
+    // A runtime without WebAssembly is a third of the work.
+    let tags =
+        known.fold("nri_no_wasm".to_owned(), |tags, since| tags + &format!(",since_0_{since}"));
+    (folder, vec![module, format!("-tags={tags}"), ".".to_owned()])
+}
+
+/// The copy of a folder whose module file requires this version.
+fn copy(folder: &Path, version: &str) -> PathBuf {
+    let copy = crate::program::scratch().join(format!("runtime-{version}.source"));
+    std::fs::create_dir_all(&copy).unwrap();
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let text = if path.ends_with("go.mod") { text.replace("v0.12.5", version) } else { text };
+        crate::program::put_with(&copy.join(path.file_name().unwrap()), text, 0o644);
+    }
+    copy
 }

@@ -32,6 +32,7 @@ pub mod responding_plugin;
 pub mod schema;
 pub mod scripted_plugin;
 pub mod skip;
+pub mod template;
 mod test_host;
 pub mod tools;
 pub mod tracer;

@@ -1,0 +1,53 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Breaks the merge, the edits of documents and the rules in one place after the other, and runs their unit tests: each
+# such mutant fails one, or is named with its reason in scripts/mutants.txt. It takes hours, MUTANTS=0/12 (a shard) a
+# twelfth of them. What is built for it is in target/mutants.
+set -eu
+cd "$(dirname "$0")/.."
+version=27.1.0
+tools=$PWD/target/tools/cargo-mutants-$version
+work=$PWD/target/mutants
+
+fail() { printf 'mutants: %s\n' "$*" >&2; exit 1; }
+
+if [ ! -x "$tools/bin/cargo-mutants" ]; then
+    echo "mutants: building cargo-mutants $version into target/tools, once"
+    mkdir -p "$work"
+    cargo install cargo-mutants --version "$version" --locked --root "$tools" --target-dir "$work/tool" >"$work/tool.log" 2>&1 ||
+        fail "cargo-mutants cannot be built: $(tail -n 1 "$work/tool.log")"
+    rm -rf "$work/tool"
+fi
+
+# Without the line and column, which any edit changes.
+names() { sed -E 's/^([^:]+):[0-9]+:[0-9]+: /\1: /' "$@"; }
+
+mkdir -p "$work"
+: >"$work/missed"
+caught=0
+# try NAME ARGUMENTS...: a part, with its unit tests alone. A mutant that never ends is one that is caught.
+try() {
+    part=$1
+    shift
+    rm -rf "${work:?}/$part"
+    mkdir -p "$work/$part"
+    status=0
+    PATH=$tools/bin:$PATH CARGO_TARGET_DIR=$work/target cargo mutants --jobs 1 --colors never --no-times \
+        --output "$work/$part" ${MUTANTS:+--shard "$MUTANTS"} --cargo-arg=--locked --cargo-arg=--lib "$@" || status=$?
+    case $status in 0 | 2 | 3) ;; *) fail "cargo mutants failed for $part with $status" ;; esac
+    caught=$((caught + $(cat "$work/$part/mutants.out/caught.txt" "$work/$part/mutants.out/timeout.txt" | wc -l)))
+    names "$work/$part/mutants.out/missed.txt" >>"$work/missed"
+}
+
+try crates --package nri-adaptation --package oci-document
+try rules --package nri-runc --file 'src/rules/*.rs'
+missed=$(wc -l <"$work/missed")
+tried=$((caught + missed))
+
+# A line is `MUTANT | REASON`.
+sed -n 's/^\([^#].*\) | .*/\1/p' scripts/mutants.txt | LC_ALL=C sort -u >"$work/named"
+LC_ALL=C sort -u "$work/missed" >"$work/sorted"
+new=$(LC_ALL=C comm -13 "$work/named" "$work/sorted")
+[ -z "$new" ] || fail "no test fails for these, of $tried:
+$new"
+echo "mutants: $tried tried, $caught caught, $missed named with a reason"

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The plugin on the template beside containerd 2.4.2: on its own NRI, then on nri-runc.
+
+use std::process::Command;
+use std::time::Duration;
+
+use test_support::cri::Cri;
+use test_support::cri::generated::VersionRequest;
+use test_support::{is_synchronized, template, tools};
+
+use super::config::{self, Passes, Wanted};
+use super::host::{self, Daemon, Engine, Parts};
+use crate::template::{Node, adjusts_through_restarts, logged};
+
+/// With the daemon where that serves the plugin.
+struct Served {
+    engine: Engine,
+    daemon: Option<Daemon>,
+}
+
+impl Node for Served {
+    fn cgroup(&self) -> String {
+        self.engine.cgroup().to_owned()
+    }
+
+    fn wait_until(&self, what: &str, is_so: impl FnMut() -> bool) {
+        self.engine.wait_until(what, is_so);
+    }
+
+    async fn restart(&mut self) -> Cri {
+        self.engine.containerd.stop();
+        if self.daemon.take().is_some() {
+            self.daemon = Some(self.engine.start_daemon());
+        }
+        self.engine.containerd.run();
+        let mut cri = self.engine.client().await;
+        // It answers `ctr` before its CRI.
+        while cri.version(VersionRequest::default()).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        cri
+    }
+
+    fn has_synchronized(&self, times: usize) -> bool {
+        if self.daemon.is_none() {
+            let log = std::fs::read_to_string(self.engine.path("containerd.log"));
+            return logged(&log.unwrap()) == times;
+        }
+        template::registrations(&self.engine.path("plugin.log")) == times
+            && is_synchronized(&self.engine.admin(&["plugins"]), template::ID)
+    }
+}
+
+/// What serves the plugin, and on which socket.
+const SIDES: [(bool, &str); 2] = [(true, "own.sock"), (false, "nri.sock")];
+
+#[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "the plugin under test")]
+async fn the_template_adjusts_pods_on_containerds_own_nri_and_on_ours() {
+    let Some(program) = template::plugin() else { return };
+    let Some(tools) = host::tools() else { return };
+    let Some(containerd) = tools::newer("containerd-2.4.2") else { return };
+    let runc = tools.join("runc");
+    for (has_nri, socket) in SIDES {
+        let runtime = if has_nri { &*runc } else { env!("CARGO_BIN_EXE_nri-runc").as_ref() };
+        let handlers = [("tested", Passes::All)];
+        let wanted = Wanted { version: 4, handlers: &handlers, runtime, has_nri };
+        let configuration = |dir: &std::path::Path| config::containerd(dir, &wanted);
+        let configuration = Some(&configuration as &dyn Fn(&std::path::Path) -> String);
+        let parts = Parts { tools: &tools, containerd: &containerd, runc: &runc, configuration };
+        let engine = Engine::of(&parts);
+        let daemon = (!has_nri).then(|| engine.start_daemon());
+        let (socket, log) = (engine.path(socket), engine.path("plugin.log"));
+        let mut plugin = template::start(Command::new(&program), &socket, &log);
+        let mut cri = engine.client().await;
+        let mut node = Served { engine, daemon };
+        adjusts_through_restarts(&mut node, &mut cri, "", &mut plugin).await;
+    }
+}

@@ -180,6 +180,9 @@ pub struct Container {
     /// The values that `exec` carries over, where the list of changes is incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_values: Option<Vec<ProcessValue>>,
+    /// The group in resctrl that its creation makes, if it was not there before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub makes_group: Option<String>,
     /// Facts that a wrapper needs for `exec`, while the daemon has to know of each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec_subject: Option<ExecSubject>,

@@ -72,6 +72,7 @@ pub(crate) fn blank_record(daemon: &Daemon, call: &VerbRequest) -> Container {
         patched: None,
         changes: Vec::new(),
         process_values: None,
+        makes_group: None,
         exec_subject: None,
         refused: Vec::new(),
         refused_at: 0,

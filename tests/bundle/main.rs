@@ -9,6 +9,7 @@ mod answers;
 mod arrivals;
 mod asked;
 mod audit;
+mod behind;
 mod birth;
 mod burst;
 mod closed;

@@ -71,6 +71,7 @@ pub(crate) fn blank_record(daemon: &Daemon, call: &VerbRequest) -> Container {
         owners: Default::default(),
         patched: None,
         changes: Vec::new(),
+        changed_behind: Vec::new(),
         process_values: None,
         makes_group: None,
         exec_subject: None,

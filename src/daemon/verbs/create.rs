@@ -92,6 +92,7 @@ async fn decide(admitted: &Admitted) -> Result<Option<String>> {
         return bundle.write_engines(daemon, key).await;
     };
     daemon.host.point(Point::DaemonDocument)?;
+    daemon.lane(key).written.replace(Some(bytes.clone()));
     bundle.write_beside(daemon, key, Some(bytes)).await.map(Some)
 }
 

@@ -35,6 +35,7 @@ pub(super) fn page(document: &Value, wide: bool) -> String {
         page.push_str("recovered after its record was lost; plugin changes unknown\n");
     }
     changes(document, wide, &mut page);
+    changed_behind(document, &mut page);
     times(document, &mut page);
     traces(document, &mut page);
     for other in document["earlier"].as_array().into_iter().flatten() {
@@ -116,6 +117,17 @@ fn changes(document: &Value, wide: bool, page: &mut String) {
         for row in table(&["plugin", "field", "before", "after"], &rows).lines() {
             let _infallible = writeln!(page, "  {row}");
         }
+    }
+}
+
+/// Adds the members that a wrapper behind nri-runc changed.
+fn changed_behind(document: &Value, page: &mut String) {
+    let members = document["changed_behind"].as_array().into_iter().flatten();
+    let members: Vec<String> = members
+        .map(|member| format!("{} {}", text(&member["field"]), text(&member["change"])))
+        .collect();
+    if !members.is_empty() {
+        page.push_str(&wrapped("after nri-runc, by a wrapper behind it:", &members.join(", ")));
     }
 }
 

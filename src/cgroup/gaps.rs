@@ -107,10 +107,11 @@ fn resctrl_takes_one_thread_at_a_time_and_back_again() {
         tree.file(tasks, "");
     }
     let (host, cgroups) = (tree.host(), tree.cgroups());
-    for group in ["/sys/fs/resctrl/gold", "/sys/fs/resctrl"] {
-        resctrl::enter(&host, &cgroups, std::path::Path::new(group)).unwrap();
-        let tasks = std::fs::read_to_string(host.path(format!("{group}/tasks"))).unwrap();
-        assert_eq!(tasks, "42\n", "{group}");
+    let place = std::path::Path::new("/sys/fs/resctrl");
+    for group in ["gold", ""] {
+        resctrl::enter(&host, &cgroups, place, &resctrl::Group::named(group)).unwrap();
+        let tasks = host.path(place.join(group).join("tasks"));
+        assert_eq!(std::fs::read_to_string(tasks).unwrap(), "42\n", "{group}");
     }
     eprintln!("gap: an RDT class: on plain files only (no resctrl)");
 }

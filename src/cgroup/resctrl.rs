@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Moves a running container into another group of resctrl: its threads one by one, as the kernel
-//! takes them.
+//! Groups of resctrl: moves a running container into another one, its threads one by one, as the
+//! kernel takes them; removes one that a runtime made for a container that was not created.
 //!
 //! A thread that starts meanwhile is in its parent's group: the tasks are read again until no new
-//! one is found. No group is made, changed or removed.
+//! one is found. No group is made or changed, and none with threads removed.
 //! Reference: kernel `filesystems/resctrl.rst`.
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use nix::libc;
 
-use crate::error::in_our_words;
+use crate::error::{in_our_words, quoted};
 use crate::files;
 use crate::host::Host;
 use crate::presence::{self, IfThere};
@@ -26,18 +26,50 @@ const ROUNDS: usize = 20;
 /// Controllers whose folder shows the container's processes, the likeliest to have one first.
 const SHOWN_BY: [&str; 4] = ["pids", "memory", "cpu", ""];
 
-/// Puts all threads of `cgroups` into the group in the folder `group`.
+/// A group below resctrl: the default one has no name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Group {
+    name: String,
+    /// The monitoring group in it.
+    monitoring: Option<String>,
+}
+
+impl Group {
+    /// The group of this name, without one for monitoring.
+    pub(crate) fn named(name: &str) -> Self {
+        Self { name: name.to_owned(), monitoring: None }
+    }
+
+    /// Its folders, in the order in which a thread enters them.
+    fn folders(&self, resctrl: &Path) -> Vec<PathBuf> {
+        let group = resctrl.join(&self.name);
+        let monitoring = self.monitoring.as_ref();
+        let monitoring = monitoring.map(|name| group.join("mon_groups").join(name));
+        std::iter::once(group).chain(monitoring).collect()
+    }
+}
+
+/// Puts all threads of `cgroups` into a group.
 ///
 /// # Errors
 /// The kernel's refusal in one line; some threads may have moved then.
-pub(crate) fn enter(host: &Host, cgroups: &Cgroups, group: &Path) -> Result<(), String> {
+pub(crate) fn enter(
+    host: &Host,
+    cgroups: &Cgroups,
+    resctrl: &Path,
+    group: &Group,
+) -> Result<(), String> {
+    let dir = SHOWN_BY.iter().find_map(|controller| cgroups.dir(controller));
+    let dir = dir.ok_or("its processes are not shown by any cgroup")?;
+    group.folders(resctrl).iter().try_for_each(|folder| enter_one(host, dir, (resctrl, folder)))
+}
+
+fn enter_one(host: &Host, dir: &Path, (resctrl, group): (&Path, &Path)) -> Result<(), String> {
     let path = host.path(group.join("tasks"));
     let mut options = std::fs::OpenOptions::new();
     options.append(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
     let said = |error: &std::io::Error| format!("{}: {}", group.display(), in_our_words(error));
     let mut tasks = options.open(path).map_err(|error| said(&error))?;
-    let dir = SHOWN_BY.iter().find_map(|controller| cgroups.dir(controller));
-    let dir = dir.ok_or("its processes are not shown by any cgroup")?;
     let mut moved = BTreeSet::new();
     for _round in 0..ROUNDS {
         let mut is_done = true;
@@ -49,7 +81,7 @@ pub(crate) fn enter(host: &Host, cgroups: &Cgroups, group: &Path) -> Result<(), 
             match tasks.write_all(format!("{thread}\n").as_bytes()) {
                 // The thread has ended.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                Err(error) => return Err(said(&error)),
+                Err(error) => return Err(said(&error) + &status(host, resctrl)),
                 Ok(()) => {}
             }
         }
@@ -60,13 +92,54 @@ pub(crate) fn enter(host: &Host, cgroups: &Cgroups, group: &Path) -> Result<(), 
     Err(format!("{}: its processes are made faster than they can be moved", group.display()))
 }
 
-/// The group of a process, below `resctrl`; `None` where the kernel does not show it.
-pub(crate) fn group_of(host: &Host, resctrl: &Path, pid: u32) -> Option<PathBuf> {
+/// The kernel's reason for refusing the last command, to be appended; empty where it has none.
+fn status(host: &Host, resctrl: &Path) -> String {
+    let text = files::read_kernel(&host.path(resctrl.join("info/last_cmd_status"))).or_absent();
+    match text.as_deref().unwrap_or_default().trim() {
+        "" | "ok" => String::new(),
+        reason => format!(", last_cmd_status: {}", quoted(reason)),
+    }
+}
+
+/// Whether there is surely no group of this name.
+pub(crate) fn is_missing(host: &Host, resctrl: &Path, name: &str) -> bool {
+    matches!(presence::is_dir(&host.path(resctrl.join(name))), Ok(false))
+}
+
+/// Removes a group that has no threads, processors and groups for monitoring; without one, does
+/// nothing.
+///
+/// # Errors
+/// Why it is still there, in one line.
+pub(crate) fn remove_unused(host: &Host, resctrl: &Path, name: &str) -> Result<(), String> {
+    let dir = host.path(resctrl.join(name));
+    let said = |error: std::io::Error| {
+        let words = in_our_words(&error);
+        format!("{}: {words}{}", resctrl.join(name).display(), status(host, resctrl))
+    };
+    for file in ["tasks", "cpus_list"] {
+        let text = files::read_kernel(&dir.join(file)).if_there().map_err(said)?;
+        if text.is_some_and(|text| !text.trim().is_empty()) {
+            return Err(format!("{} is in use", resctrl.join(name).display()));
+        }
+    }
+    if !presence::entries(&dir.join("mon_groups")).map_err(said)?.is_empty() {
+        return Err(format!("{} is in use", resctrl.join(name).display()));
+    }
+    std::fs::remove_dir(dir).if_there().map(|_gone| ()).map_err(said)
+}
+
+/// The group of a process; `None` where the kernel does not show it.
+pub(crate) fn group_of(host: &Host, pid: u32) -> Option<Group> {
     let text =
         files::read_kernel(&host.path(format!("/proc/{pid}/cpu_resctrl_groups"))).or_absent()?;
-    let name = text.lines().find_map(|line| line.strip_prefix("res:"))?.trim().trim_matches('/');
-    let is_plain = !name.contains('/') && name != "..";
-    is_plain.then(|| if name.is_empty() { resctrl.to_owned() } else { resctrl.join(name) })
+    let named = |key: &str| {
+        let name = text.lines().find_map(|line| line.strip_prefix(key))?;
+        let name = name.trim().trim_matches('/');
+        (!name.contains('/') && name != "..").then(|| name.to_owned())
+    };
+    let monitoring = named("mon:").filter(|name| !name.is_empty());
+    Some(Group { name: named("res:")?, monitoring })
 }
 
 /// Every thread in a cgroup and those below it.

@@ -389,26 +389,82 @@ fn every_thread_enters_the_group_or_it_is_an_error() {
         tree.file(&format!("/proc/{thread}"), ""); // 51 has ended meanwhile.
     }
     let host = tree.host();
-    super::resctrl::enter(&host, &tree.cgroups(), Path::new("/sys/fs/resctrl/gold")).unwrap();
+    let resctrl = Path::new("/sys/fs/resctrl");
+    let enter = |name| {
+        super::resctrl::enter(&host, &tree.cgroups(), resctrl, &super::resctrl::Group::named(name))
+    };
+    enter("gold").unwrap();
     let text = std::fs::read_to_string(host.path(tasks)).unwrap();
     let mut lines: Vec<&str> = text.lines().collect();
     lines.sort_unstable();
     assert_eq!(lines, ["42", "43", "50"]);
-    let gone = Path::new("/sys/fs/resctrl/gone");
-    let error = super::resctrl::enter(&host, &tree.cgroups(), gone).unwrap_err();
+    let error = enter("gone").unwrap_err();
     assert!(error.contains("/sys/fs/resctrl/gone"), "{error}");
 }
 
 #[test]
 fn a_process_is_looked_up_in_its_group() {
     let tree = CgroupTree::v1();
-    let group = || super::resctrl::group_of(&tree.host(), Path::new("/r"), 42);
+    let group = || super::resctrl::group_of(&tree.host(), 42).map(|group| format!("{group:?}"));
     assert_eq!(group(), None, "a kernel without resctrl says nothing");
-    for (text, wanted) in [("res:/gold\nmon:\n", Some("/r/gold")), ("res:/\nmon:/\n", Some("/r/"))]
-    {
+    let shown = |name: &str, monitoring: Option<&str>| {
+        Some(format!("Group {{ name: {name:?}, monitoring: {monitoring:?} }}"))
+    };
+    for (text, wanted) in [
+        ("res:/gold\nmon:\n", shown("gold", None)),
+        ("res:gold\nmon:c1\n", shown("gold", Some("c1"))),
+        ("res:/\nmon:/\n", shown("", None)),
+        ("res:\nmon:\n", shown("", None)),
+        ("res:../gold\nmon:c1\n", None),
+        ("res:gold\nmon:../../c1\n", shown("gold", None)),
+    ] {
         tree.file("/proc/42/cpu_resctrl_groups", text);
-        assert_eq!(group().as_deref(), wanted.map(Path::new), "{text}");
+        assert_eq!(group(), wanted, "{text}");
     }
-    tree.file("/proc/42/cpu_resctrl_groups", "res:\nmon:\n");
-    assert_eq!(group().as_deref(), Some(Path::new("/r")));
+}
+
+#[test]
+fn a_move_back_enters_the_monitoring_group_too() {
+    let tree = CgroupTree::v1();
+    tree.file("/sys/fs/cgroup/memory/k/c/cgroup.procs", "42\n");
+    tree.file("/proc/42/task/42/x", "");
+    tree.file("/proc/42/cpu_resctrl_groups", "res:gold\nmon:c1\n");
+    let (host, resctrl) = (tree.host(), Path::new("/sys/fs/resctrl"));
+    let before = super::resctrl::group_of(&host, 42).unwrap();
+    let (gold, monitored) = ("gold/tasks", "gold/mon_groups/c1/tasks");
+    for tasks in [gold, monitored] {
+        tree.file(&format!("/sys/fs/resctrl/{tasks}"), "");
+    }
+    let read = |tasks: &str| std::fs::read_to_string(host.path(resctrl.join(tasks))).unwrap();
+    super::resctrl::enter(&host, &tree.cgroups(), resctrl, &before).unwrap();
+    assert_eq!((read(gold).as_str(), read(monitored).as_str()), ("42\n", "42\n"));
+    // The monitoring group may have gone meanwhile.
+    std::fs::remove_dir_all(host.path(resctrl.join("gold/mon_groups/c1"))).unwrap();
+    let error = super::resctrl::enter(&host, &tree.cgroups(), resctrl, &before).unwrap_err();
+    assert!(error.contains("gold/mon_groups/c1: it is missing"), "{error}");
+}
+
+#[test]
+fn a_group_is_removed_only_if_nothing_is_in_it() {
+    let tree = CgroupTree::v1();
+    let (host, resctrl) = (tree.host(), Path::new("/sys/fs/resctrl"));
+    let remove = |name| super::resctrl::remove_unused(&host, resctrl, name);
+    assert_eq!(remove("gone"), Ok(()), "it was never made");
+    for (file, text) in [("tasks", "42\n"), ("cpus_list", "0-1\n"), ("mon_groups/c1/tasks", "")] {
+        tree.file(&format!("/sys/fs/resctrl/gold/{file}"), text);
+        assert_eq!(remove("gold"), Err("/sys/fs/resctrl/gold is in use".to_owned()), "{file}");
+        std::fs::remove_dir_all(host.path(resctrl.join("gold"))).unwrap();
+    }
+    for name in ["info/last_cmd_status", "gold/tasks"] {
+        tree.file(
+            &format!("/sys/fs/resctrl/{name}"),
+            if name == "gold/tasks" { "" } else { "why\n" },
+        );
+    }
+    // Plain files: the folder is not empty.
+    let error = remove("gold").unwrap_err();
+    assert!(error.ends_with("(ENOTEMPTY), last_cmd_status: why"), "{error}");
+    std::fs::remove_file(host.path(resctrl.join("gold/tasks"))).unwrap();
+    assert_eq!(remove("gold"), Ok(()));
+    assert!(super::resctrl::is_missing(&host, resctrl, "gold"));
 }

@@ -302,14 +302,25 @@ fn sweep(record: &Container, dir: &OwnedFd) -> Result<()> {
 }
 
 /// The patched document is in use: its temporary name, now the engine's bytes, is not needed.
-pub(crate) async fn drop_temporary(daemon: &Daemon, record: &Container) {
-    let Some(patched) = &record.patched else { return };
-    let folder = PathBuf::from(record.folder());
+/// Returns what was written and what is there, if these differ: a wrapper behind this one wrote it.
+pub(crate) async fn drop_temporary(daemon: &Daemon, record: &Container) -> Option<Rewritten> {
+    let patched = record.patched.as_ref()?;
+    let written = daemon.lanes.container(&record.key).written.take();
+    let (folder, document) = (PathBuf::from(record.folder()), patched.document.clone());
     let names = [files::kept_name(&patched.temporary), patched.temporary.clone()];
     let removed = daemon.in_folder(record.folder(), move || {
         let dir = files::open_dir(&folder)?;
         names.iter().for_each(|name| files::remove_at(&dir, name));
-        Ok(())
+        let Some(written) = written else { return Ok(None) };
+        let there = files::read_at(&dir, &document)?.bytes;
+        Ok((there != written).then_some(Rewritten { written, there }))
     });
-    let _gone_with_the_bundle = removed.await;
+    // A bundle that is gone says nothing.
+    removed.await.ok().flatten()
+}
+
+/// A patched document that another program has written since.
+pub(crate) struct Rewritten {
+    pub(crate) written: Vec<u8>,
+    pub(crate) there: Vec<u8>,
 }

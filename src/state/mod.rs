@@ -22,8 +22,8 @@ use crate::limits;
 use crate::mark::{self, ExecSubject, Mark, ProcessValue};
 
 pub(crate) use notes::{
-    Change, EVICTION, ExecChange, GaveWay, HiddenFrom, InFlight, Patched, PendingUpdate, Promise,
-    RepeatedValue, RuleHit, Skipped, Updating, WouldInject,
+    Change, ChangedMember, EVICTION, ExecChange, GaveWay, HiddenFrom, InFlight, Patched,
+    PendingUpdate, Promise, RepeatedValue, RuleHit, Skipped, Updating, WouldInject,
 };
 
 pub use store::Store;
@@ -177,9 +177,15 @@ pub struct Container {
     pub patched: Option<Patched>,
     /// The plugins' changes.
     pub changes: Vec<Change>,
+    /// Members that a wrapper behind this one changed in the patched document.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed_behind: Vec<ChangedMember>,
     /// The values that `exec` carries over, where the list of changes is incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process_values: Option<Vec<ProcessValue>>,
+    /// The group in resctrl that its creation makes, if it was not there before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub makes_group: Option<String>,
     /// Facts that a wrapper needs for `exec`, while the daemon has to know of each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec_subject: Option<ExecSubject>,

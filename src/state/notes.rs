@@ -138,6 +138,16 @@ impl Promise {
     pub(crate) const WOULD_REFUSE: &str = "would_refuse";
 }
 
+/// A member of the document that was no longer as the daemon had written it once the runtime had
+/// made the container: a wrapper behind this one wrote it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangedMember {
+    /// Its path, as plugins' changes have it.
+    pub field: String,
+    /// What became of it: `added`, `changed` or `removed`.
+    pub change: String,
+}
+
 /// A plugin that receives nothing of a pod or a container, and the rule that hides it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HiddenFrom {

@@ -5,6 +5,7 @@
 //! It never refuses: the events that it handles have happened. It imports `bundle`, `shared`,
 //! `pods`, `resources`, `runtime` and `watch`.
 
+mod behind;
 pub(crate) mod carry_over;
 pub(crate) mod exit;
 pub(crate) mod late_start;

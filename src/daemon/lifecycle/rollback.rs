@@ -10,7 +10,7 @@ use crate::clock::now;
 use crate::daemon::bundle;
 use crate::daemon::lifecycle::{notify, state, stop};
 use crate::daemon::pods::life;
-use crate::daemon::resources::updates;
+use crate::daemon::resources::{classes, updates};
 use crate::daemon::shared::Daemon;
 use crate::error::Error;
 use crate::plugin::Event;
@@ -27,6 +27,7 @@ pub(crate) async fn creation(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     debug!("the creation of {} is rolled back", key.id);
     bundle::restore(daemon, &record).await;
+    classes::remove_made(daemon, &record);
     updates::not_created(daemon, key);
     stop::stopped(daemon, key).await;
     if !record.is_sandbox {

@@ -9,8 +9,7 @@ use std::time::Duration;
 use tracing::{debug, warn};
 
 use crate::argv::Verb;
-use crate::daemon::bundle;
-use crate::daemon::lifecycle::{notify, refusal, removal, rollback, state, update_outcome};
+use crate::daemon::lifecycle::{behind, notify, refusal, removal, rollback, state, update_outcome};
 use crate::daemon::pods::own_process;
 use crate::daemon::resources::updates;
 use crate::daemon::runtime::state_dir;
@@ -177,7 +176,7 @@ async fn settle_create(
     };
     state::mark_created(daemon, key, pid)?;
     log_failure("settling a verb", daemon.host.point(Point::DaemonSettled));
-    bundle::drop_temporary(daemon, record).await;
+    behind::note(daemon, record).await;
     own_process::learn(daemon, key).await;
     if let Some(record) = daemon.container(key) {
         updates::carry_out_deferred(daemon, key).await;
@@ -269,7 +268,7 @@ async fn settle_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVe
         // The runtime was killed half way: the container exists and was not started.
         state::mark_created(daemon, key, pid)?;
         if let Some(record) = daemon.container(key) {
-            bundle::drop_temporary(daemon, &record).await;
+            behind::note(daemon, &record).await;
             own_process::learn(daemon, key).await;
             updates::carry_out_deferred(daemon, key).await;
             daemon.watch_init(&record);
@@ -290,7 +289,7 @@ async fn running(
         return Ok(());
     }
     state::mark_running(daemon, key, init)?;
-    bundle::drop_temporary(daemon, &record).await;
+    behind::note(daemon, &record).await;
     own_process::learn(daemon, key).await;
     updates::carry_out_deferred(daemon, key).await;
     notify::notify(daemon, Event::PostStartContainer, key).await;

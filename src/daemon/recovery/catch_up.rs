@@ -164,7 +164,7 @@ pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<
             return Ok(());
         };
         state::mark_created(daemon, key, pid)?;
-        bundle::drop_temporary(daemon, &record).await;
+        drop(bundle::drop_temporary(daemon, &record).await);
     }
     if is_under_way || !state_dir::exists(&daemon.host, key)? {
         return Ok(());

@@ -3,20 +3,21 @@
 //! another RDT group, for which no runtime has a call.
 //!
 //! The container's message keeps the name of a class that a plugin set, so that the move can be
-//! repeated. This module never makes a group, and asks no plugin.
+//! repeated. This module never makes a group, and asks no plugin. It removes a group that the runtime
+//! made for a plugin's container that was not created: each takes one of the few class IDs.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use serde_json::Value;
 use tracing::warn;
 
-use crate::cgroup::{Cgroups, resctrl};
+use crate::cgroup::Cgroups;
+use crate::cgroup::resctrl::{self, Group};
 use crate::plugin::api;
 use crate::resolve;
 use crate::spec::overlay;
 use crate::spec::patch::PatchError;
-use crate::state::{Change, Container};
+use crate::state::{Change, Container, Lifecycle};
 
 use crate::clock::now;
 use crate::daemon::resources::error::{RefusedField, UpdateError};
@@ -47,13 +48,14 @@ pub(crate) fn overlay_of(
 /// A container that was moved to another group.
 pub(crate) struct MovedGroup {
     cgroups: Cgroups,
-    before: PathBuf,
+    before: Group,
 }
 
 impl MovedGroup {
     /// Moves it back to its former group.
     pub(crate) fn take_back(self, daemon: &Daemon) {
-        if let Err(why) = resctrl::enter(&daemon.host, &self.cgroups, &self.before) {
+        let resctrl = &daemon.config().resctrl_path;
+        if let Err(why) = resctrl::enter(&daemon.host, &self.cgroups, resctrl, &self.before) {
             warn!("an RDT class could not be restored: {why}");
         }
     }
@@ -78,11 +80,11 @@ pub(crate) fn enter(
     let Some(class) = class else { return Ok(None) };
     let cgroups = cgroups(daemon, record)?;
     let resctrl = daemon.config().resctrl_path.clone();
-    let group = record.init_pid.and_then(|pid| resctrl::group_of(&daemon.host, &resctrl, pid));
+    let group = record.init_pid.and_then(|pid| resctrl::group_of(&daemon.host, pid));
     let known = Classes::of(&messages::resources(record)).rdt.unwrap_or_default();
-    let before = group.unwrap_or_else(|| resctrl.join(resolve::rdt_group(&known)));
-    let moved = MovedGroup { cgroups, before };
-    match resctrl::enter(&daemon.host, &moved.cgroups, &resctrl.join(resolve::rdt_group(class))) {
+    let before = group.unwrap_or_else(|| Group::named(resolve::rdt_group(&known)));
+    let (moved, group) = (MovedGroup { cgroups, before }, Group::named(resolve::rdt_group(class)));
+    match resctrl::enter(&daemon.host, &moved.cgroups, &resctrl, &group) {
         Ok(()) => Ok(Some(moved)),
         Err(why) => {
             moved.take_back(daemon);
@@ -100,6 +102,31 @@ pub(crate) fn enter_again(daemon: &Daemon, record: &Container) {
     let class = Classes::of(&messages::resources(record)).rdt;
     if let Err(update_error) = enter(daemon, record, class.as_deref()) {
         warn!("{}: {update_error}", record.key.id);
+    }
+}
+
+/// The group that the runtime will make: a plugin named it, and it is not there yet.
+pub(crate) fn group_to_make(daemon: &Daemon, changes: &[Change]) -> Option<String> {
+    let named = changes.iter().rfind(|change| change.field == FIELD)?.after.as_str()?;
+    let is_new = resctrl::is_missing(&daemon.host, &daemon.config().resctrl_path, named);
+    (!named.is_empty() && is_new).then(|| named.to_owned())
+}
+
+/// Removes the group that the runtime made for a container that it then refused, unless another
+/// creation waits for it.
+pub(crate) fn remove_made(daemon: &Daemon, record: &Container) {
+    let Some(made) = &record.makes_group else { return };
+    let is_wanted = |other: &Container| {
+        other.key != record.key
+            && other.state == Lifecycle::Creating
+            && other.makes_group.as_ref() == Some(made)
+    };
+    if daemon.records.read().containers().any(is_wanted) {
+        return;
+    }
+    let resctrl = &daemon.config().resctrl_path;
+    if let Err(why) = resctrl::remove_unused(&daemon.host, resctrl, made) {
+        warn!("{}: the group that was made for it stays: {why}", record.key.id);
     }
 }
 

@@ -122,7 +122,7 @@ fn weight(field: &str, words: &str) -> usize {
         let is_named = words.contains(part) || alias.is_some_and(|alias| words.contains(alias));
         if is_named { part.len() } else { 0 }
     });
-    by_key + by_part.max().unwrap_or(0)
+    by_key + by_part.sum::<usize>()
 }
 
 #[cfg(test)]

@@ -182,6 +182,7 @@ fn explained(daemon: &Daemon, container: &Container) -> Value {
         "found": container.is_found,
         "owners": container.owners,
         "changes": changes(daemon, container),
+        "changed_behind": container.changed_behind,
         "times": recent::times(daemon, &container.pod, &container.key.id),
         "refused": container.refused,
         "skipped": skipped,

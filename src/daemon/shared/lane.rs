@@ -150,6 +150,8 @@ pub(crate) struct Lane {
     /// Held while a runtime or the daemon writes the container's resources: never while a plugin is
     /// asked, and never while waiting for a turn.
     pub(crate) writing: Arc<Mutex<()>>,
+    /// The patched document of a creation, until the runtime has made the container.
+    pub(crate) written: RefCell<Option<Vec<u8>>>,
 }
 
 /// The lanes of all containers and pods with work under way.

@@ -10,7 +10,7 @@ use nri_adaptation::{Merged, Updated};
 use crate::clock::now;
 use crate::daemon::lifecycle::{carry_over, removal, rollback, settle};
 use crate::daemon::request::{VerbRequest, record};
-use crate::daemon::resources::{in_force, updates};
+use crate::daemon::resources::{classes, in_force, updates};
 use crate::daemon::runtime::state_dir;
 use crate::daemon::shared::Daemon;
 use crate::daemon::verbs::admitted::{Adjusted, Admitted, admit, blame};
@@ -92,6 +92,7 @@ async fn decide(admitted: &Admitted) -> Result<Option<String>> {
         return bundle.write_engines(daemon, key).await;
     };
     daemon.host.point(Point::DaemonDocument)?;
+    daemon.lane(key).written.replace(Some(bytes.clone()));
     bundle.write_beside(daemon, key, Some(bytes)).await.map(Some)
 }
 
@@ -133,6 +134,7 @@ fn note_verdict(admitted: &Admitted, merged: &Merged, patched: &PatchedSpec, nam
     });
     let changes: Vec<Change> = changes.collect();
     let process_values = values_for_exec(admitted, &changes);
+    let makes_group = classes::group_to_make(daemon, &changes);
     let (changes, unlisted) = in_force::listed(changes);
     admitted.note_unknown(merged);
     let resources = merged.adjust.linux.as_ref().and_then(|linux| linux.resources.as_ref());
@@ -144,6 +146,7 @@ fn note_verdict(admitted: &Admitted, merged: &Merged, patched: &PatchedSpec, nam
         record.owners = owners;
         record.changes = changes;
         record.process_values = process_values;
+        record.makes_group = makes_group;
         record.skipped.extend(unlisted);
         record.at_creation = owned.clone();
         record.overlay = owned;

@@ -2,6 +2,7 @@
 //! What operators and their programs read: lists, screens, events, metrics, the audit log, recordings.
 
 mod audit;
+mod behind;
 mod compared_recordings;
 mod console;
 mod events;

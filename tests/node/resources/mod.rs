@@ -18,6 +18,7 @@ mod others;
 mod parallel;
 mod plain;
 mod repeated;
+mod resctrl;
 mod resized;
 mod scopes;
 mod units;

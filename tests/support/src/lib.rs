@@ -28,6 +28,7 @@ pub mod program;
 pub mod real_runtime;
 pub mod recorder;
 pub mod replay;
+pub mod resctrl;
 pub mod responding_plugin;
 pub mod schema;
 pub mod scripted_plugin;

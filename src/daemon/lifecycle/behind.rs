@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a wrapper behind this one changed: the document as the runtime was given it differs from the
+//! one that the daemon wrote. It goes into the record for `explain`; nothing is restored, and a
+//! wrapper's values are none of the plugins'.
+
+use tracing::info;
+
+use crate::daemon::bundle::{self, Rewritten};
+use crate::daemon::shared::Daemon;
+use crate::limits;
+use crate::spec::differences::{Difference, differences};
+use crate::state::{ChangedMember, Container, Skipped};
+
+/// Removes the temporary files of a creation that succeeded, and notes the members that differ.
+pub(crate) async fn note(daemon: &Daemon, record: &Container) {
+    let Some(Rewritten { written, there }) = bundle::drop_temporary(daemon, record).await else {
+        return;
+    };
+    let is_large = there.len() > limits::LARGE_DOCUMENT;
+    let compare = move || differences(&written, &there);
+    let found = match is_large {
+        true => tokio::task::spawn_blocking(compare).await.ok().flatten(),
+        false => compare(),
+    };
+    let Some(mut found) = found.filter(|found| !found.is_empty()) else { return };
+    let (count, id) = (found.len(), &record.key.id);
+    info!(
+        "{id}: members of config.json that were changed after nri-runc, by a wrapper behind it: {count}"
+    );
+    found.truncate(limits::CHANGES);
+    let more = count - found.len();
+    let member =
+        |found: Difference| ChangedMember { field: found.field, change: found.change.to_owned() };
+    daemon.change(&record.key, |record| {
+        record.changed_behind = found.into_iter().map(member).collect();
+        record.skipped.extend((more > 0).then(|| Skipped {
+            plugin: String::new(),
+            reason: format!("{more} more members were changed behind nri-runc and are not listed"),
+        }));
+    });
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A wrapper behind nri-runc that writes `config.json` itself: `explain` tells its changes from those
+//! of plugins.
+
+use serde_json::{Value, json};
+use test_support::adjustments::sets;
+use test_support::{BUNDLE, Script, TestHost, fails, succeeds, wait_until};
+
+/// A host whose runtime is a wrapper that does this to the document `$f` of a create, and becomes the
+/// runtime.
+fn behind(script: &str) -> TestHost {
+    let mut host = TestHost::new("");
+    let runtime = host.path("fake/runc").display().to_string();
+    let wrapper = format!(
+        "#!/bin/sh\nlast=; f=\nfor word; do [ \"$last\" = --bundle ] && f=$word/config.json; \
+         last=$word; done\ncase \" $* \" in *' create '*) {script} ;; esac\nexec {runtime} \"$@\"\n"
+    );
+    host.put_program("behind", &wrapper);
+    host.configure(&host.path("behind"), "");
+    host.start_daemon();
+    host
+}
+
+fn explained(host: &TestHost) -> Value {
+    wait_until("its creation is settled", || {
+        host.admin(&["pods"])[0]["containers"][0]["state"] == "created"
+    });
+    host.admin(&["explain", "c1"])
+}
+
+/// Has the document written anew with these edits.
+fn edits(sed: &str) -> String {
+    format!("new=$(sed '{sed}' \"$f\"); printf %s \"$new\" >\"$f\"")
+}
+
+#[test]
+fn what_a_wrapper_behind_changes_is_told_from_plugins_changes() {
+    let sed = "s/HELLO=there\"/HELLO=you\",\"NVIDIA=all\"/; s/\"A=1\",//";
+    let host = behind(&edits(sed));
+    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    succeeds(&host.create("c1"));
+    let explained = explained(&host);
+    let members = json!([
+        {"field": "process.env[A]", "change": "removed"},
+        {"field": "process.env[HELLO]", "change": "changed"},
+        {"field": "process.env[NVIDIA]", "change": "added"},
+    ]);
+    assert_eq!(explained["changed_behind"], members, "{explained}");
+    assert_eq!(explained["changes"].as_array().unwrap().len(), 1, "{explained}");
+    assert_eq!(explained["changes"][0]["plugin"], "10-env", "{explained}");
+    assert_eq!(explained["owners"], json!({"Env[HELLO]": "10-env"}));
+    let page = host.call(&["nri", "explain", "c1"]);
+    let page = String::from_utf8_lossy(&page.stdout).into_owned();
+    let line = "after nri-runc, by a wrapper behind it: process.env[A] removed,";
+    assert!(page.contains(line), "{page}");
+}
+
+#[test]
+fn a_wrapper_behind_that_takes_a_plugins_value_away_is_seen() {
+    let host = behind(&edits("s/,*\"HELLO=there\"//"));
+    let _told = host.plugin("10", "env", sets("HELLO", "there"));
+    succeeds(&host.create("c1"));
+    let members = json!([{"field": "process.env[HELLO]", "change": "removed"}]);
+    assert_eq!(explained(&host)["changed_behind"], members);
+    // What the wrapper wrote stays, as before.
+    succeeds(&host.verb(&["delete", "--force", "c1"]));
+    wait_until("it is removed", || !host.admin(&["pods"]).to_string().contains("c1"));
+    assert!(!host.read("bundle/config.json").contains("HELLO"));
+}
+
+#[test]
+fn a_wrapper_behind_that_changes_nothing_is_not_mentioned() {
+    for script in ["true", "cp \"$f\" \"$f.new\" && mv \"$f.new\" \"$f\"", "printf '\\n ' >>\"$f\""]
+    {
+        let host = behind(script);
+        let _told = host.plugin("10", "env", sets("HELLO", "there"));
+        succeeds(&host.create("c1"));
+        let explained = explained(&host);
+        assert_eq!(explained["changed_behind"], json!([]), "{script}: {explained}");
+        let page = host.call(&["nri", "explain", "c1"]);
+        assert!(!String::from_utf8_lossy(&page.stdout).contains("behind"), "{script}");
+    }
+}
+
+#[test]
+fn a_document_that_a_wrapper_behind_breaks_or_removes_is_no_change() {
+    for script in ["echo '{' >\"$f\"", "rm \"$f\"", "rm \"$f\"; mkdir \"$f\""] {
+        // The fake runtime does not read the document again.
+        let host = behind(&format!("cp \"$f\" \"$f.kept\"; {script}"));
+        let _told = host.plugin("10", "env", sets("HELLO", "there"));
+        let made = host.create("c1");
+        if !made.status.success() {
+            fails(&made, &[]);
+            continue;
+        }
+        assert_eq!(explained(&host)["changed_behind"], json!([]), "{script}");
+    }
+}
+
+#[test]
+fn without_a_plugins_change_a_wrapper_behind_is_not_looked_at() {
+    let host = behind(&edits("s/\"env\"/\"vne\"/"));
+    let _told = host.plugin("10", "quiet", Script::default());
+    succeeds(&host.create("c1"));
+    let explained = explained(&host);
+    assert_eq!((&explained["changed_behind"], &explained["changes"]), (&json!([]), &json!([])));
+    assert_ne!(host.read("bundle/config.json"), BUNDLE);
+}

@@ -209,3 +209,18 @@ fn a_value_is_what_it_is_now_opened_or_not() {
     });
     assert_eq!(result.unwrap(), r#"{"a":{"x":1,"y":2},"b":null,"c":[]}"#);
 }
+
+#[test]
+fn an_array_and_its_elements_are_decoded_and_an_element_is_replaced() {
+    let changed = edited(r#"{"a":["\u0061", 1]}"#, |root| {
+        assert_eq!(root.array("absent")?.value(), None);
+        let array = root.array("a")?;
+        assert_eq!(array.value(), Some(json!(["a", 1])));
+        let [text, number] = array.items().as_mut_slice() else { panic!("two elements") };
+        assert_eq!((text.value(), text.as_string().as_deref()), (json!("a"), Some("a")));
+        assert_eq!((number.value(), number.as_string()), (json!(1), None));
+        number.replace(&json!({"b": 2}));
+        Ok(())
+    });
+    assert_eq!(changed.unwrap(), r#"{"a":["\u0061", {"b":2}]}"#);
+}

@@ -205,12 +205,16 @@ pub(super) fn plan(
 /// The part of the names of the drop-ins with the scope.
 const SCOPE: &str = "/40-scope-";
 
+/// Whether this is a drop-in with the scope.
+pub(super) fn is_scope(path: &str) -> bool {
+    path.contains(SCOPE)
+}
+
 /// Plans the drop-in with which plugins see the containers of the whole node (D65): a plugin that used an
 /// engine's own NRI saw them. What the operator decided in another drop-in stays.
 fn plan_scope(engine: Engine, texts: &Texts, plan: &mut Plan) -> Result<()> {
-    let others = texts
-        .iter()
-        .filter(|(path, _)| path.starts_with(DEFAULT_DROP_INS) && !path.contains(SCOPE));
+    let others =
+        texts.iter().filter(|(path, _)| path.starts_with(DEFAULT_DROP_INS) && !is_scope(path));
     for (path, text) in others {
         if sets_scope(path, text)? {
             return Ok(());
@@ -241,7 +245,7 @@ pub(super) fn may_set_scope(install: &Install, loaded: &Loaded) -> Result<bool> 
     }
     for (path, text) in loaded.files.iter().filter(|_| loaded.refusal().is_none()) {
         let path = path.display().to_string();
-        if !path.contains(SCOPE) && sets_scope(&path, text)? {
+        if !is_scope(&path) && sets_scope(&path, text)? {
             return Ok(false);
         }
     }

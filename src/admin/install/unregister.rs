@@ -11,7 +11,8 @@ use super::outcome::{ResultDetails, result_document};
 use super::plan::Plan;
 use super::revert::EditedValue;
 use super::{
-    FileChange, Uninstall, changes, containerd, detect, engine_files, put_all, restart, users,
+    FileChange, Uninstall, changes, containerd, detect, engine_files, own_nri, put_all, restart,
+    users,
 };
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -69,6 +70,10 @@ pub(in crate::admin) fn uninstall(
         notes.push(format!("{count} still {verb} {}: keep it until then", ledger.binary));
     }
     notes.extend(note_nri(engine, &ledger));
+    notes.extend(changes.iter().any(|change| own_nri::is_scope(&change.path)).then(|| {
+        "a running daemon shows plugins the containers of the whole node until: nri-runc nri reload"
+            .to_owned()
+    }));
     let main = ledger.main.as_deref();
     notes.extend(restart::note(engine, main).filter(|_| !changes.is_empty()));
     let details = ResultDetails {

@@ -119,8 +119,10 @@ fn as_podmans_default_we_run_every_container_until_uninstalled() {
     host.wait_until("nobody names us", || {
         host.nri(&["uninstall", "podman", "--dry-run"]).status.success()
     });
-    good(&host.nri(&["uninstall", "podman"]));
+    let said = good(&host.nri(&["uninstall", "podman"]));
+    assert!(said.contains("of the whole node until: nri-runc nri reload"), "{said}");
     assert!(settings(&host) == before);
+    good(&host.nri(&["reload"]));
     assert_eq!(by_default(&host), "runc");
     assert_eq!(told.lock().unwrap().len(), life("plain").len());
 }

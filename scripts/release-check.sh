@@ -31,7 +31,6 @@ part book make --no-print-directory docs
 part audit make --no-print-directory audit
 part lengths env LENGTHS=all cargo test --locked --test pure length::
 part fuzz env FUZZ_SECONDS=120 cargo test --locked --test pure fuzz::
-part mutants sh scripts/mutants.sh
 part kills env KILLS=all cargo test --locked --test node kills:: -- --skip errno::
 part slow env SLOW=all cargo test --locked --test node slow::
 part plateau env PLATEAU=all cargo test --locked --test bundle plateau::

@@ -148,7 +148,7 @@ fn pods(document: &Document) -> String {
             let members = &pod.containers;
             let running = members.iter().filter(|member| member.state == "running").count();
             vec![
-                printable(&pod.full_name()),
+                printable(&name_of(pod)),
                 printable(&pod.state),
                 format!("{running}/{}", members.len()),
                 ago(newest(pod)),
@@ -158,6 +158,14 @@ fn pods(document: &Document) -> String {
         .collect();
     let head = ["pod", "state", "running", "changed", "engine"];
     if rows.is_empty() { String::new() } else { table(&head, &rows) }
+}
+
+/// `NAMESPACE/NAME`; a container without a pod is in the namespace `plain`.
+fn name_of(pod: &PodRow) -> String {
+    match pod.namespace.as_str() {
+        "" => pod.name.clone(),
+        namespace => format!("{namespace}/{}", pod.name),
+    }
 }
 
 fn number(number: f64) -> String {

@@ -2,7 +2,7 @@
 //! The built binary in a private world: its own configuration, daemon, sockets, bundle, a small
 //! runtime in place of runc, and plugins in this process. Everything goes away with it.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Seek, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -216,7 +216,10 @@ impl TestHost {
     /// The same by another program, a tracer for instance, whose words come first.
     #[expect(clippy::disallowed_methods, reason = "the program under test, traced")]
     pub fn call_by(&self, tracer: &[String], words: &[&str], stdin: &str) -> Output {
-        self.write("stdin", stdin);
+        // It has no name: several calls may run at once.
+        let mut input = tempfile::tempfile_in(self.temp.path()).unwrap();
+        input.write_all(stdin.as_bytes()).unwrap();
+        input.rewind().unwrap();
         let (out, err) = (self.path("stdout"), self.path("stderr"));
         let mut options = std::fs::OpenOptions::new();
         let file = options.write(true).create(true).truncate(true);
@@ -228,7 +231,7 @@ impl TestHost {
         }
         let status = command
             .args(words)
-            .stdin(std::fs::File::open(self.path("stdin")).unwrap())
+            .stdin(input)
             .stdout(file.open(&out).unwrap())
             .stderr(file.open(&err).unwrap())
             .status()

@@ -10,7 +10,7 @@ newer=$tools/newer
 
 [ "$(id -u)" = 0 ] || { echo "engines: real containers need root" >&2; exit 1; }
 GUEST=${GUEST:-}
-[ $# -gt 0 ] || [ -z "$GUEST" ] || set -- containerd-2.4.2 containerd-2.2.9 containerd-1.7.35 crio-1.36.3 docker-28.5.2 podman-5.8.3
+[ $# -gt 0 ] || [ -z "$GUEST" ] || set -- containerd-2.4.2 containerd-2.2.9 containerd-1.7.35 crio-1.36.3
 [ $# -gt 0 ] || set -- crio-1.36.3 docker-28.5.2 nerdctl-2.2.2 podman-5.8.3 podman-6.0.2
 sh scripts/newer.sh "$@"
 case " $* " in *" nerdctl-"*) sh scripts/newer.sh containerd-2.4.2 ;; esac

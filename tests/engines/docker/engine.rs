@@ -424,7 +424,9 @@ fn major(version: &str) -> u32 {
 /// for networks before they say why a run failed.
 pub(super) fn reason(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr);
-    let line = said.lines().find(|line| !line.starts_with("WARNING: "));
+    // Docker's client may log beside its error that it waits for nothing any more.
+    let is_noise = |line: &&str| line.starts_with("WARNING: ") || line.starts_with("time=");
+    let line = said.lines().find(|line| !is_noise(line));
     line.unwrap_or_default().to_owned()
 }
 

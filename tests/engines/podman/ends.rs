@@ -51,7 +51,7 @@ fn a_container_that_exits_by_itself_has_its_exit_code() {
 }
 
 #[test]
-fn without_the_kernels_word_twenty_codes_are_conmons() {
+fn without_the_kernels_word_no_code_of_conmon_is_wrong() {
     let Some(host) = installed("debug.kernel_exits = false") else { return };
     let received = Received::default();
     let _told = host.plugin("10", "codes", received.script());
@@ -68,7 +68,9 @@ fn without_the_kernels_word_twenty_codes_are_conmons() {
     }
     host.nobody_knows_of_anything();
     host.wait_until("all are removed", || received.count("RemoveContainer") == exits.len());
-    received.compare(&exits);
+    // Some stay unknown (docs/engines.md).
+    let unknown = received.are_right(&exits);
+    assert!(unknown.len() < exits.len(), "not one code is known: {unknown:?}");
 }
 
 #[test]

@@ -99,10 +99,18 @@ impl Received {
         self.of(event).len()
     }
 
-    /// No code is wrong, and each is known by the removal. Prints how many were known when.
+    /// No code is wrong, and each is known by the removal.
+    #[track_caller]
+    pub fn compare(&self, exits: &[Exit]) {
+        let unknown = self.are_right(exits);
+        assert!(unknown.is_empty(), "unknown at {REMOVED}: {unknown:?}");
+    }
+
+    /// No code is wrong. Prints how many were known when; returns those that were unknown at the removal.
     #[track_caller]
     #[expect(clippy::print_stderr, reason = "the documentation has the counts")]
-    pub fn compare(&self, exits: &[Exit]) {
+    pub fn are_right(&self, exits: &[Exit]) -> Vec<Exit> {
+        let mut unknown = Vec::new();
         for event in ["StopContainer", REMOVED] {
             let all = self.of(event);
             assert_eq!(all.len(), exits.len(), "{event}");
@@ -111,9 +119,10 @@ impl Received {
                 let is_right = code.is_none_or(|code| code == wanted.code());
                 assert!(is_right, "c{number} at {event}: {code:?}, not {wanted:?}");
             }
-            let known = all.iter().filter(|(_, code)| code.is_some()).count();
-            eprintln!("exits: {known} of {} known at {event}", exits.len());
-            assert!(event != REMOVED || known == exits.len(), "{known} at {event}");
+            let of_event = all.iter().filter(|(_, code)| code.is_none());
+            unknown = of_event.map(|(number, _)| exits[*number]).collect();
+            eprintln!("exits: {} of {} known at {event}", exits.len() - unknown.len(), exits.len());
         }
+        unknown
     }
 }

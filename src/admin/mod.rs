@@ -339,11 +339,7 @@ fn carry_out(arguments: &Arguments, format: Format) -> Result<u8> {
             let start = daemon::Start { ready_fd, state_fd, in_background, is_trial };
             daemon::run(loaded, &start).map(|()| DONE)
         }
-        AdminVerb::Status(_) => {
-            let document = answer("status")?;
-            let status = read(&document)?;
-            tell(format, &document, |_| status::page(&status), paint::trouble)
-        }
+        AdminVerb::Status(_) => status::status(config, format),
         AdminVerb::Metrics => tell(format, &answer("metrics")?, show::metrics, paint::plain),
         AdminVerb::Top(options) => top::top(config, options, format),
         AdminVerb::Plugins(wanted) => plugins::plugins(config, wanted, format),

@@ -44,7 +44,7 @@ const HANG_WAIT: Duration = Duration::from_secs(5);
 /// The daemon's process.
 struct RunningDaemon {
     /// Its status; for one that does not respond, the part that its process shows.
-    status: Status,
+    status: Box<Status>,
     pid: u32,
     process: OwnedFd,
     /// It listens but does not respond.
@@ -88,7 +88,12 @@ impl RunningDaemon {
             Ok(status) => {
                 let pid = Some(status.pid).filter(|pid| *pid > 1).ok_or_else(unknown_process)?;
                 return Ok(match open(pid) {
-                    Ok(process) => Sight::Running(Self { status, pid, process, hangs: false }),
+                    Ok(process) => Sight::Running(Self {
+                        status: Box::new(status),
+                        pid,
+                        process,
+                        hangs: false,
+                    }),
                     Err(has_ended) => Sight::Changing(has_ended, None),
                 });
             }
@@ -236,7 +241,7 @@ pub(super) fn holder(lock: &Path) -> Option<u32> {
 }
 
 /// Returns the part of the status that an unresponsive daemon's process shows.
-fn shown_by_process(pid: u32) -> Status {
+fn shown_by_process(pid: u32) -> Box<Status> {
     let host = Host::default();
     let value = |name: &str| {
         let value = procfs::variable(&host, pid, name).or_absent()?;
@@ -244,12 +249,13 @@ fn shown_by_process(pid: u32) -> Status {
     };
     let file = value(config::FILE_VARIABLE).map(PathBuf::from);
     let path = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
-    Status {
+    let status = Status {
         supervisor: value("NOTIFY_SOCKET").map(|_socket| "systemd".to_owned()),
         configuration: Some(ConfigurationInForce { file, ..ConfigurationInForce::default() }),
         program: path.map(|path| Program { path, file: None }),
         ..Status::default()
-    }
+    };
+    Box::new(status)
 }
 
 /// Stops the daemon.

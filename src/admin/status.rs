@@ -3,14 +3,27 @@
 
 use std::fmt::Write as _;
 
+use serde_json::json;
+
 use crate::answers::Status;
+use crate::config::Config;
+use crate::error::Result;
 use crate::messages;
 use crate::text::{printable, span};
 
+use super::output::{Format, tell};
 use super::show::ago;
+use super::{ask, paint, read};
+
+/// Prints the status.
+pub(super) fn status(config: &Config, format: Format) -> Result<u8> {
+    let document = ask(config, &json!({"verb": "status"}))?;
+    let status = read(&document)?;
+    tell(format, &document, |_| page(&status), paint::trouble)
+}
 
 /// Renders the page.
-pub(super) fn page(status: &Status) -> String {
+fn page(status: &Status) -> String {
     let mut page = String::new();
     let version =
         format!("{} (NRI {})", printable(&status.version), printable(&status.nri_version));

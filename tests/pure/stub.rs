@@ -288,7 +288,9 @@ async fn a_failure_policy_is_declared_with_the_configuration() {
     let (client, _server, _stub, _) = with_an_old_runtime().await;
     let answer = client.configure(context(), &Default::default()).await.unwrap();
     assert!(answer.failure_policy.fail_request && !answer.failure_policy.keep_connected);
-    assert_eq!(answer.events, 0x3fff);
+    assert_eq!(answer.events, 0x7ff, "a runtime without a version has no later events");
+    let today = api::ConfigureRequest { NRI_version: "v0.12.5".to_owned(), ..Default::default() };
+    assert_eq!(client.configure(context(), &today).await.unwrap().events, 0x3fff);
 }
 
 #[tokio::test]

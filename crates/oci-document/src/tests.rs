@@ -211,7 +211,7 @@ fn a_value_is_what_it_is_now_opened_or_not() {
 }
 
 #[test]
-fn an_array_and_its_elements_are_decoded_and_an_element_is_replaced() {
+fn an_array_is_decoded_and_an_element_of_it_is_replaced() {
     let changed = edited(r#"{"a":["\u0061", 1]}"#, |root| {
         assert_eq!(root.array("absent")?.value(), None);
         let array = root.array("a")?;

@@ -189,7 +189,7 @@ fn a_group_for_which_there_is_no_class_id_refuses_the_container() {
 }
 
 #[test]
-fn a_container_that_the_kernel_keeps_out_of_its_class_is_refused() {
+fn a_container_kept_out_of_its_class_by_the_kernel_is_refused() {
     let Some(host) = divided() else { return };
     let resources = api::LinuxResources { rdt_class: text("gold").into(), ..Default::default() };
     let linux =

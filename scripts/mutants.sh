@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Breaks the merge, the edits of documents and the rules in one place after the other, and runs their unit tests: each
 # such mutant fails one, or is named with its reason in scripts/mutants.txt. It takes hours, MUTANTS=0/12 (a shard) a
-# twelfth of them. What is built for it is in target/mutants.
+# twelfth of them. It builds in target/mutants.
 set -eu
 cd "$(dirname "$0")/.."
 version=27.1.0

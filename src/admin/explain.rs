@@ -28,7 +28,7 @@ pub(super) fn page(document: &Value, wide: bool) -> String {
     let (id, name) = (text(&document["id"]), text(&document["name"]));
     // Without an engine, and with ctr, the ID is the name.
     line("container", &if id == name { id } else { format!("{id} ({name})") });
-    line("pod", &name_of_pod(&document["namespace"], &document["pod"]));
+    line("pod", &name_of_pod(&text(&document["namespace"]), &text(&document["pod"])));
     line("state", &state(document));
     line("engine", &text(&document["engine"]));
     if document["found"] == true {
@@ -163,7 +163,7 @@ fn pod(document: &Value) -> String {
     let mut page = format!(
         "pod {} ({}), {}\n",
         text(&document["id"]),
-        name_of_pod(&document["namespace"], &document["name"]),
+        name_of_pod(&text(&document["namespace"]), &text(&document["name"])),
         text(&document["state"]),
     );
     times(document, &mut page);
@@ -273,7 +273,7 @@ fn matches(document: &Value) -> String {
     let rows = rows(&document["matches"], |container| {
         let id = text(&container["id"]);
         let name = text(&container["name"]);
-        let pod = name_of_pod(&container["namespace"], &container["pod"]);
+        let pod = name_of_pod(&text(&container["namespace"]), &text(&container["pod"]));
         vec![
             short_id(&id).to_owned(),
             if pod == name || pod == id { name } else { format!("{pod}/{name}") },

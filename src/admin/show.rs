@@ -193,10 +193,10 @@ pub(super) fn plugin_id(plugin: &Value) -> String {
 }
 
 /// Formats NAMESPACE/NAME, or the name alone without a namespace.
-pub(super) fn name_of_pod(namespace: &Value, name: &Value) -> String {
-    match text(namespace) {
-        none if none.is_empty() || none == "-" => text(name),
-        namespace => format!("{namespace}/{}", text(name)),
+pub(super) fn name_of_pod(namespace: &str, name: &str) -> String {
+    match namespace {
+        "" | "-" => name.to_owned(),
+        namespace => format!("{namespace}/{name}"),
     }
 }
 

@@ -302,7 +302,7 @@ fn sweep(record: &Container, dir: &OwnedFd) -> Result<()> {
 }
 
 /// The patched document is in use: its temporary name, now the engine's bytes, is not needed.
-/// Returns what was written and what is there, if these differ: a wrapper behind this one wrote it.
+/// Returns the document as the daemon wrote it and as it is now, if a wrapper behind nri-runc has rewritten it.
 pub(crate) async fn drop_temporary(daemon: &Daemon, record: &Container) -> Option<Rewritten> {
     let patched = record.patched.as_ref()?;
     let written = daemon.lanes.container(&record.key).written.take();

@@ -2,8 +2,6 @@
 //! The process that listens on the plugin socket: it reveals an engine's own NRI whatever the
 //! configuration. It connects, sends nothing, and never removes a socket.
 
-use serde_json::json;
-
 use super::root::Root;
 use crate::config::Config;
 use crate::plugin::socket::{SocketListener, listener_at};
@@ -22,7 +20,7 @@ pub(super) fn find(
 
 /// Asks a running daemon for its process ID.
 pub(super) fn daemon_pid(config: &Config) -> Option<i64> {
-    super::super::ask(config, &json!({"verb": "status"})).ok()?["pid"].as_i64()
+    Some(super::super::ask_status(config).ok()?.pid.into())
 }
 
 /// Returns the operator's note on an unexpected listener.

@@ -2,7 +2,7 @@
 //! The page of `top`: a few lines about the node, then plugins, commands, failures and pods, cut to
 //! the size of the terminal.
 
-use crate::admin::show::{ago, lines_of, or_dash, table};
+use crate::admin::show::{ago, lines_of, name_of_pod, or_dash, table};
 use crate::answers::PodRow;
 use crate::limits;
 use crate::text::{counted, printable, span};
@@ -148,7 +148,7 @@ fn pods(document: &Document) -> String {
             let members = &pod.containers;
             let running = members.iter().filter(|member| member.state == "running").count();
             vec![
-                printable(&name_of(pod)),
+                printable(&name_of_pod(&pod.namespace, &pod.name)),
                 printable(&pod.state),
                 format!("{running}/{}", members.len()),
                 ago(newest(pod)),
@@ -158,14 +158,6 @@ fn pods(document: &Document) -> String {
         .collect();
     let head = ["pod", "state", "running", "changed", "engine"];
     if rows.is_empty() { String::new() } else { table(&head, &rows) }
-}
-
-/// `NAMESPACE/NAME`; a container without a pod is in the namespace `plain`.
-fn name_of(pod: &PodRow) -> String {
-    match pod.namespace.as_str() {
-        "" => pod.name.clone(),
-        namespace => format!("{namespace}/{}", pod.name),
-    }
 }
 
 fn number(number: f64) -> String {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-plugin` on the Go adaptation, as runtimes have it: each minor release from v0.2 to v0.12. A plugin that asks for
-//! every event, follows a cache and knows the extension registers, is synchronized, adjusts, updates, and stays, whatever
-//! the runtime does not know. `make interop` sets `RUNTIMES=all`: each is built from source.
+//! `nri-plugin` on the Go adaptation, as runtimes have it: each minor release from v0.2 to v0.12. A plugin with every
+//! event, a cache and the extension registers, is synchronized, adjusts and updates, and stays connected although the
+//! runtime lacks some of it. `make interop` sets `RUNTIMES=all`: each is built from source.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

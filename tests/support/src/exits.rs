@@ -99,14 +99,15 @@ impl Received {
         self.of(event).len()
     }
 
-    /// No code is wrong, and each is known by the removal.
+    /// Asserts that no code is wrong, and that each is known at the removal.
     #[track_caller]
     pub fn compare(&self, exits: &[Exit]) {
         let unknown = self.are_right(exits);
         assert!(unknown.is_empty(), "unknown at {REMOVED}: {unknown:?}");
     }
 
-    /// No code is wrong. Prints how many were known when; returns those that were unknown at the removal.
+    /// Asserts that no code is wrong, and prints how many were known at each event. Returns the exits whose
+    /// codes were unknown at the removal.
     #[track_caller]
     #[expect(clippy::print_stderr, reason = "the documentation has the counts")]
     pub fn are_right(&self, exits: &[Exit]) -> Vec<Exit> {

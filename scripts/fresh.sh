@@ -262,7 +262,7 @@ test_target() {
     name=$1
     shift
     NRI_RUNC_TOOLS="$PWD/target/tools" sh scripts/left.sh sh scripts/skips.sh "$name" \
-        cargo test --locked --no-fail-fast --test "$name" -- --test-threads=4 "$@"
+        sh scripts/again.sh cargo test --locked --no-fail-fast --test "$name" -- --test-threads=4 "$@"
 }
 
 parts() {

@@ -132,7 +132,15 @@ fn a_failure_stops_no_part_of_make_test_and_fails_it() {
             assert!(printed.contains(part), "{fails_for}, {part}: {printed}");
         }
         assert_eq!(status, Some(code), "{fails_for}: {printed}");
-        assert!(printed.ends_with("cargo test --locked --doc\n"), "{printed}");
+        let last = printed.lines().last().unwrap();
+        let wanted = match fails_for {
+            "--tests" => {
+                "failed:  (): no test is named: cargo test --locked --no-fail-fast --tests"
+            }
+            "--doc" => "  cargo test --locked --doc",
+            _ => "cargo test --locked --doc",
+        };
+        assert!(last.starts_with(wanted), "{printed}");
     }
 }
 
@@ -142,8 +150,14 @@ fn a_failure_stops_no_part_of_make_test_and_fails_it() {
 fn again(failing: &[&str], fails_again: &str) -> (String, Option<i32>) {
     let temp = tempfile::tempdir().unwrap();
     let names: String = failing.iter().map(|name| format!("    {name}\n")).collect();
+    let panics: String = failing
+        .iter()
+        .map(|name| {
+            format!("thread '{name}' (7) panicked at tests/node/a.rs:1:1:\nwords of {name}\n")
+        })
+        .collect();
     let run = format!(
-        "failures:\n\n---- of their words\n    no_name\n\nfailures:\n{names}\n\
+        "failures:\n\n{panics}---- of their words\n    no_name\n\nfailures:\n{names}\n\
          error: test failed, to rerun pass `--test node`\n"
     );
     program::put(
@@ -168,10 +182,15 @@ fn a_test_that_passes_alone_is_named_unstable() {
     assert_eq!(status, Some(0));
     let (printed, status) = again(&["a", "b"], "--exact b");
     assert!(!printed.contains("unstable") && status == Some(101), "{printed}");
+    let wanted = "failed: a (--test node): words of a\nfailed: b (--test node): words of b\n";
+    assert!(printed.ends_with(wanted), "{printed}");
     // Too many, or none by name: a program that was killed.
-    for failing in [&["a", "b", "c"][..], &[]] {
+    let six = ["a", "b", "c", "d", "e", "f"];
+    for (failing, wanted) in [(&six[..], "f (--test node): words of f"), (&[], " (--test node): ")]
+    {
         let (printed, status) = again(failing, "nothing");
         assert!(!printed.contains("cargo test --locked") && status == Some(101), "{printed}");
+        assert!(printed.ends_with(&format!("failed: {wanted}\n")), "{printed}");
     }
 }
 
@@ -181,7 +200,7 @@ fn left_by(command: &str, ci: Option<&str>) -> (String, Option<i32>) {
     let temp = tempfile::tempdir().unwrap();
     let mut script = Command::new("sh");
     script.arg(program::project().join("scripts/left.sh")).args(["sh", "-c", command]);
-    script.current_dir(temp.path()).env("LEFT_IN", ".").env_remove("CI");
+    script.current_dir(temp.path()).env("LEFT_IN", ".").env("PAUSE", "0.2").env_remove("CI");
     let output = script.envs(ci.map(|ci| ("CI", ci))).output().unwrap();
     (String::from_utf8(output.stdout).unwrap(), output.status.code())
 }
@@ -192,6 +211,8 @@ fn a_file_that_a_test_leaves_is_listed_and_fails_under_ci() {
     assert_eq!(left_by("touch socket", None), (wanted.to_owned(), Some(0)));
     assert_eq!(left_by("touch socket", Some("true")), (wanted.to_owned(), Some(1)));
     assert_eq!(left_by("touch socket; rm socket", Some("true")), (String::new(), Some(0)));
+    let late = "touch socket; (sleep 0.5; rm socket) >/dev/null 2>&1 &";
+    assert_eq!(left_by(late, Some("true")), (String::new(), Some(0)));
     assert_eq!(left_by("exit 7", Some("true")), (String::new(), Some(7)));
 }
 

@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use test_support::cri::{Cri, container, pods};
 use test_support::tools;
-use test_support::{Script, cri};
+use test_support::{Script, cri, leftovers};
 
 use super::config::{self, Passes, Wanted};
 use super::host::{self, Engine, Parts};
@@ -209,11 +209,12 @@ async fn a_killed_shim_is_told_once(
     (pod, app): (&str, &str),
     told: &Arc<Mutex<Vec<String>>>,
 ) {
-    let sockets = engine.containerd.shim_sockets();
+    let shim = shim_of(pod);
+    let sockets = leftovers::shim_sockets(shim.as_raw());
     if forgets_containers(engine) {
         cri::end_container(cri, app).await;
     } else {
-        kill(shim_of(pod), Signal::SIGKILL).unwrap();
+        kill(shim, Signal::SIGKILL).unwrap();
         engine.wait_until("the pod's end is told", || heard(told, "StopPodSandbox web"));
         pods::ends(cri, app).await;
     }

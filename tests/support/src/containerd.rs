@@ -139,23 +139,6 @@ impl Containerd {
         std::thread::sleep(Duration::from_millis(300));
     }
 
-    /// Where its shims listen, outside of its folder: a shim that is killed leaves that behind.
-    pub fn shim_sockets(&self) -> Vec<PathBuf> {
-        let below = |dir: PathBuf| {
-            let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-            entries.map(|entry| entry.path())
-        };
-        let bundles = below(self.dir.join("state/io.containerd.runtime.v2.task")).flat_map(below);
-        let notes =
-            bundles.flat_map(|bundle| [bundle.join("address"), bundle.join("bootstrap.json")]);
-        let sockets = notes.filter_map(|note| {
-            let text = std::fs::read_to_string(note).ok()?;
-            let path = text.split_once("unix://")?.1.split(['"', '\n']).next()?;
-            path.starts_with("/run/containerd/s/").then(|| PathBuf::from(path))
-        });
-        sockets.collect()
-    }
-
     /// The end of its log.
     pub fn log_tail(&self) -> String {
         let log = std::fs::read_to_string(self.dir.join("containerd.log")).unwrap_or_default();
@@ -231,11 +214,7 @@ fn command(program: &Path) -> Command {
 impl Drop for Containerd {
     fn drop(&mut self) {
         self.stop();
-        let sockets = self.shim_sockets();
         // Shims have our private folder on their command line; what they left is in our cgroups.
         leftovers::clear(&self.dir.display().to_string(), self.cgroup());
-        for socket in sockets {
-            let _gone = std::fs::remove_file(socket);
-        }
     }
 }

@@ -2,15 +2,15 @@
 //! What an engine that was ended leaves behind: monitors of containers, mounts, cgroups. It ends
 //! and removes only what has the test's private folder or its cgroup in its name.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 /// Folders that engines and libcni make whatever their configuration says.
 const ENGINE_FOLDERS: [&str; 4] =
     ["/run/containerd", "/run/docker", "/opt/containerd", "/var/lib/cni"];
 
-/// How many engines this test program has, and which of the folders were absent before the first.
-static ENGINES: Mutex<(usize, Vec<&str>)> = Mutex::new((0, Vec::new()));
+/// How many engines this test program has, and which of the folders were absent before its first.
+static ENGINES: Mutex<(usize, Option<Vec<&str>>)> = Mutex::new((0, None));
 
 /// Held by an engine. With the last one of a test program go the folders that the machine did not have.
 pub struct EngineFolders(());
@@ -18,10 +18,11 @@ pub struct EngineFolders(());
 impl EngineFolders {
     pub fn hold() -> Self {
         let mut engines = ENGINES.lock().unwrap();
-        if engines.0 == 0 {
+        // Not again for a later engine: what a shim of an earlier one made after its removal is ours.
+        engines.1.get_or_insert_with(|| {
             let absent = ENGINE_FOLDERS.into_iter().filter(|folder| !Path::new(folder).exists());
-            engines.1 = absent.collect();
-        }
+            absent.collect()
+        });
         engines.0 += 1;
         Self(())
     }
@@ -32,7 +33,7 @@ impl Drop for EngineFolders {
         let Ok(mut engines) = ENGINES.lock() else { return };
         engines.0 -= 1;
         if engines.0 == 0 {
-            engines.1.iter().for_each(|folder| remove(Path::new(folder)));
+            engines.1.iter().flatten().for_each(|folder| remove(Path::new(folder)));
         }
     }
 }
@@ -41,6 +42,9 @@ impl Drop for EngineFolders {
 pub fn clear(dir: &str, cgroup: &str) {
     for _monitor_then_what_it_watched in 0..2 {
         for pid in processes(dir, cgroup) {
+            for socket in shim_sockets(pid) {
+                let _gone = std::fs::remove_file(socket);
+            }
             let pid = nix::unistd::Pid::from_raw(pid);
             let _gone = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
         }
@@ -58,6 +62,21 @@ pub fn clear(dir: &str, cgroup: &str) {
     for controller in std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
         remove(&controller.path().join(name));
     }
+}
+
+/// Where this shim of containerd listens, outside of its folder; one that is killed leaves it behind.
+pub fn shim_sockets(pid: i32) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let links = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    let its: Vec<PathBuf> = links.collect();
+    let all = std::fs::read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
+    let sockets = all.lines().filter_map(|line| {
+        let mut columns = line.split_whitespace().skip(6);
+        let (inode, path) = (columns.next()?, columns.next()?);
+        let is_its = its.contains(&PathBuf::from(format!("socket:[{inode}]")));
+        (is_its && path.starts_with("/run/containerd/s/")).then(|| PathBuf::from(path))
+    });
+    sockets.collect()
 }
 
 /// Those whose command line names the folder or that are in the cgroup.
@@ -89,7 +108,7 @@ fn remove(dir: &Path) {
 }
 
 /// The cgroups below this one, wherever they are.
-pub fn cgroups(cgroup: &str) -> Vec<std::path::PathBuf> {
+pub fn cgroups(cgroup: &str) -> Vec<PathBuf> {
     let tops = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
     let tops = tops.map(|top| top.path()).chain([Path::new("/sys/fs/cgroup").to_owned()]);
     let parents = tops.map(|top| top.join(cgroup.trim_start_matches('/')));

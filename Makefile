@@ -109,6 +109,7 @@ release-check: setup
 
 # The last lines say what was skipped, and why.
 interop: setup newer
+	@sh scripts/newer.sh critest-1.37.0
 	@sh scripts/skips.sh interop $(MAKE) --no-print-directory interop_tests
 
 .PHONY: interop_tests
@@ -117,6 +118,7 @@ interop_tests:
 	RUNTIMES=all cargo test --locked --test engines interop:: -- --nocapture
 	cargo test --locked --test engines containerd::live -- --nocapture --test-threads=1
 	cargo test --locked --test engines containerd::told::
+	CRITEST=$(CURDIR)/target/tools/newer/critest-1.37.0/critest cargo test --locked --test engines containerd::critest
 	cargo test --locked --test engines -- containerd::own_nri:: containerd::effect:: containerd::verbs:: containerd::metrics::
 	cargo test --locked --test pure go_types -- --nocapture
 

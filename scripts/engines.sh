@@ -13,6 +13,8 @@ GUEST=${GUEST:-}
 [ $# -gt 0 ] || [ -z "$GUEST" ] || set -- containerd-2.4.2 containerd-2.2.9 containerd-1.7.35 crio-1.36.3
 [ $# -gt 0 ] || set -- crio-1.36.3 docker-28.5.2 nerdctl-2.2.2 podman-5.8.3 podman-6.0.2
 sh scripts/newer.sh "$@"
+[ -n "$GUEST" ] || case " $* " in *" crio-"*) sh scripts/newer.sh critest-1.37.0 ;; esac
+export CRITEST="$newer/critest-1.37.0/critest"
 case " $* " in *" nerdctl-"*) sh scripts/newer.sh containerd-2.4.2 ;; esac
 case "$GUEST $* " in *?" docker-"*) sh scripts/newer.sh containerd-2.2.9 ;; esac
 cargo build --locked --examples --bins

@@ -99,13 +99,20 @@ in_copy() {
         (cd "$copy" && go mod edit -droprequire github.com/containerd/nerdctl/mod/tigron \
             -dropreplace github.com/containerd/nerdctl/mod/tigron@v0.0.0) || return 1
     fi
-    (cd "$copy" && GOFLAGS=-mod=mod nice go install -trimpath "$linked" "$@")
+    # shellcheck disable=SC2086
+    (cd "$copy" && GOFLAGS=-mod=mod nice go ${build:-install} -trimpath "$linked" "$@")
 }
 
 # With the program that pins namespaces for it.
 crio() {
     in_copy "github.com/cri-o/cri-o@$1" "" $storage ./cmd/crio &&
         cc -O2 -o "$GOBIN/pinns" "$newer/$name.source"/pinns/src/*.c
+}
+
+# The CRI's own suite, a program of tests.
+critest() {
+    build="test -c -o $GOBIN/critest"
+    in_copy "sigs.k8s.io/cri-tools@$1" "" ./cmd/critest
 }
 
 # The server without what it unpacks. It wants to be built by the Go that its Kubernetes names. No
@@ -166,6 +173,7 @@ for name in $wanted; do
         install "$name" in_copy "github.com/containers/podman/v5@$version" "" $storage ./cmd/podman ;;
     podman-6.*) install "$name" in_copy "go.podman.io/podman/v6@$version" "" $storage ./cmd/podman ;;
     docker-*) install "$name" docker "$version" ;;
+    critest-*) install "$name" critest "$version" ;;
     k3s-*) install "$name" k3s "$version+k3s1" ;;
     nerdctl-*)
         path=github.com/containerd/nerdctl/v2

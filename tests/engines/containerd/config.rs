@@ -49,6 +49,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
   plugin_config_path = "{dir}/none"
 [plugins."io.containerd.cri.v1.images"]
   snapshotter = "native"
+  use_local_image_pull = true
   pinned_images = {{ sandbox = "localhost/busybox:1" }}
 [plugins."io.containerd.grpc.v1.cri"]
   stream_server_port = "0"

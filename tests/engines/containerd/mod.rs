@@ -4,6 +4,7 @@
 
 mod adopted;
 mod config;
+mod critest;
 mod ctr;
 mod effect;
 mod exits;

@@ -123,7 +123,7 @@ impl CrioHost {
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let script = "mkdir -p image/bin image/data && cp \"$1\" image/bin/busybox && \
             for applet in sh sleep cat true; do ln -s busybox image/bin/$applet; done && \
-            printf '#!/bin/sh\\nexec sleep 100000\\n' >image/pause && chmod 755 image/pause && \
+            printf '#!/bin/sh\\ntrap exit TERM\\nsleep 100000 &\\nwait\\n' >image/pause && chmod 755 image/pause && \
             tar -C image -cf image.tar .";
         let mut pack = command(Path::new("sh"));
         pack.args(["-c", script, "sh"]).arg(self.tools.join("busybox"));
@@ -142,6 +142,10 @@ impl CrioHost {
             .concat(),
         );
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    pub(super) fn tools(&self) -> &Path {
+        &self.tools
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {

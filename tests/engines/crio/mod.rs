@@ -2,6 +2,7 @@
 //! A real CRI-O calls nri-runc in place of runc, registered as `docs/quickstart/crio.md` says: on a
 //! host of its own (`host.rs`). `make engines` builds that CRI-O; without it the tests are skipped.
 
+mod critest;
 mod exits;
 mod host;
 mod life;

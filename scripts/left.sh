@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs a command that runs tests, then prints which files of this machine are new: tests keep to
-# folders of their own. Under CI a new file that is still there after ten seconds is a failure; elsewhere another
-# program may have made it. LEFT_IN: where to look. NRI_RUNC_FAILED: a file that a failure is added to.
+# Runs a command that runs tests, then prints which files of this machine are new, and which processes of
+# temporary folders: tests keep to folders of their own, and end what they start. Under CI a new file that is
+# still there after ten seconds is a failure; elsewhere another program may have made it. LEFT_IN: where to
+# look. LEFT_OF: what is in the command line of a test's process. NRI_RUNC_FAILED: a file that a failure is added to.
 set -u
 lists=$(mktemp -d)
 trap 'rm -rf "$lists"' EXIT
@@ -12,15 +13,23 @@ list_files() {
     # shellcheck disable=SC2086
     find ${LEFT_IN:-/run /var/lib /etc /opt} -xdev -maxdepth 4 \( -path /run/systemd -o -path /run/user -o -path /run/udev -o -path /run/log \
         -o -path /run/lock -o -path /run/mount -o -path /var/lib/apt -o -path /var/lib/dpkg -o -path /var/lib/systemd \) -prune \
-        -o -print 2>/dev/null | LC_ALL=C sort
+        -o -print 2>/dev/null
 }
 
-list_files >"$lists/before"
+list_processes() {
+    for process in /proc/[0-9]*; do
+        words=$(tr '\0' ' ' <"$process/cmdline" 2>/dev/null) || continue
+        case $words in *"${LEFT_OF:-/tmp/.tmp}"*) echo "process ${process#/proc/}: $words" ;; esac
+    done
+}
+
+list_files | LC_ALL=C sort >"$lists/before"
+list_processes | LC_ALL=C sort >"$lists/ran"
 status=0
 "$@" || status=$?
 # What an engine that ends removes may take a moment.
 for _ in 1 2 3 4 5 6 7 8 9 10; do
-    list_files >"$lists/after"
+    list_files | LC_ALL=C sort >"$lists/after"
     LC_ALL=C comm -13 "$lists/before" "$lists/after" >"$lists/new"
     [ -s "$lists/new" ] || break
     sleep "${PAUSE:-1}"
@@ -33,4 +42,5 @@ if [ -s "$lists/new" ]; then
         sed 's/^/failed: a test left /' "$lists/new" | head -n 5 >>"${NRI_RUNC_FAILED:-/dev/null}"
     fi
 fi
+list_processes | LC_ALL=C sort | LC_ALL=C comm -13 "$lists/ran" - | sed 's/^/still there, /'
 exit $status

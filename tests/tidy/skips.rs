@@ -6,6 +6,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use test_support::{program, skip};
 
 /// Set where a test is to skip itself: the reason.
@@ -201,6 +203,7 @@ fn left_by(command: &str, ci: Option<&str>) -> (String, Option<i32>) {
     let mut script = Command::new("sh");
     script.arg(program::project().join("scripts/left.sh")).args(["sh", "-c", command]);
     script.current_dir(temp.path()).env("LEFT_IN", ".").env("PAUSE", "0.2").env_remove("CI");
+    script.env("LEFT_OF", "sleep 41.5 ");
     let output = script.envs(ci.map(|ci| ("CI", ci))).output().unwrap();
     (String::from_utf8(output.stdout).unwrap(), output.status.code())
 }
@@ -211,6 +214,11 @@ fn a_file_that_a_test_leaves_is_listed_and_fails_under_ci() {
     assert_eq!(left_by("touch socket", None), (wanted.to_owned(), Some(0)));
     assert_eq!(left_by("touch socket", Some("true")), (wanted.to_owned(), Some(1)));
     assert_eq!(left_by("touch socket; rm socket", Some("true")), (String::new(), Some(0)));
+    let (printed, status) = left_by("sleep 41.$((2+3)) >/dev/null 2>&1 & exit 0", Some("true"));
+    let (pid, words) =
+        printed.strip_prefix("still there, process ").unwrap().split_once(": ").unwrap();
+    assert_eq!((words, status), ("sleep 41.5 \n", Some(0)));
+    kill(Pid::from_raw(pid.parse().unwrap()), Signal::SIGKILL).unwrap();
     let late = "touch socket; (sleep 0.5; rm socket) >/dev/null 2>&1 &";
     assert_eq!(left_by(late, Some("true")), (String::new(), Some(0)));
     assert_eq!(left_by("exit 7", Some("true")), (String::new(), Some(7)));

@@ -93,6 +93,9 @@ fn a_slowly_synchronized_plugin_is_named_before_requests_wait() {
     assert!(!output.status.success() && said.contains("10-greeter is still being"), "{said}");
     assert!(host.logged(&["took longer than"]) == 0, "nothing was held");
     succeeds(&host.create("c1"));
+    // Without a reader it would wait for one, and outlive its daemon.
+    let pid = i32::try_from(host.admin(&["plugins"])[0]["pid"].as_i64().unwrap()).unwrap();
+    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::daemon::shared::queues::InitProcess;
 use crate::daemon::watch::pidfd;
 use crate::error::in_our_words;
 use crate::presence::{Backoff, IfThere};
-use crate::state::ContainerKey;
+use crate::state::{Container, ContainerKey};
 
 /// Watches every init process that other modules queue. Never ends.
 pub(crate) async fn watch_all(daemon: Rc<Daemon>) {
@@ -76,6 +76,23 @@ async fn find(
     }
 }
 
+fn note_code(daemon: &Daemon, of: &Container, code: Option<i32>) {
+    daemon.records.change_in_memory(&of.key, |record| {
+        if record.incarnation == of.incarnation {
+            record.exit_code = record.exit_code.or(code);
+        }
+    });
+}
+
+/// Notes a code that comes after StopContainer was sent; RemoveContainer has it.
+async fn note_late_code(daemon: Rc<Daemon>, record: Rc<Container>) {
+    let written = async || daemon.written_exit_code(&record).await.or_absent().flatten();
+    let code = daemon.caches.exit_codes.wait_longer(&record, written).await;
+    if code.is_some() {
+        note_code(&daemon, &record, code);
+    }
+}
+
 async fn exited(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -86,11 +103,10 @@ async fn exited(
         let written = async || daemon.written_exit_code(&record).await.or_absent().flatten();
         let code = daemon.caches.exit_codes.wait(&record, process, written).await;
         // A `delete` may have reported the exit meanwhile; the removal is still to be reported.
-        daemon.records.change_in_memory(key, |record| {
-            if record.incarnation == incarnation {
-                record.exit_code = record.exit_code.or(code);
-            }
-        });
+        note_code(daemon, &record, code);
+        if code.is_none() {
+            tokio::task::spawn_local(note_late_code(Rc::clone(daemon), record));
+        }
     }
     let lane = daemon.lane(key);
     settle::wait_for_start(&lane).await;

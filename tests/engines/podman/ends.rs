@@ -68,9 +68,7 @@ fn without_the_kernels_word_no_code_of_conmon_is_wrong() {
     }
     host.nobody_knows_of_anything();
     host.wait_until("all are removed", || received.count("RemoveContainer") == exits.len());
-    // Some stay unknown (docs/engines.md).
-    let unknown = received.are_right(&exits);
-    assert!(unknown.len() < exits.len(), "not one code is known: {unknown:?}");
+    received.compare(&exits);
 }
 
 #[test]

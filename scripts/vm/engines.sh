@@ -4,8 +4,8 @@
 # machine's shell and libraries, the engines of target/tools/newer with their folders of tools
 # (scripts/engines.sh makes them), and what is built here. `engines.sh NAME-VERSION...`, of Podman: a
 # quarter of an hour. With VM_FIRST=systemd that is the first process, and engines have the systemd
-# driver. VM_TESTS are the tests, without the engine's name before them (all). All that the guest said
-# is in target/vm/serial-engines.log. VM_MINUTES bounds it (60).
+# driver. VM_TESTS are the tests, without the engine's name before them (all); VM_WHY says why no others. All
+# that the guest said is in target/vm/serial-engines.log. VM_MINUTES bounds it (60).
 set -eu
 cd "$(dirname "$0")/../.."
 vm=${VM_DIR:-$PWD/target/vm}
@@ -66,8 +66,19 @@ for runc in "$tools"/newer/runc-*; do
     [ ! -e "$runc/.done" ] || cp -R "$runc" "$root$tools/newer/"
 done
 cargo test --locked --no-run --test engines 2>"$vm/build.log" || { cat "$vm/build.log" >&2; exit 1; }
+cases=$(sed -n 's/.*Executable .*(\(.*\))$/\1/p' "$vm/build.log")
+# A word that no test has would be a row that says more than was run. What is left out is said by name.
+tests_of() { "$cases" --list "$1" --skip hooks:: 2>/dev/null | sed -n 's/: test$//p'; }
+for name in ${VM_TESTS:+"$@"}; do
+    engine=${name%%-*}::
+    : >"$vm/chosen"
+    for word in $VM_TESTS; do
+        tests_of "$engine$word" | grep . >>"$vm/chosen" || { echo "vm: no test is $engine$word" >&2; exit 2; }
+    done
+    tests_of "$engine" | grep -vxFf "$vm/chosen" | sed "s/^/vm: left out, ${VM_WHY:-not asked for}: /" || true
+done
 # Where cargo would put it: tests find their folder for what they build by that.
-put "$(sed -n 's/.*Executable .*(\(.*\))$/\1/p' "$vm/build.log")" /target/debug/deps/engines
+put "$cases" /target/debug/deps/engines
 for program in "$tools"/bin/*; do libraries_of "$program"; done
 for package in bin busybox-static conmon containerd docker.io docker-cli podman runc lib; do
     [ ! -e "$tools/$package" ] || cp -R "$tools/$package" "$root$tools/"

@@ -28,9 +28,9 @@ const SETTINGS: &str = "{\n   \"data-root\" : \"DIR/data\",   \"exec-root\":\"DI
 /// Docker lowered its own score, which what it starts inherits; this key went with 25.
 const SCORE: &str = " \"oom-score-adjust\": 0,";
 
-/// The containerd that is a service: without its CRI.
+/// The containerd that is a service: without its CRI, its images where Docker's own would have them.
 const CONTAINERD: &str = r#"version = 2
-root = "DIR/containerd"
+root = "DIR/data/containerd/daemon"
 state = "DIR/exec/containerd/daemon"
 disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.internal.v1.opt"]
 [grpc]

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The terminal while `top` runs: the alternate screen, no echo, no cursor. However `top` ends,
-//! except by SIGKILL, the terminal is restored.
+//! except by SIGKILL, the terminal is restored; if it takes no output (Ctrl-S), as far as it can be.
 
-use std::io::{Read, Stdin, Stdout, Write};
+use std::fs::File;
+use std::io::{ErrorKind, Read, Stdin, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
+use nix::libc::{O_NOCTTY, O_NONBLOCK};
 use nix::poll::PollFlags;
 use nix::sys::signal::Signal;
 use rustix::termios::{
@@ -42,9 +45,12 @@ pub(super) enum Woken {
 /// The terminal, until this is dropped.
 pub(super) struct Screen {
     input: Stdin,
-    output: Stdout,
+    /// Opened anew, as one that does not block: standard output is the shell's too. A user who may not open the
+    /// terminal of another (`su`) has standard output.
+    output: File,
     before: Option<Termios>,
     signals: Signals,
+    has_quit: bool,
 }
 
 /// Whether standard output is a terminal.
@@ -65,6 +71,12 @@ impl Screen {
             Signal::SIGTSTP,
             Signal::SIGWINCH,
         ])?;
+        let mut output = File::options();
+        output.write(true).custom_flags(O_NONBLOCK | O_NOCTTY);
+        let output = output
+            .open("/proc/self/fd/1")
+            .or_else(|_is_anothers| std::io::stdout().as_fd().try_clone_to_owned().map(File::from));
+        let output = output.doing(|| "opening the terminal")?;
         let input = std::io::stdin();
         let before = tcgetattr(&input).ok();
         if let Some(before) = &before {
@@ -76,7 +88,7 @@ impl Screen {
             tcsetattr(&input, OptionalActions::Now, &quiet)
                 .map_err(|error| Error::from(std::io::Error::from(error)))?;
         }
-        let mut screen = Self { input, output: std::io::stdout(), before, signals };
+        let mut screen = Self { input, output, before, signals, has_quit: false };
         screen.write(ENTER)?;
         Ok(screen)
     }
@@ -112,6 +124,9 @@ impl Screen {
         let mut takes_keys = self.before.is_some();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
+            if self.has_quit {
+                return Ok(Woken::Quit);
+            }
             if left.is_zero() {
                 return Ok(Woken::Time);
             }
@@ -136,15 +151,31 @@ impl Screen {
         }
     }
 
+    /// Writes as fast as the terminal takes it; a signal that ends `top` ends this too.
     fn write(&mut self, text: &str) -> Result<()> {
-        let written = self.output.write_all(text.as_bytes()).and_then(|()| self.output.flush());
-        written.doing(|| "writing to the terminal")
+        let mut rest = text.as_bytes();
+        while !rest.is_empty() && !self.has_quit {
+            match self.output.write(rest) {
+                Ok(written) => rest = &rest[written..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let room = Some((self.output.as_fd(), PollFlags::POLLOUT));
+                    self.signals.wait(room, None)?;
+                    let mut signals = std::iter::from_fn(|| self.signals.take());
+                    let ends = |signal| !matches!(signal, Signal::SIGWINCH | Signal::SIGTSTP);
+                    self.has_quit = signals.any(ends);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).doing(|| "writing to the terminal"),
+            }
+        }
+        Ok(())
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        let _terminal_is_gone = self.write(LEAVE);
+        // Nobody is waited for any more.
+        let _terminal_is_gone_or_full = self.output.write(LEAVE.as_bytes());
         if let Some(before) = &self.before {
             let _terminal_is_gone = tcsetattr(&self.input, OptionalActions::Now, before);
         }

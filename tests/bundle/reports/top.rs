@@ -84,6 +84,22 @@ fn a_daemon_that_goes_away_is_shown_and_its_successor_is_found() {
 }
 
 #[test]
+fn a_terminal_that_takes_no_output_does_not_hold_top() {
+    let host = started("");
+    for by in [Signal::SIGINT, Signal::SIGTERM] {
+        let mut terminal = Terminal::new(100, 30);
+        let mut top = terminal.run_top(&host, &["--interval", "100ms"]);
+        wait_until("a page is shown", || terminal.shown().contains("no plugins"));
+        // Ctrl-S, then time for the page that waits.
+        terminal.master.write_all(b"\x13").unwrap();
+        std::thread::sleep(Duration::from_millis(400));
+        signal(&top, by);
+        assert_eq!(ends(&mut top), Some(0), "{by:?}");
+        assert!(terminal.is_as_before(), "{by:?}");
+    }
+}
+
+#[test]
 fn lines_are_as_long_as_the_terminal_is_wide() {
     let host = started("");
     let mut terminal = Terminal::new(40, 8);

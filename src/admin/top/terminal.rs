@@ -50,7 +50,8 @@ pub(super) struct Screen {
     output: File,
     before: Option<Termios>,
     signals: Signals,
-    has_quit: bool,
+    /// What a signal asked for while a page was written; the next wait returns it.
+    woken: Option<Woken>,
 }
 
 /// Whether standard output is a terminal.
@@ -88,7 +89,7 @@ impl Screen {
             tcsetattr(&input, OptionalActions::Now, &quiet)
                 .map_err(|error| Error::from(std::io::Error::from(error)))?;
         }
-        let mut screen = Self { input, output, before, signals, has_quit: false };
+        let mut screen = Self { input, output, before, signals, woken: None };
         screen.write(ENTER)?;
         Ok(screen)
     }
@@ -124,21 +125,16 @@ impl Screen {
         let mut takes_keys = self.before.is_some();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            if self.has_quit {
-                return Ok(Woken::Quit);
+            if let Some(woken) = self.woken.take() {
+                return Ok(woken);
             }
             if left.is_zero() {
                 return Ok(Woken::Time);
             }
             let keys = takes_keys.then(|| (self.input.as_fd(), PollFlags::POLLIN));
             let has_key = self.signals.wait(keys, Some(left))?;
-            while let Some(signal) = self.signals.take() {
-                if signal == Signal::SIGWINCH {
-                    return Ok(Woken::Resized);
-                }
-                if signal != Signal::SIGTSTP {
-                    return Ok(Woken::Quit);
-                }
+            if let Some(woken) = self.take_signal() {
+                return Ok(woken);
             }
             if has_key {
                 let mut keys = [0; 64];
@@ -151,18 +147,23 @@ impl Screen {
         }
     }
 
+    /// What the next pending signal asks for; Ctrl-Z asks for nothing.
+    fn take_signal(&self) -> Option<Woken> {
+        let mut signals = std::iter::from_fn(|| self.signals.take());
+        let signal = signals.find(|signal| *signal != Signal::SIGTSTP)?;
+        Some(if signal == Signal::SIGWINCH { Woken::Resized } else { Woken::Quit })
+    }
+
     /// Writes as fast as the terminal takes it; a signal that ends `top` ends this too.
     fn write(&mut self, text: &str) -> Result<()> {
         let mut rest = text.as_bytes();
-        while !rest.is_empty() && !self.has_quit {
+        while !rest.is_empty() && self.woken != Some(Woken::Quit) {
             match self.output.write(rest) {
                 Ok(written) => rest = &rest[written..],
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let room = Some((self.output.as_fd(), PollFlags::POLLOUT));
                     self.signals.wait(room, None)?;
-                    let mut signals = std::iter::from_fn(|| self.signals.take());
-                    let ends = |signal| !matches!(signal, Signal::SIGWINCH | Signal::SIGTSTP);
-                    self.has_quit = signals.any(ends);
+                    self.woken = self.take_signal().or(self.woken);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error).doing(|| "writing to the terminal"),
@@ -174,7 +175,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // Nobody is waited for any more.
+        // One attempt: a terminal that takes no output must not delay the exit.
         let _terminal_is_gone_or_full = self.output.write(LEAVE.as_bytes());
         if let Some(before) = &self.before {
             let _terminal_is_gone = tcsetattr(&self.input, OptionalActions::Now, before);

@@ -8,12 +8,14 @@ use std::rc::Rc;
 
 use tracing::warn;
 
+use crate::daemon::lifecycle::state::written_code;
 use crate::daemon::lifecycle::{late_start, settle, stop, task_exits};
+use crate::daemon::runtime::exit_status;
 use crate::daemon::shared::Daemon;
 use crate::daemon::shared::queues::InitProcess;
 use crate::daemon::watch::pidfd;
 use crate::error::in_our_words;
-use crate::presence::{Backoff, IfThere};
+use crate::presence::Backoff;
 use crate::state::{Container, ContainerKey};
 
 /// Watches every init process that other modules queue. Never ends.
@@ -86,11 +88,8 @@ fn note_code(daemon: &Daemon, of: &Container, code: Option<i32>) {
 
 /// Notes a code that comes after StopContainer was sent; RemoveContainer has it.
 async fn note_late_code(daemon: Rc<Daemon>, record: Rc<Container>) {
-    let written = async || daemon.written_exit_code(&record).await.or_absent().flatten();
-    let code = daemon.caches.exit_codes.wait_longer(&record, written).await;
-    if code.is_some() {
-        note_code(&daemon, &record, code);
-    }
+    let code = exit_status::late_code(async || written_code(&daemon, &record).await).await;
+    note_code(&daemon, &record, code);
 }
 
 async fn exited(
@@ -100,11 +99,11 @@ async fn exited(
     process: Option<&OwnedFd>,
 ) {
     if let Some(record) = daemon.container(key).filter(|record| !record.is_sandbox) {
-        let written = async || daemon.written_exit_code(&record).await.or_absent().flatten();
+        let written = async || written_code(daemon, &record).await;
         let code = daemon.caches.exit_codes.wait(&record, process, written).await;
         // A `delete` may have reported the exit meanwhile; the removal is still to be reported.
         note_code(daemon, &record, code);
-        if code.is_none() {
+        if code.is_none() && exit_status::removes_file_early(&record) {
             tokio::task::spawn_local(note_late_code(Rc::clone(daemon), record));
         }
     }

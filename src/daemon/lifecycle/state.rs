@@ -124,13 +124,18 @@ pub(crate) async fn mark_stopped(daemon: &Daemon, key: &ContainerKey) -> bool {
     true
 }
 
+/// The exit code that the engine wrote, if that can be known.
+pub(super) async fn written_code(daemon: &Daemon, record: &Container) -> Option<i32> {
+    daemon.written_exit_code(record).await.or_absent().flatten()
+}
+
 /// The exit code, as recorded or as the engine wrote it since. It is looked for again until the container
 /// is removed.
 async fn exit_code(daemon: &Daemon, record: &Container) -> Option<i32> {
     match record.exit_code {
         Some(code) => Some(code),
         None => {
-            let written = daemon.written_exit_code(record).await.or_absent().flatten();
+            let written = written_code(daemon, record).await;
             written.or_else(|| daemon.caches.exit_codes.published(record))
         }
     }

@@ -26,7 +26,8 @@ use crate::daemon::watch::pidfd::{self, ProcessExit};
 /// The time that the daemon waits for the exit code, and the interval of looks meanwhile.
 const EXIT_CODE_WAIT: Duration = Duration::from_millis(50);
 const EXIT_CODE_CHECK: Duration = Duration::from_millis(5);
-/// The time for which it looks on where the engine's file goes early, and the interval of these looks.
+/// The time that the daemon looks for an exit code after StopContainer was sent, where the engine removes its
+/// file early, and the interval of these looks.
 const LATE_CODE_WAIT: Duration = Duration::from_secs(2);
 const LATE_CODE_CHECK: Duration = Duration::from_millis(10);
 
@@ -169,33 +170,13 @@ impl ExitCodes {
         }
     }
 
-    /// Waits for a code that its engine writes after [`Self::wait`] has given up, and removes before it deletes the
-    /// container. `None` once none can come.
-    pub(crate) async fn wait_longer(
-        &self,
-        record: &Container,
-        written: impl AsyncFn() -> Option<i32>,
-    ) -> Option<i32> {
-        if !goes_early(record) {
-            return None;
-        }
-        let deadline = tokio::time::Instant::now() + LATE_CODE_WAIT;
-        while tokio::time::Instant::now() < deadline {
-            if let Some(code) = written().await {
-                return Some(code);
-            }
-            tokio::time::sleep(LATE_CODE_CHECK).await;
-        }
-        None
-    }
-
     /// Notes at the deletion of an exited container whether its monitor writes exit codes: it has
     /// long reaped the process, so a missing code never comes, nor for the next containers.
     pub(crate) fn note_monitor(&self, record: &Container, has_code: bool) {
         let mut mute = self.mute_monitors.borrow_mut();
         if has_code {
             mute.remove(&monitor(record));
-        } else if !goes_early(record) {
+        } else if !removes_file_early(record) {
             mute.insert(monitor(record));
         }
     }
@@ -260,9 +241,21 @@ fn monitor(record: &Container) -> (String, String) {
     (record.engine.clone(), record.key.root.clone())
 }
 
+/// Waits for a code that the engine writes after [`ExitCodes::wait`] has given up.
+pub(crate) async fn late_code(written: impl AsyncFn() -> Option<i32>) -> Option<i32> {
+    let deadline = tokio::time::Instant::now() + LATE_CODE_WAIT;
+    while tokio::time::Instant::now() < deadline {
+        if let Some(code) = written().await {
+            return Some(code);
+        }
+        tokio::time::sleep(LATE_CODE_CHECK).await;
+    }
+    None
+}
+
 /// Whether the engine removes the file before it has the runtime delete the container: Podman does, once it has
 /// read it.
-fn goes_early(record: &Container) -> bool {
+pub(crate) fn removes_file_early(record: &Container) -> bool {
     EngineKind::named(&record.engine) == Some(EngineKind::Podman)
 }
 

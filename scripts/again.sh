@@ -3,7 +3,7 @@
 # Runs tests; `again.sh COMMAND...`, a `cargo test` of programs. A few that fail (AT_MOST, five) are run three
 # times more, each alone: where they pass each time, what failed was their company or the machine's pace. They
 # are named at the end, their failure stands above, and the command has passed. A test that fails again, and
-# more that fail, fail the command. NRI_RUNC_FAILED: a file that each failure is added to, with its first line.
+# more that fail, fail the command. NRI_RUNC_FAILED: the file that each failure is appended to, with its first line.
 set -u
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

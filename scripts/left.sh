@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs a command that runs tests, then prints which files of this machine are new, and which processes of
 # temporary folders: tests keep to folders of their own, and end what they start. Under CI a new file that is
-# still there after ten seconds is a failure; elsewhere another program may have made it. LEFT_IN: where to
-# look. LEFT_OF: what is in the command line of a test's process. NRI_RUNC_FAILED: a file that a failure is added to.
+# still there after ten seconds is a failure; elsewhere another program may have made it. LEFT_IN: the folders
+# to search. LEFT_OF: the text by which a command line is known as a test's. NRI_RUNC_FAILED: the file that
+# failures are appended to.
 set -u
 lists=$(mktemp -d)
 trap 'rm -rf "$lists"' EXIT

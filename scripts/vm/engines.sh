@@ -67,7 +67,8 @@ for runc in "$tools"/newer/runc-*; do
 done
 cargo test --locked --no-run --test engines 2>"$vm/build.log" || { cat "$vm/build.log" >&2; exit 1; }
 cases=$(sed -n 's/.*Executable .*(\(.*\))$/\1/p' "$vm/build.log")
-# A word that no test has would be a row that says more than was run. What is left out is said by name.
+# Each word of VM_TESTS must match a test, or the row would claim more than was run. Tests that are left out are
+# listed.
 tests_of() { "$cases" --list "$1" --skip hooks:: 2>/dev/null | sed -n 's/: test$//p'; }
 for name in ${VM_TESTS:+"$@"}; do
     engine=${name%%-*}::

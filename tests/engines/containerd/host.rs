@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use test_support::containerd::{Containerd, Setup};
 use test_support::cri::Cri;
 
+use super::config::{self, Passes, Wanted};
+
 /// The folder of the programs that an engine needs; `None` after saying why a test is skipped.
 pub(super) fn tools() -> Option<PathBuf> {
     test_support::tools::find(&["busybox", "containerd", "containerd-shim-runc-v2", "ctr", "runc"])
@@ -96,6 +98,24 @@ impl Engine {
             None => Containerd::start(&setup),
         };
         Self { containerd, temp }
+    }
+
+    /// A containerd of version 4 whose plugins connect to its own NRI, or to nri-runc: the socket of that NRI.
+    /// `edit` changes its configuration.
+    pub(super) fn of_nri(
+        (tools, containerd): (&Path, &Path),
+        has_nri: bool,
+        edit: impl Fn(String) -> String,
+    ) -> (Self, PathBuf) {
+        let runc = &*tools.join("runc");
+        let runtime = if has_nri { runc } else { env!("CARGO_BIN_EXE_nri-runc").as_ref() };
+        let handlers = [("tested", Passes::All)];
+        let wanted = Wanted { version: 4, handlers: &handlers, runtime, has_nri };
+        let configuration = |dir: &Path| edit(config::containerd(dir, &wanted));
+        let configuration = Some(&configuration as &dyn Fn(&Path) -> String);
+        let engine = Self::of(&Parts { tools, containerd, runc, configuration });
+        let socket = engine.path(if has_nri { "own.sock" } else { "nri.sock" });
+        (engine, socket)
     }
 
     /// The cgroup of this engine's pods.

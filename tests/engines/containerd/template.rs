@@ -8,8 +8,7 @@ use test_support::cri::Cri;
 use test_support::cri::generated::VersionRequest;
 use test_support::{is_synchronized, template, tools};
 
-use super::config::{self, Passes, Wanted};
-use super::host::{self, Daemon, Engine, Parts};
+use super::host::{self, Daemon, Engine};
 use crate::template::{Node, adjusts_through_restarts, logged};
 
 /// With the daemon where that serves the plugin.
@@ -51,26 +50,16 @@ impl Node for Served {
     }
 }
 
-/// What serves the plugin, and on which socket.
-const SIDES: [(bool, &str); 2] = [(true, "own.sock"), (false, "nri.sock")];
-
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "the plugin under test")]
 async fn the_template_adjusts_pods_on_containerds_own_nri_and_on_ours() {
     let Some(program) = template::plugin() else { return };
     let Some(tools) = host::tools() else { return };
     let Some(containerd) = tools::newer("containerd-2.4.2") else { return };
-    let runc = tools.join("runc");
-    for (has_nri, socket) in SIDES {
-        let runtime = if has_nri { &*runc } else { env!("CARGO_BIN_EXE_nri-runc").as_ref() };
-        let handlers = [("tested", Passes::All)];
-        let wanted = Wanted { version: 4, handlers: &handlers, runtime, has_nri };
-        let configuration = |dir: &std::path::Path| config::containerd(dir, &wanted);
-        let configuration = Some(&configuration as &dyn Fn(&std::path::Path) -> String);
-        let parts = Parts { tools: &tools, containerd: &containerd, runc: &runc, configuration };
-        let engine = Engine::of(&parts);
+    for has_nri in [true, false] {
+        let (engine, socket) = Engine::of_nri((&tools, &containerd), has_nri, |own| own);
         let daemon = (!has_nri).then(|| engine.start_daemon());
-        let (socket, log) = (engine.path(socket), engine.path("plugin.log"));
+        let log = engine.path("plugin.log");
         let mut plugin = template::start(Command::new(&program), &socket, &log);
         let mut cri = engine.client().await;
         let mut node = Served { engine, daemon };

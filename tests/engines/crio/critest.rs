@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The NRI cases of the CRI's own suite on CRI-O: with its own NRI, then with nri-runc.
 
-use test_support::critest;
+use test_support::{critest, registry};
 
 use super::HANDLER;
 use super::host::{CrioHost, SOCKET};
@@ -10,7 +10,8 @@ use super::host::{CrioHost, SOCKET};
 async fn crio_passes_as_many_of_the_suites_cases_as_we_publish() {
     let Some(suite) = critest::program() else { return };
     let Some(mut host) = CrioHost::new() else { return };
-    let image = critest::image(&host.path(""), host.tools());
+    registry::pack(&host.path("registry"), &host.tools().join("busybox"));
+    let image = registry::serve(host.path("registry/layout"));
     let port = image.split('/').next().unwrap();
     let write = |name: &str, text: &str| {
         nri_runc::testing::files::replace(&host.path(name), text.as_bytes()).unwrap();

@@ -51,7 +51,7 @@ fn a_container_that_exits_by_itself_has_its_exit_code() {
 }
 
 #[test]
-fn without_the_kernels_word_no_code_of_conmon_is_wrong() {
+fn without_the_kernels_word_twenty_codes_are_conmons() {
     let Some(host) = installed("debug.kernel_exits = false") else { return };
     let received = Received::default();
     let _told = host.plugin("10", "codes", received.script());

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 
 use crate::cri::generated::runtime_service_client::RuntimeServiceClient;
-use crate::{cri, leftovers};
+use crate::{cri, leftovers, registry};
 
 /// What kind of containerd.
 pub struct Setup<'a> {
@@ -124,12 +124,8 @@ impl Containerd {
 
     /// An image layout of one layer with busybox.
     fn import_image(&self, busybox: &Path) {
-        let script = include_str!("../../../fixtures/images/busybox.sh");
         let image = self.dir.join("image");
-        std::fs::create_dir_all(&image).unwrap();
-        let mut shell = command(Path::new("sh"));
-        shell.args(["-c", script, "sh"]).arg(busybox).current_dir(&image);
-        assert!(shell.status().unwrap().success());
+        registry::pack(&image, busybox);
         let tar = image.join("image.tar").display().to_string();
         // From 2.0 on containerd would unpack for a platform and a snapshotter that it guesses.
         let is_there = self.ctr(&["images", "import", "--local", &tar])

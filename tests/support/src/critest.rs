@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::{registry, skip};
+use crate::skip;
 
 /// The suite blocks a Synchronize for as long as the default of `plugin_request_timeout`, so that an engine
 /// disconnects its plugin.
@@ -69,7 +69,7 @@ fn result(case: &Value) -> (String, String) {
     (text(&case["LeafNodeText"]), text(&case["State"]))
 }
 
-/// What the page says of this column: `containerd`, `containerd with nri-runc` and so on.
+/// The results in the column of this name on the page.
 pub fn published(column: &str) -> Results {
     let page = include_str!("../../../docs/compatibility.md");
     let (_, section) = page.split_once("\n## The CRI's own suite\n").unwrap();
@@ -79,9 +79,4 @@ pub fn published(column: &str) -> Results {
     let head: Vec<&str> = rows.next().unwrap();
     let at = head.iter().position(|name| *name == column).unwrap();
     rows.skip(1).map(|row| (row[0].to_owned(), row[at].to_owned())).collect()
-}
-
-/// The image that the suite pulls.
-pub fn image(dir: &Path, tools: &Path) -> String {
-    registry::serve(dir, &tools.join("busybox"))
 }

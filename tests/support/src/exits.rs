@@ -99,19 +99,12 @@ impl Received {
         self.of(event).len()
     }
 
-    /// Asserts that no code is wrong, and that each is known at the removal.
-    #[track_caller]
-    pub fn compare(&self, exits: &[Exit]) {
-        let unknown = self.are_right(exits);
-        assert!(unknown.is_empty(), "unknown at {REMOVED}: {unknown:?}");
-    }
-
-    /// Asserts that no code is wrong, and prints how many were known at each event. Returns the exits whose
-    /// codes were unknown at the removal.
+    /// Asserts that no code is wrong, and that each is known at the removal; prints how many were known at each
+    /// event.
     #[track_caller]
     #[expect(clippy::print_stderr, reason = "the documentation has the counts")]
-    pub fn are_right(&self, exits: &[Exit]) -> Vec<Exit> {
-        let mut unknown = Vec::new();
+    pub fn compare(&self, exits: &[Exit]) {
+        let mut unknown: Vec<Exit> = Vec::new();
         for event in ["StopContainer", REMOVED] {
             let all = self.of(event);
             assert_eq!(all.len(), exits.len(), "{event}");
@@ -124,6 +117,6 @@ impl Received {
             unknown = of_event.map(|(number, _)| exits[*number]).collect();
             eprintln!("exits: {} of {} known at {event}", exits.len() - unknown.len(), exits.len());
         }
-        unknown
+        assert!(unknown.is_empty(), "unknown at {REMOVED}: {unknown:?}");
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A registry on loopback with one image, for what pulls before it runs: the layout that
-//! `fixtures/images/busybox.sh` makes, over as much of the distribution API as a pull asks for.
+//! The image of the tests, as `fixtures/images/busybox.sh` makes it, and a registry on loopback that serves
+//! it: as much of the distribution API as a pull asks for.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,15 +10,18 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-/// The name of its image, with the port that it listens on. It lives as long as the test's program.
+/// Makes the image `localhost/busybox:1` in this new folder: `layout`, and the same as `image.tar`.
 #[expect(clippy::disallowed_methods, reason = "what packs an image")]
-pub fn serve(dir: &Path, busybox: &Path) -> String {
-    let image = dir.join("registry");
-    std::fs::create_dir_all(&image).unwrap();
+pub fn pack(dir: &Path, busybox: &Path) {
+    std::fs::create_dir_all(dir).unwrap();
     let mut shell = Command::new("sh");
     shell.args(["-c", include_str!("../../../fixtures/images/busybox.sh"), "sh"]).arg(busybox);
-    assert!(shell.current_dir(&image).status().unwrap().success());
-    let layout = Arc::new(image.join("layout"));
+    assert!(shell.current_dir(dir).status().unwrap().success());
+}
+
+/// Serves a layout until the test's program ends. Returns the name of its image, with the port in it.
+pub fn serve(layout: PathBuf) -> String {
+    let layout = Arc::new(layout);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {

@@ -54,7 +54,7 @@ fn configuration(host: &TestHost) -> String {
     )
 }
 
-/// A pre-installed plugin that prints secrets and ends.
+/// A pre-installed plugin that prints secrets, never registers, and ends with its daemon.
 fn leaky_plugin(host: &TestHost) {
     let s = secret;
     std::fs::create_dir_all(host.path("plugins")).unwrap();
@@ -62,7 +62,7 @@ fn leaky_plugin(host: &TestHost) {
         "#!/bin/sh\n# {}\necho 'TOKEN={} {}' >&2\necho '{{\"authToken\": \"{}\"}}' >&2\n\
          echo 'Authorization: Bearer {}' >&2\necho 'asks https://u:{}@db/x' >&2\n\
          echo 'pwd: {}' >&2\necho 'pass: {}' >&2\necho 'accessKey: {}' >&2\n\
-         echo '-----BEGIN PRIVATE KEY-----{}' >&2\necho 'SECRET={}'\nsleep 1000\n",
+         echo '-----BEGIN PRIVATE KEY-----{}' >&2\necho 'SECRET={}'\nexec cat <&3 >/dev/null\n",
         s(6),
         s(7),
         s(8),

@@ -119,6 +119,7 @@ has gone, the code is 141, or 0 if `--watch` or `--follow` finds that out before
 
 Called as a runtime (`nri-runc create …`), nri-runc becomes the real runtime, and the code is the real runtime's. 1 means that
 nri-runc, a plugin or a rule refused the command: one line on standard error and in the engine's `--log` file says so, as with runc.
+For an `exec` that is refused the code is 255, as it is for one that fails in runc.
 A hook (`nri-runc nri hook`) exits with 1 where the container must not be created; see [OCI hooks](hooks.md).
 ";
 

@@ -106,7 +106,7 @@ fn socket_with_path(status: &Status) -> String {
     let state = printable(&status.plugin_socket);
     let path = printable(&status.plugin_socket_state.path.to_string_lossy());
     let until = match status.pass_through {
-        true => "; until then containers are created unchanged",
+        true => "; until then containers are created without plugins",
         false => "",
     };
     if path.is_empty() || state.contains(&path) {

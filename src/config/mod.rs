@@ -281,6 +281,11 @@ fn read_all(only: Option<PathBuf>, root: &Path) -> Loaded {
         reader::apply(&mut config, &path.display().to_string(), text, &mut loaded.problems);
     }
     loaded.settle(config);
+    if loaded.unreadable.is_some() {
+        // The run directory may be another daemon's: none is started in its place, on the node's
+        // plugin socket and with a policy for the node's users.
+        loaded.config.autostart = false;
+    }
     loaded
 }
 
@@ -584,9 +589,10 @@ mod tests {
     }
 
     #[test]
-    fn a_named_file_that_is_missing_is_a_problem() {
+    fn a_named_file_that_is_missing_starts_no_daemon() {
         let loaded = load(Some(Path::new("/nowhere/config.toml")));
         assert!(loaded.refusal().is_some() && loaded.config.protection_error.is_some());
+        assert!(!loaded.config.autostart);
         assert!(loaded.unreadable.is_some_and(|why| why.contains("/nowhere/config.toml: it is")));
     }
 }

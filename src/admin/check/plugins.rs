@@ -41,7 +41,7 @@ pub(super) fn socket(config: &Config, running: &Daemon, taken_over: Option<&str>
     let said = &status.plugin_socket;
     let mut detail = format!("{path}: {said}");
     if status.pass_through {
-        detail.push_str("; until then containers are created unchanged");
+        detail.push_str("; until then containers are created without plugins");
     }
     if status.pass_through && config.requires_plugins() {
         detail.push_str(", and required plugins are not enforced");

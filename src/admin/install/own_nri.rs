@@ -330,8 +330,8 @@ pub(super) fn require_decision(
 
 fn undecided(engine: Engine, owner: &NriCandidate, socket: &str) -> Error {
     Error::new(format!(
-        "{} serves NRI itself on {socket}: plugins would connect to it, and nri-runc would pass every \
-         container through unchanged",
+        "{} serves NRI itself on {socket}: plugins would connect to it, and nri-runc would create every \
+         container without plugins",
         owner.title()
     ))
     .hint(format!(

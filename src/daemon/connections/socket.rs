@@ -65,7 +65,7 @@ pub(crate) fn open(daemon: &Rc<Daemon>) {
         }
         Err(why) => {
             let and = match &why {
-                NoPlugins::Taken(_) => ", and containers are created unchanged",
+                NoPlugins::Taken(_) => ", and containers are created without plugins",
                 NoPlugins::SwitchedOff | NoPlugins::Failed(_) => "",
             };
             warn!("plugins cannot connect{and}: {why}");
@@ -77,7 +77,7 @@ pub(crate) fn open(daemon: &Rc<Daemon>) {
         // them, nor is refused without them.
         daemon.registry.returning.expect_none();
         if daemon.config().requires_plugins() {
-            warn!("required plugins are not enforced: containers are created unchanged");
+            warn!("required plugins are not enforced: containers are created without plugins");
         }
     } else {
         launch(daemon);

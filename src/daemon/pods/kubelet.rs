@@ -21,7 +21,8 @@ pub(crate) enum LimitWriter {
     ServiceManager,
     /// A plugin, an agent of the node, a person.
     Other,
-    /// It has ended, or the kernel does not name it: in another PID namespace.
+    /// It has ended, the kernel does not name it, or it looks like kubelet and is not of this host: in
+    /// a PID namespace of its own.
     Unknown,
 }
 
@@ -35,8 +36,11 @@ pub(crate) fn identify(host: &Host, writer: Option<&Writer>, configured: &[Strin
         return LimitWriter::Unknown;
     }
     match program {
+        Some(program) if is_kubelet(&program, configured) => match is_of_host {
+            true => LimitWriter::Kubelet,
+            false => LimitWriter::Unknown,
+        },
         _ if !is_of_host => LimitWriter::Other,
-        Some(program) if is_kubelet(&program, configured) => LimitWriter::Kubelet,
         _ if *pid == 1 => LimitWriter::ServiceManager,
         Some(_) => LimitWriter::Other,
         None => LimitWriter::Unknown,
@@ -82,6 +86,22 @@ mod tests {
         }
     }
 
+    /// A process that is the first of a PID namespace below this one, and its parent.
+    #[expect(clippy::disallowed_methods, reason = "a process of the test")]
+    fn in_a_pid_namespace() -> (std::process::Child, u32) {
+        let words = ["--pid", "--fork", "--kill-child", "sh", "-c", "echo; sleep 60; :"];
+        let mut parent = std::process::Command::new("unshare")
+            .args(words)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let out = parent.stdout.as_mut().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
+        let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", parent.id()));
+        (parent, children.unwrap().trim().parse().unwrap())
+    }
+
     #[test]
     fn an_ended_or_unnamed_writer_is_unknown_and_this_test_is_none() {
         let host = Host::default();
@@ -93,6 +113,15 @@ mod tests {
         assert_eq!(identify(&host, Some(&own()), &[]), LimitWriter::Other);
         let program = std::env::current_exe().unwrap().display().to_string();
         assert_eq!(identify(&host, Some(&own()), &[program]), LimitWriter::Kubelet);
+        // A kubelet in a PID namespace of its own, and another program there.
+        let (mut parent, inside) = in_a_pid_namespace();
+        let writer = Writer { pid: inside, process: pidfd::open(inside).unwrap().unwrap() };
+        let program = std::fs::read_link(format!("/proc/{inside}/exe")).unwrap();
+        let program = program.display().to_string();
+        assert_eq!(identify(&host, Some(&writer), &[program]), LimitWriter::Unknown);
+        assert_eq!(identify(&host, Some(&writer), &[]), LimitWriter::Other);
+        parent.kill().unwrap();
+        parent.wait().unwrap();
         #[expect(clippy::disallowed_methods, reason = "a process that ends")]
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();

@@ -97,7 +97,7 @@ fn required_plugins_are_suspended_beside_an_engines_socket() {
     let socket = found.find(|finding| finding["check"] == "plugin socket").unwrap();
     assert_eq!(socket["ok"], false, "{socket}");
     assert!(
-        socket["detail"].as_str().unwrap().contains("containers are created unchanged"),
+        socket["detail"].as_str().unwrap().contains("containers are created without plugins"),
         "{socket}"
     );
 }

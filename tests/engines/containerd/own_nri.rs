@@ -221,7 +221,7 @@ fn is_refused_until_somebody_decides(node: &Node) {
     assert_eq!(status["pass_through"], true);
     assert!(status["plugin_socket"].as_str().unwrap().contains(command), "{status}");
     let (is_well, row) = node.checked("plugin socket");
-    assert!(!is_well && row.contains(command) && row.contains("created unchanged"), "{row}");
+    assert!(!is_well && row.contains(command) && row.contains("created without plugins"), "{row}");
     let log = std::fs::read_to_string(node.engine.path("run/daemon.log")).unwrap();
     assert_eq!(log.matches(command).count(), 1, "{log}");
 }

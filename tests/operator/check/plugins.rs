@@ -67,7 +67,7 @@ const SOCKET: &[Fault] = &[
             world.host.start_daemon();
         },
         row: "plugin socket",
-        says: "until then containers are created unchanged",
+        says: "until then containers are created without plugins",
         next: "free the socket",
         mend: Mend::By(hang_up),
         ..FAULT

@@ -15,18 +15,26 @@ use crate::state::{Container, ContainerKey, Lifecycle, Pod};
 /// Makes the container's process its pod's if the pod has none, and looks its addresses up while
 /// none are known. An engine may set up the network at any time until the start.
 pub(crate) async fn learn(daemon: &Rc<Daemon>, key: &ContainerKey) {
-    let Some(record) = daemon.container(key).filter(|record| !record.is_sandbox) else { return };
+    let Some((record, pod)) = take(daemon, key) else { return };
     let Some(init) = record.init_pid else { return };
-    let Some(pod) = pod_without_sandbox(daemon, &record) else { return };
-    if pod.pid != 0 && pod.pid != init {
-        return;
-    }
-    // Not written: the next daemon looks for it again.
-    daemon.records.change_pod_in_memory(&pod.id, |pod| pod.pid = init);
     let found = look_up(daemon, &pod, init, record.init_start).await;
     if !found.is_empty() {
         daemon.note_pod(&pod.id, |pod| set_addresses(pod, found));
     }
+}
+
+/// Makes the container's process its pod's if the pod has none; the container and the pod that has
+/// its process.
+pub(crate) fn take(daemon: &Daemon, key: &ContainerKey) -> Option<(Rc<Container>, Pod)> {
+    let record = daemon.container(key).filter(|record| !record.is_sandbox)?;
+    let init = record.init_pid?;
+    let pod = pod_without_sandbox(daemon, &record)?;
+    if pod.pid != 0 && pod.pid != init {
+        return None;
+    }
+    // Not written: the next daemon looks for it again.
+    daemon.records.change_pod_in_memory(&pod.id, |pod| pod.pid = init);
+    Some((record, pod))
 }
 
 /// Looks up the addresses of a pod whose infrastructure container was started, if its engine names

@@ -68,7 +68,7 @@ pub(crate) fn with_code(line: &str) -> String {
 }
 
 /// Returns the code of the message in a line that has none yet. Of several messages, the one with the longest fixed
-/// text wins, because it is the most specific; one that wraps others counts without their text.
+/// text wins, because it is the most specific; one that wraps others counts only if no other is found.
 pub fn code_of(line: &str) -> Option<&'static str> {
     if line.len() > limits::LINE_WITH_CODE || line.contains(" [NR") {
         return None;

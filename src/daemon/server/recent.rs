@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The calls of the flight recorder as JSON, for `sysdump` and `explain`. It decodes what the recorder kept, outside of the
-//! loop, and never shows a plugin's own configuration.
+//! The calls of the flight recorder as JSON, for `sysdump` and `explain`. It decodes the recorded bytes outside of the
+//! loop, and never shows a plugin's configuration.
 
 use protobuf::Message;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ pub(super) fn times(daemon: &Daemon, pod: &str, container: &str) -> Value {
     of_last_creation(calls).into()
 }
 
-/// The calls from the last creation on: an ID may be used again.
+/// The calls from the last creation on, because an ID may be reused.
 fn of_last_creation(mut calls: Vec<(&'static str, Value)>) -> Vec<Value> {
     let is_creation = |call: &str| matches!(call, "CreateContainer" | "RunPodSandbox");
     let names = calls.iter().map(|(call, _)| *call);
@@ -50,7 +50,7 @@ fn row(call: &RecordedCall) -> Value {
     let request = ttrpc::Request::parse_from_bytes(&call.copies.request).unwrap_or_default();
     let answer = ttrpc::Response::parse_from_bytes(&call.copies.answer).unwrap_or_default();
     let refusal = answer.status.as_ref().map(|status| status.message.as_str());
-    // What plugins are configured with is theirs.
+    // A plugin's configuration is private to it.
     let is_shown = request.method != "Configure" && !call.copies.request.is_empty();
     let mut row = time(call);
     let messages = json!({

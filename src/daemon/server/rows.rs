@@ -23,7 +23,7 @@ pub(crate) fn times(container: &Container) -> Times {
     }
 }
 
-/// Adds the same to a document.
+/// Adds these times to a document.
 pub(crate) fn add_times(document: &mut Value, container: &Container) {
     if let (Some(members), Value::Object(times)) =
         (document.as_object_mut(), json!(times(container)))
@@ -37,7 +37,7 @@ pub(crate) fn state(daemon: &Daemon, container: &Container) -> &'static str {
     if daemon.is_paused(container) { "paused" } else { container.state.name() }
 }
 
-/// The line about a name or a prefix that several pods have; it names them.
+/// The line about a name or a prefix that matches several pods; it names them.
 pub(crate) fn ambiguous_pods(wanted: &str, pods: &[&Pod]) -> String {
     let name = |pod: &&Pod| match (pod.namespace.as_str(), pod.name.as_str()) {
         (_, name) if name.is_empty() || name == pod.id => short_id(&pod.id).to_owned(),
@@ -48,14 +48,14 @@ pub(crate) fn ambiguous_pods(wanted: &str, pods: &[&Pod]) -> String {
     format!("\"{wanted}\" is ambiguous: {} pods match: {}", pods.len(), first_of(&names))
 }
 
-/// The plugins from which rules hid a pod or a container, each with the rule that did.
+/// The plugins from which rules hid a pod or a container, each with its rule.
 pub(crate) fn hidden_from(hidden: &[HiddenFrom]) -> Value {
     let rows =
         hidden.iter().map(|HiddenFrom { plugin, rule }| json!({"plugin": plugin, "rule": rule}));
     rows.collect()
 }
 
-/// The promises about a pod or a container; a pod's have no result of their own.
+/// The promises about a pod or a container; a pod's promises have no separate result.
 pub(crate) fn promises(promises: &[Promise]) -> Value {
     let rows = promises.iter().map(|promise| {
         json!({

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Injections as they are written, and mistakes in them.
+//! Tests of written injections, and of mistakes in them.
 
 use super::*;
 use crate::config::reader::apply;
@@ -11,7 +11,7 @@ fn read(text: &str) -> (Config, Vec<Problem>) {
     (config, problems)
 }
 
-/// The one mistake in a section with these lines, below the header.
+/// The only mistake in a section with these lines after the header.
 fn mistake(lines: &str) -> Problem {
     let (config, mut problems) = read(&format!("[[inject]]\n{lines}\n"));
     assert_eq!(config.injections, [], "{lines}");

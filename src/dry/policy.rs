@@ -17,11 +17,11 @@ use crate::text::printable;
 use super::bundle::{DescribedBundle, DryRunBundle};
 use super::dry_run::promise_facts;
 
-/// The rules' decisions about a bundle, for these plugins, the pre-installed and the configured
+/// The rules' decisions about a bundle, for these plugins and for the pre-installed and configured
 /// ones.
 ///
 /// # Errors
-/// Fails when the bundle cannot be read.
+/// Fails when the bundle is unreadable.
 pub(crate) fn policy(
     config: &Config,
     bundle: &Path,
@@ -50,7 +50,7 @@ pub(crate) fn policy(
 /// The clause about a plugin that no rule and no section restricts.
 pub(super) const UNRESTRICTED: &str = "may set everything";
 
-/// Describes what rules leave a plugin, as a clause.
+/// Describes the rights that rules leave a plugin, as a clause.
 pub(crate) fn effect(row: &Value) -> String {
     if row["hidden"] == true {
         return "hears nothing of this pod".to_owned();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names against trees of files that stand in for a host; needs of adjustments are in `needs.rs`.
+//! Names resolved on trees of files in place of a host; needs of adjustments are in `needs.rs`.
 
 mod device_nodes;
 mod needs;
@@ -53,7 +53,7 @@ impl HostTree {
         missing.into_iter().next().map_or(Ok(resolved), Err)
     }
 
-    /// The one line of a refusal about `field`, which says all of `wanted`.
+    /// The one-line refusal of `field`, which contains all of `wanted`.
     #[track_caller]
     fn refuses(&self, adjustment: &api::ContainerAdjustment, field: &str, wanted: &[&str]) {
         let error = self.resolve(adjustment).unwrap_err();

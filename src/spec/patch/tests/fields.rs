@@ -61,7 +61,8 @@ fn of_rdt(rdt: api::LinuxRdt) -> Adjustment {
     linux(Linux { rdt: some(rdt), ..Default::default() })
 }
 
-/// What a document became, and `(field, NRI field)` of each change. Done twice it is done once.
+/// The resulting document, and `(field, NRI field)` of each change; applying it twice has the same
+/// result as once.
 fn outcome(document: &str, adjustment: &Adjustment) -> (String, Vec<(String, String)>) {
     let (text, changes) = adjusted(document, adjustment);
     assert_eq!(patch(text.as_bytes(), adjustment).unwrap().bytes, None, "{text}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The Linux part: devices, resources, namespaces, and what is not applied.
+//! The Linux part: devices, resources, namespaces, and fields that are not applied.
 
 use protobuf::MessageField;
 use serde_json::{Value, json};

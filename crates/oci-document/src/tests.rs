@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Claims about [`crate::document`]: what an edit changes, and which documents are refused.
+//! Tests of [`crate::document`]: the effect of edits, and refused documents.
 
 use serde_json::{Value, json};
 

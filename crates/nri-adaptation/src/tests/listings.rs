@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where entries stand in the lists that plugins see, and which spellings are one entry.
+//! The order of entries in the lists that plugins receive, and spellings that mean one entry.
 
 use super::*;
 

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every removal marker: what it takes away, what stays in the adjustment, who owns it then.
+//! Every removal mark: what it removes, what stays in the adjustment, and who owns the field
+//! afterwards.
 
 use super::*;
 
-/// A field that has removal markers, seen through one entry per key.
+/// A field with removal marks, accessed by one entry per key.
 struct RemovalCase {
     field: NriField,
     key: &'static str,
-    /// An adjustment that has these (name, value) entries; a name may be a marker.
+    /// An adjustment with these (name, value) entries; a name may be a mark.
     adjust: fn(&[(&str, &str)]) -> api::ContainerAdjustment,
     /// A container that has this entry.
     container: fn(&str, &str) -> api::Container,
-    /// The entries that a plugin sees under this key.
+    /// The entries that a plugin receives under this key.
     visible: fn(&api::Container, &str) -> Vec<String>,
     /// The names in a combined adjustment, in order (sorted for maps).
     combined: fn(&api::ContainerAdjustment) -> Vec<String>,
-    /// Whether nobody else may set what one plugin removed from the original.
+    /// Whether other plugins may not set what one plugin removed from the original.
     removal_is_owned: bool,
 }
 

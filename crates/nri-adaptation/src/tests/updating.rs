@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Updates of existing containers, asked for while one is created, updated or stopped.
+//! Updates of existing containers, requested while one is created, updated or stopped.
 
 use super::*;
 use crate::{Updated, Updates};

@@ -92,7 +92,7 @@ pub(super) fn audit(config: &Config, wanted: &Audit, format: Format) -> Result<u
                 return Err(Error::new("no audit log is kept")
                     .hint("set audit.target to \"file\" or \"journal\" in the configuration"));
             }
-            // The log was kept earlier.
+            // The log was enabled earlier.
             search_files(&config.audit_path, &filter, &mut page)?
         }
     };
@@ -227,7 +227,7 @@ impl Page {
         Self { format, is_endless, count: 0, out, held, prefixes: Prefixes::default() }
     }
 
-    /// Adds the lines that the filter admits; returns the number of unreadable ones.
+    /// Adds the lines that the filter admits; returns the number of invalid ones.
     fn add_all(&mut self, lines: impl BufRead, filter: &AuditFilter) -> Result<u64> {
         search(lines, filter, |text, line| self.add(text, line, filter))
     }

@@ -34,7 +34,7 @@ pub(super) fn page(document: &Value) -> String {
     page
 }
 
-/// A row for each change; the container stands in the first of its rows.
+/// Adds a row for each change; the container is named only in its first row.
 fn cells(document: &Value, cells: impl Fn(&Value) -> Vec<String>) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     for verdict in document["decisions"].as_array().into_iter().flatten() {
@@ -87,7 +87,7 @@ pub(super) fn junit(document: &Value) -> String {
     )
 }
 
-/// Escapes a text that may be a tenant's. XML permits no other control characters than these.
+/// Escapes a text that may be a tenant's. XML permits no control characters except these.
 fn xml(text: &str) -> String {
     let lines = text.split('\n').map(printable);
     let text = lines.collect::<Vec<_>>().join("\n");

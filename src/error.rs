@@ -15,8 +15,8 @@ use crate::presence;
 /// The result of nri-runc's fallible functions.
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
-/// Phrases that containerd, CRI-O, Docker and Podman look for in a runtime's error text.
-/// None of our own messages may contain one.
+/// Phrases that containerd, CRI-O, Docker and Podman look for in a runtime's error text. nri-runc's
+/// messages must not contain any.
 pub const RESERVED_PHRASES: [&str; 10] = [
     "no such file or directory",
     "executable file not found",
@@ -42,7 +42,7 @@ pub struct Error {
     hint: Option<String>,
     /// The plugin, field and rule, for failure lists and the audit log. Boxed: results stay small.
     origin: Option<Box<Origin>>,
-    /// The error of the operating system behind it; 0 for none.
+    /// The operating system's error that caused it; 0 for none.
     os: i32,
     /// What a request without a response shows about the daemon.
     daemon: DaemonSeen,
@@ -119,31 +119,31 @@ impl Error {
         self
     }
 
-    /// Names the field behind it, for the audit log; the line itself stays as it is.
+    /// Names the field that caused it, for the audit log; the line is unchanged.
     #[must_use]
     pub fn about(mut self, field: impl Into<String>) -> Self {
         self.origin.get_or_insert_default().field = field.into();
         self
     }
 
-    /// Names the operator's rule behind it, for the audit log; the line itself stays as it is.
+    /// Names the operator's rule that caused it, for the audit log; the line is unchanged.
     #[must_use]
     pub fn against(mut self, rule: impl Into<String>) -> Self {
         self.origin.get_or_insert_default().rule = rule.into();
         self
     }
 
-    /// The operator's rule behind it; empty for none.
+    /// The operator's rule that caused it; empty for none.
     pub fn rule(&self) -> &str {
         self.origin.as_ref().map_or("", |origin| &origin.rule)
     }
 
-    /// The field behind it; empty for none.
+    /// The field that caused it; empty for none.
     pub fn field(&self) -> &str {
         self.origin.as_ref().map_or("", |origin| &origin.field)
     }
 
-    /// The plugin behind it; empty for none.
+    /// The plugin that caused it; empty for none.
     pub fn plugin(&self) -> &str {
         self.origin.as_ref().map_or("", |origin| &origin.plugin)
     }

@@ -7,7 +7,7 @@
 mod accept;
 /// `nri-runc nri VERB`, for operators.
 pub(crate) mod admin;
-/// What the daemon answers about itself, its plugins and its pods.
+/// The daemon's responses about itself, its plugins and its pods.
 pub(crate) mod answers;
 /// runc's command line, read by a table.
 pub(crate) mod argv;

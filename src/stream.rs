@@ -19,7 +19,7 @@ use crate::clock::now;
 use crate::limits;
 use crate::text::rfc3339_nanos;
 
-/// What an event is about; other programs depend on the names.
+/// The subject of an event; other programs depend on the names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventKind {
     PodRunning,

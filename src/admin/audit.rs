@@ -323,8 +323,8 @@ impl Prefixes {
     }
 }
 
-/// The widths of a line's first columns. A longer word moves the rest of its line, or is shortened: lines are
-/// printed as they are found.
+/// The widths of a line's first columns. A longer word moves the rest of its line, or is shortened: each line is
+/// printed when it is found.
 const COLUMNS: [(&str, usize); 4] = [("TIME", 20), ("ACTION", 12), ("PLUGIN", 16), ("ABOUT", 24)];
 
 /// Whether words are shortened to their columns: for a person at a screen. A pipe gets them whole.

@@ -5,7 +5,7 @@
 //! parse reach the runtime unchanged, and the runtime reports the error. It never copies, corrects or reorders words;
 //! only [`for_update_by_stdin`] and [`with_process_file`] build another command line.
 //!
-//! One parser handles three grammars. Where they differ, runc's is tried first:
+//! One parser handles three grammars. If they differ, runc's is tried first:
 //!
 //! * `-bundle B` is a long name (runc), not `-b undle` (crun, youki); `-b=B` is `B` (runc, youki), not `=B` (crun).
 //!   Only words that runc does not accept are tried as crun's and youki's bundled letters (`-fr`, `-bB`) and crun's

@@ -100,7 +100,7 @@ pub enum Displace {
     Any,
 }
 
-/// Where the daemon serves metrics.
+/// The address at which the daemon serves metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MetricsListener {
     /// An address and port.
@@ -109,7 +109,7 @@ pub enum MetricsListener {
     Unix(PathBuf),
 }
 
-/// Where the audit log goes.
+/// The destination of the audit log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuditTarget {
     /// Files of limited size.
@@ -214,7 +214,7 @@ pub struct Config {
     /// The error in a protecting setting: `FILE:LINE:COLUMN: mistake`. Creates then fail, except in exempt namespaces.
     pub protection_error: Option<String>,
     pub debug_create_cap: Duration,
-    /// Interval at which records are compared with the files behind them.
+    /// Interval at which records are compared with the files that they describe.
     pub debug_look_every: Duration,
 }
 

@@ -125,7 +125,7 @@ pub enum Writer {
     Operator,
     /// The pod's author, about the pod itself: its labels and annotations.
     Author,
-    /// Anyone who can write annotations.
+    /// Any writer of annotations.
     Anybody,
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An `exec` that involves the daemon (decision D51): for the audit log alone it receives a one-way
 //! message; with exec rules, or with plugins that handle execs, it decides. The configuration and a
-//! file that the daemon maintains say which of the two. Without a response this process applies the
+//! file that the daemon maintains determine which. Without a response this process applies the
 //! rules itself, to the subject in the container's mark.
 
 use std::ffi::{OsStr, OsString};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One request to the daemon: the command with its descriptors, heartbeats, the verdict.
 //!
-//! Every wait is bounded (D8): three seconds without a heartbeat, and a cap for each verb. What a missing
-//! daemon means is decided in `bypass.rs`.
+//! Every wait is bounded (D8): three seconds without a heartbeat, and a cap for each verb. `bypass.rs` decides the
+//! effect of a missing daemon.
 
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};

@@ -34,7 +34,7 @@
 //! * [`DefaultValidator`] is NRI's built-in validator, [`missing_required`] finds required plugins that are absent.
 //!
 //! Everything here is pure: no I/O, no clock, no async, no log. A result can be computed again from recorded answers.
-//! Where NRI's own adaptation merges incorrectly, this crate differs; comments with `NRI:` mark the places. Reference:
+//! If NRI's adaptation merges incorrectly, this crate differs; comments with `NRI:` mark the places. Reference:
 //! `pkg/adaptation` and `pkg/api` of NRI v0.12.
 
 mod adjust;

@@ -40,8 +40,8 @@
 //! * [`Adjustment`], [`Update`] and [`Updates`] build answers. A misuse does not compile: an update without a container
 //!   or without a value, an environment variable for a container that exists already.
 //! * [`Cache`] contains the pods and containers of the node, and follows the events.
-//! * [`ExtensionEvent`]: events beside NRI's own, of a runtime that has the extension: processes that `exec` starts, and
-//!   the results of updates. [`Handler::extension_events`] asks for them.
+//! * [`ExtensionEvent`]: events in addition to NRI's, of a runtime with the extension: processes that `exec` starts,
+//!   and the results of updates. [`Handler::extension_events`] subscribes to them.
 //! * [`annotation`] finds the annotation of a pod that applies to a container.
 //! * Feature `harness`: a runtime for tests, in the process of the test.
 //! * Feature `program`, on by default: [`main`].

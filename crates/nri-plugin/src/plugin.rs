@@ -156,7 +156,7 @@ impl Plugin {
         Ok(stream.map_err(|error| format!("connecting to {}: {error}", self.socket.display()))?)
     }
 
-    /// Serves one connection; Ok if the plugin was told to end.
+    /// Serves one connection; Ok if the plugin was ended.
     async fn serve_once(&self, stream: UnixStream) -> std::result::Result<(), Ended> {
         let (handler, progress) = (Arc::clone(&self.handler), Arc::clone(&self.progress));
         let stub = Stub::serve_with(stream, &self.id, &self.config, handler, progress).await;

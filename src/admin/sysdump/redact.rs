@@ -217,7 +217,7 @@ fn line(line: &str) -> String {
     format!("{}{HIDDEN}{code}", line.get(..at).unwrap_or_default())
 }
 
-/// Where the first secret of a line begins.
+/// The position of a line's first secret.
 fn secret_from(line: &str) -> Option<usize> {
     let after_words = |mark: &str, end: usize| line.find(mark).map(|at| at + end);
     let url = line.match_indices("://").map(|(at, _)| at).find(|at| {

@@ -41,7 +41,7 @@ const STEADY: Duration = Duration::from_secs(60);
 /// The plugin files to run, by name; on `None` a plugin's task stops it.
 type WantedPlugins = BTreeMap<String, Sender<Option<PluginFile>>>;
 
-/// Keeps the pre-installed plugins running for ever.
+/// Keeps the pre-installed plugins running forever.
 pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
     let look = || {
         let config = daemon.config();

@@ -3,9 +3,9 @@
 //! `delete`. Once its bundle and the runtime's state are both gone, the record is removed and plugins receive the
 //! outstanding events; so is a pod whose last container vanished unseen.
 //!
-//! Gone means that the kernel reports absence: a folder that cannot be read may be there. Two checks some time apart
-//! must find it gone, so that a creation or removal in progress is not mistaken for it. An operator drops other records
-//! with `nri-runc nri forget`.
+//! Gone means that the kernel reports absence: an unreadable folder may exist. Two checks some time apart must find it
+//! gone, so that a creation or removal in progress is not mistaken for it. An operator drops other records with
+//! `nri-runc nri forget`.
 
 use std::collections::HashSet;
 use std::rc::Rc;

@@ -39,7 +39,7 @@ pub(crate) struct Roster {
     launched_before: RefCell<Vec<LaunchedBefore>>,
 }
 
-/// A pre-installed plugin over all its runs; shown as long as it is kept running.
+/// A pre-installed plugin over all its runs; shown while it is kept running.
 pub(crate) struct LaunchRecord {
     index: String,
     name: String,

@@ -59,7 +59,7 @@ pub(crate) fn snapshot(store: &Store) -> (Vec<api::PodSandbox>, Vec<Rc<Container
 
 /// The snapshot with which a plugin is synchronized.
 pub(crate) struct Moment {
-    /// The pods as they are sent.
+    /// The encoded pods.
     pub(crate) pods: Vec<Encoded>,
     pub(crate) containers: Vec<Rc<Container>>,
     /// The pods and containers of the snapshot.

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wildcards_match_what_they_describe() {
+    fn wildcards_match_the_names_that_they_describe() {
         for (pattern, name) in [
             ("sda", "sda"),
             ("sd*", "sda"),

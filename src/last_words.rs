@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_of_text_has_no_words() {
+    fn a_file_that_is_not_text_has_no_last_words() {
         let temp = tempfile::tempdir().unwrap();
         assert_eq!(read(temp.path()), None);
         std::os::unix::fs::symlink("/etc/passwd", temp.path().join(FILE)).unwrap();

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_kernel_knows_not_to_be_there_is_absent() {
+    fn only_what_the_kernel_reports_missing_is_absent() {
         for os in [ENOENT, ENOTDIR, ESRCH] {
             assert!(matches!(failed(os).if_there(), Ok(None)), "{os}");
             assert!(matches!(failed(os).map_err(Error::from).if_there(), Ok(None)), "{os}");
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_no_folder_and_a_folder_of_none_has_nothing() {
+    fn a_file_is_not_a_folder_and_a_missing_folder_is_empty() {
         let temp = tempfile::tempdir().unwrap();
         let file = temp.path().join("file");
         crate::files::replace(&file, b"").unwrap();

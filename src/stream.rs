@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cursor_is_refused() {
+    fn an_invalid_cursor_is_refused() {
         for text in ["", "1", "-", "a-", "-1", "a-b", "x-1", "a-1-2", "a-+1", "a--1", "5m"] {
             assert_eq!(Since::parse(text), None, "{text}");
         }

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_no_trace() {
+    fn a_malformed_trace_is_ignored() {
         for text in [
             "",
             "00",

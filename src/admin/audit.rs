@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_one_line_with_what_is_known() {
+    fn an_entry_is_one_line_with_the_known_values() {
         let mut line = json!({"time": "2026-11-22T10:36:48.123456789Z", "action": "applied",
             "event": "CreateContainer", "plugin": "10-a", "field": "process.env[A]",
             "from": null, "to": "(hidden)", "namespace": "shop", "pod": "web", "container": "c"});

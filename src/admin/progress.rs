@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_fits_the_terminal_and_is_no_command_to_it() {
+    fn the_line_fits_the_terminal_and_cannot_control_it() {
         let waited = Duration::from_secs(61);
         assert_eq!(line("checking plugins", waited, 80), "checking plugins (1m1s) ...");
         assert_eq!(line("checking plugins", waited, 9), "checking");

@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_is_no_verb_and_does_nothing() {
+    fn an_empty_command_line_has_no_verb() {
         for argv in [vec![], words("x"), words("x --root"), words("x --"), words("x --debug")] {
             let call = read(&argv);
             assert_eq!((call.verb, call.verb_index, call.is_inert), (Verb::None, None, true));

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_read_oldest_first_then_what_comes() {
+    fn existing_lines_are_read_oldest_first_then_new_ones() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         let mut log = RotatedFile::new(&path, 10, 3);

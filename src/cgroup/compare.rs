@@ -223,7 +223,7 @@ mod tests {
     const NONE: &[&str] = &[];
 
     #[test]
-    fn v1_values_in_the_kernels_own_form_are_no_difference() {
+    fn v1_values_in_the_kernels_form_do_not_differ() {
         let tree = CgroupTree::v1();
         for (file, text) in [
             ("memory/k/c/memory.limit_in_bytes", "8192"),
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn v2_values_in_the_kernels_own_form_are_no_difference() {
+    fn v2_values_in_the_kernels_form_do_not_differ() {
         let tree = CgroupTree::v2();
         for (file, text) in [
             ("cpu.max", "5000 20000"),
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn an_incomparable_value_is_reported_and_is_no_drift() {
+    fn an_incomparable_value_is_reported_but_is_not_drift() {
         let tree = CgroupTree::v2();
         tree.file("/sys/fs/cgroup/k/c/io.max", "8:0 rbps=1000 wbps=max\n");
         let why = compared(&tree, json!({"unified": {"io.max": "8:0 rbps=1000"}})).unwrap_err();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_of_either_formula_is_no_drift_after_another_value() {
+    fn a_weight_by_either_formula_is_not_drift_after_a_change() {
         let tree = CgroupTree::v2();
         for text in ["100", "39"] {
             tree.file("/sys/fs/cgroup/k/c/cpu.weight", &format!("{text}\n"));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_rounded_up_by_systemd_is_no_drift_in_a_scope() {
+    fn a_quota_that_systemd_rounded_up_is_not_drift_in_a_scope() {
         for (tree, scope, file, text) in [
             (CgroupTree::v2(), "", "cpu.max", "51000 100000"),
             (CgroupTree::v1(), "cpu,cpuacct/", "cpu.cfs_quota_us", "51000"),

@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn both_formulas_give_what_the_runtimes_give() {
+    fn both_formulas_give_the_runtimes_results() {
         for (shares, old, new) in [
             (2, 1, 1),
             (100, 4, 17),

@@ -257,7 +257,7 @@ fn v1_never_asks_for_a_step_that_the_kernel_refuses() {
 }
 
 #[test]
-fn what_is_not_known_is_left_to_a_runtime() {
+fn unknown_resources_are_left_to_the_runtime() {
     for wanted in [
         json!({"blockIO": {"weight": "much"}}),
         json!({"rdma": {"mlx5": {}}}),
@@ -291,7 +291,7 @@ fn files_get_the_wanted_values_and_old_ones_are_returned() {
 }
 
 #[test]
-fn a_different_value_is_no_other_spelling_of_the_kernel() {
+fn a_different_value_does_not_count_as_another_spelling() {
     let tree = CgroupTree::v2();
     let wanted = map(json!({
         "memory": {"limit": 1_000_001}, "pids": {"limit": 9},
@@ -339,7 +339,7 @@ fn a_write_that_fails_puts_the_earlier_ones_back() {
 }
 
 #[test]
-fn the_runtimes_word_counts_only_if_the_process_is_there() {
+fn the_runtimes_cgroup_counts_only_if_the_process_is_in_it() {
     let tree = CgroupTree::v2();
     let at = |path: &str| BTreeMap::from([(String::new(), PathBuf::from(path))]);
     // init moved itself into a child cgroup, as systemd does.

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_behind_one_that_matches_all_it_matches_never_decides() {
+    fn a_rule_after_one_that_matches_more_never_decides() {
         for (first, second) in [
             ("hide = true", "deny = [\"Env\"]"),
             ("namespaces = [\"prod-*\"]", "namespaces = [\"prod-a\"]\nplugins = [\"x\"]"),

@@ -222,7 +222,7 @@ mod tests {
     const INJECTION: &str = "[[inject]]\nname = \"CA\"\nenv = { A = \"b\" }\n";
 
     #[test]
-    fn each_section_is_named_with_what_became_of_it() {
+    fn each_section_is_named_with_its_change() {
         let other = "[[rule]]\nname = \"no env\"\ndeny = [\"Mounts\"]\nmode = \"audit\"\n\
                      [[rule]]\nplugins = [\"a\"]\n[[exec_rule]]\nname = \"x\"\n";
         assert_eq!(
@@ -255,7 +255,7 @@ mod tests {
 
     /// For each key that only a start applies, a value that differs from the default.
     #[test]
-    fn a_reload_takes_everything_but_what_needs_a_restart() {
+    fn a_reload_applies_all_values_that_need_no_restart() {
         let (running, mut seen) = (Config::default(), 0);
         for key in KEYS.iter().filter(|key| !key.path.contains('*') && key.path != "runtime") {
             let values = ["\"/other\"", "[\"/other\"]", "true", "false", "7", "[7]", "\"7s\""];

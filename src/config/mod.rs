@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_behind_a_broken_files_run_dir_is_no_part_of_it() {
+    fn a_comment_after_run_dir_in_a_broken_file_is_ignored() {
         for line in ["run_dir = \"/srv/x\" # disk", "run_dir = '/srv/x' # \"", "run_dir=\"/srv/x"] {
             let files = vec![(PathBuf::from("/a"), format!("{line}\n= =\n"))];
             assert_eq!(run_dir_of(&files, Path::new("/run/a")), Path::new("/srv/x"), "{line}");
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_in_what_protects_is_remembered_with_its_place() {
+    fn a_mistake_in_a_protecting_key_is_kept_with_its_place() {
         let (_temp, path) = file("exempt_namespaces = [\"ops\"]\n[plugin.a]\ndeny = \"Env\"\n");
         let config = load(Some(&path)).config;
         assert_eq!(config.exempt_namespaces, ["ops"], "what can be read holds");

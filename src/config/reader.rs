@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_section_that_is_known_is_no_mistake() {
+    fn an_empty_known_section_is_not_a_mistake() {
         assert_eq!(problems("[plugin.a]\n[nri]\n[instance.nri-crun]\n[plugin.\"*\"]\n"), []);
     }
 

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_marker_is_what_was_kept_and_no_marker_passes() {
+    fn the_policy_file_is_read_back_and_its_absence_means_pass() {
         let temp = tempfile::tempdir().unwrap();
         let marker = temp.path().join("run.rootless");
         assert_eq!(read(&marker).unwrap(), RootlessPolicy::Pass);

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_no_limit() {
+    fn garbage_is_not_a_limit() {
         let odd = [("cpu.max", "many"), ("cpu.weight", "0"), ("memory.max", "-5")];
         let told = resized(&pod(2, 5), &limits(&V2), &limits(&odd)).unwrap();
         assert_eq!(told, api::LinuxResources::default());

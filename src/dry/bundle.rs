@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_bundle_is_an_error_that_names_it() {
+    fn an_invalid_bundle_is_an_error_that_names_it() {
         let temp = tempfile::tempdir().unwrap();
         let error = DryRunBundle::open(temp.path()).err().unwrap().to_string();
         assert!(error.contains(&temp.path().display().to_string()), "{error}");

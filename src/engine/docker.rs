@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_no_such_place_leads_nowhere_else() {
+    fn a_path_of_another_form_leads_nowhere() {
         for path in ["", "/", "rootfs", "/a", "/a/b", "a/b/c/d/e"] {
             assert_eq!(candidates(path, &[]), [dockerd::DATA_ROOT], "{path}");
         }

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_is_the_images_in_whatever_case_and_place_it_stands() {
+    fn a_label_is_the_images_in_any_case_and_place() {
         for document in [
             r#"{"config":{"Labels":{"k":"v"}}}"#,
             r#"{"config":{"labels":{"k":"v"}}}"#,

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_database_names_no_container() {
+    fn a_file_that_is_not_a_database_names_no_container() {
         assert!(runtimes(b"").is_empty() && runtimes(&[7; 20_000]).is_empty());
     }
 }

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_database_are_none() {
+    fn bytes_that_are_not_a_database_are_refused() {
         assert!(BoltDatabase::open(b"").is_none() && BoltDatabase::open(&[0; 9000]).is_none());
         assert!(BoltDatabase::open(b"SQLite format 3\0").is_none());
     }

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_fault_is_no_fault() {
+    fn an_unknown_fault_has_no_effect() {
         for point in POINTS {
             assert!(Host::new("", "daemon.document:explode").point(*point).is_ok());
         }

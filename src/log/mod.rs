@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unwritable_log_is_no_error() {
+    fn an_unwritable_log_is_not_an_error() {
         let output = to_file(PathBuf::from("/nowhere/daemon.log"));
         let writer = LogWriter { output, is_json: false };
         let mut line = writer.make_writer();

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_arrive_again_after_the_reader_bound_its_socket_anew() {
+    fn lines_arrive_again_after_the_reader_rebound_its_socket() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("syslog");
         let first = UnixDatagram::bind(&path).unwrap();

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_that_is_no_regular_file_is_not_waited_for() {
+    fn an_irregular_configuration_file_is_not_waited_for() {
         let temp = tempfile::tempdir().unwrap();
         for name in ["10-fifo", "10-large", "10-link"] {
             place(temp.path(), name, 0o755);

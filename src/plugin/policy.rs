@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_overrides_each_half_of_what_the_plugin_declares() {
+    fn the_operator_overrides_each_half_of_a_declaration() {
         let settings = PluginSettings { on_failure: Some(OnFailure::Skip), ..Default::default() };
         let policy = Policy::new(&settings, Some(&declared(true, true)));
         assert_eq!((policy.on_failure, policy.strikes), (OnFailure::Skip, 0));

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_and_what_is_so_now_are_one_message() {
+    fn stored_bytes_and_current_fields_are_one_message() {
         let kept = api::Container { name: "web".to_owned(), ..Default::default() };
         let now = api::Container { id: "c".to_owned(), pid: 7, ..Default::default() };
         let bytes = |message: &api::Container| message.write_to_bytes().unwrap();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_too_large_for_any_part_stands_alone_and_ends() {
+    fn an_object_too_large_for_any_part_is_alone_and_last() {
         let snapshot = EncodedSnapshot::encode(&pods(3, TTRPC_LIMIT), &[]);
         let more: Vec<bool> = snapshot.parts().map(|(_, more)| more).collect();
         assert_eq!(more, [true, true, false]);

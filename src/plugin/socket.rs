@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_is_shown_with_its_engine_unless_its_name_says_it() {
+    fn a_listener_is_shown_with_its_engine_unless_named_like_it() {
         let named =
             |name: &str, engine| SocketListener { pid: Some(7), name: name.to_owned(), engine };
         for (listener, wanted) in [
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_stream_socket_is_left_alone() {
+    fn a_file_that_is_not_a_stream_socket_is_left_alone() {
         let temp = tempfile::tempdir().unwrap();
         let config = config(temp.path());
         std::fs::create_dir(temp.path().join("nri")).unwrap();

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_is_none() {
+    fn a_text_that_is_not_a_quantity_is_refused() {
         for text in ["", "M", "-1", "1.2.3", "10 M", "5KB", "99999999999E", "e3", "."] {
             assert_eq!(quantity(text), None, "{text}");
         }

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_node_has_the_number_that_the_kernel_makes_of_it() {
+    fn a_device_node_has_the_kernels_number() {
         let device = |kind: &str, major: i64| api::LinuxDevice {
             type_: kind.to_owned(),
             major,

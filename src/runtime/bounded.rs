@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_hangs_or_is_no_program_is_an_error() {
+    fn a_program_that_hangs_or_cannot_run_is_an_error() {
         let wait = Duration::from_millis(200);
         let error = run("/bin/sh", &["-c", "sleep 600"], wait).unwrap_err().to_string();
         assert!(error.contains("did not answer"), "{error}");

@@ -238,7 +238,7 @@ commit: x';; features) echo '{"mountOptions":["ro"],"linux":{"namespaces":["pid"
     }
 
     #[test]
-    fn an_odd_answer_is_no_answer() {
+    fn an_invalid_answer_counts_as_none() {
         assert_eq!(Features::from_answers("", "[1]").said, None);
         assert_eq!(Features::from_answers("strange", "{").version, None);
         assert_eq!(Features::from_answers("strange", "{").to_string(), "strange");

@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_everybody_may_write_is_refused() {
+    fn a_world_writable_program_is_refused() {
         let temp = tempfile::tempdir().unwrap();
         let open = program(temp.path(), "runc", 0o777);
         let error = resolve(&config(&[&open]), None).unwrap_err().to_string();

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_namespace_is_not_entered() {
+    fn a_file_that_is_not_a_namespace_is_not_entered() {
         let temp = tempfile::tempdir().unwrap();
         let file = temp.path().join("net");
         files::replace(&file, b"").unwrap();

@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_of_zero_is_no_refusal() {
+    fn a_status_of_zero_does_not_refuse() {
         let mut fields = Vec::new();
         hpack::write_field(&mut fields, "grpc-status", "0");
         let says = frames(&[
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_message_and_a_compressed_one_are_no_answers() {
+    fn partial_and_compressed_messages_are_not_answers() {
         for body in [&b"\0\0\0\0\x09abc"[..], b"\x01\0\0\0\x01a", b"\0\0", b""] {
             let responses = told(&frames(&[(DATA, END_STREAM, 1, body)]), 1).unwrap();
             assert_eq!(responses, [Err(GrpcStatus::absent())]);

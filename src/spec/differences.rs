@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_is_only_written_anew_does_not_differ() {
+    fn a_document_that_is_only_rewritten_does_not_differ() {
         let before = json!({
             "hooks": null, "root": {"path": "/", "readonly": false}, "mounts": [],
             "process": {"terminal": false, "user": {"username": ""}, "env": ["A=1", "B=2"]},

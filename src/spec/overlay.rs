@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn derived_swap_is_no_request_but_reaches_the_runtime() {
+    fn derived_swap_is_not_a_request_but_reaches_the_runtime() {
         let request = json!({"memory": {"limit": 2000, "swap": 2000}});
         let difference = delta(&map(request.clone()), &engine());
         assert_eq!(Value::Object(difference), json!({"memory": {"limit": 2000}}));
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn swap_that_comes_to_follow_an_old_limit_is_no_request() {
+    fn swap_that_now_follows_an_old_limit_is_not_a_request() {
         let known = map(json!({"memory": {"limit": 1000}}));
         let request = map(json!({"memory": {"limit": 1000, "swap": 1000}}));
         assert_eq!(delta(&request, &known), Map::new(), "CRI-O sends it with every update");
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn nulls_and_zeros_are_no_request_and_never_reach_the_runtime() {
+    fn nulls_and_zeros_are_not_requests_or_sent_to_the_runtime() {
         let request = json!({"cpu": {"cpus": "", "shares": 0, "quota": null}, "memory": null,
             "pids": {"limit": null}, "devices": null});
         assert_eq!(

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn swap_belongs_to_who_set_the_limit_only_while_it_follows() {
+    fn swap_belongs_to_the_limits_owner_only_while_it_follows() {
         let owners = owners(&["MemLimit"]);
         let follows = map(json!({"memory": {"limit": 7, "swap": 7}}));
         assert_eq!(part(&follows, &owners), follows);

@@ -446,7 +446,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_new_daemon_finds_what_the_old_one_knew() {
+    fn a_new_daemon_finds_the_old_ones_records() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         store.put(container("../odd/id")).unwrap();
@@ -592,7 +592,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_set_aside_and_not_waited_for() {
+    fn an_irregular_file_is_set_aside_and_not_waited_for() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         store.put(container("a")).unwrap();
@@ -669,7 +669,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn folders_that_went_are_made_anew_with_everything_in_them() {
+    fn removed_folders_are_restored_with_their_files() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("state");
         let (mut store, _) = Store::open(&dir, "boot").unwrap();
@@ -732,7 +732,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_record_of_a_removed_container_keeps_what_explain_shows() {
+    fn a_removed_containers_record_keeps_the_data_for_explain() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         let whole = |id: &str| Container {

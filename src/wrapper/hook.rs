@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_inside_the_container_is_no_stage_of_ours() {
+    fn stages_inside_the_container_are_refused() {
         for word in ["createContainer", "startContainer", "", "poststop "] {
             assert!(
                 stage_of(word).unwrap_err().to_string().contains("unknown hook stage"),

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_texts_is_an_error() {
+    fn anything_but_a_list_of_texts_is_an_error() {
         let wrong = [
             "foo",
             "true",

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_cleared_may_claim() {
+    fn only_the_plugin_that_cleared_may_claim() {
         let mut owners = claimed(NriField::Env, Some("A"));
         owners.clear(C, NriField::Env, Some("A"), "10-foo");
         let conflict = owners.claim(C, NriField::Env, Some("A"), "20-baz").unwrap_err();

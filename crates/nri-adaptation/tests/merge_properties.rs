@@ -357,7 +357,7 @@ proptest! {
     }
 
     #[test]
-    fn the_next_plugin_sees_exactly_what_is_applied(
+    fn the_next_plugin_receives_exactly_the_applied_values(
         container in container(),
         wishes in independent(),
     ) {
@@ -373,7 +373,7 @@ proptest! {
     }
 
     #[test]
-    fn an_update_sees_what_those_before_it_made_of_the_request(wishes in independent()) {
+    fn an_update_receives_the_changes_of_earlier_plugins(wishes in independent()) {
         let mut updates = Updates::for_update(api::UpdateContainerRequest {
             container: MessageField::some(api::Container { id: "c0".to_owned(), ..Default::default() }),
             ..Default::default()

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused_with_its_name() {
+    fn an_invalid_message_is_refused_with_its_name() {
         for text in [json!(5), json!([]), json!({"nope": 1}), json!({"pid": "x"})] {
             let error = read::<api::Container>(&text).unwrap_err();
             assert!(error.starts_with("Container: "), "{error}");

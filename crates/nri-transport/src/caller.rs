@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_fails_its_call_and_no_other() {
+    fn an_invalid_answer_fails_only_its_call() {
         let (mut calls, mut answers) = waiting_for(&[1, 3]);
         answers.take([came(1, REQUEST, 5), came(3, RESPONSE, 2)].concat());
         assert!(why(&mut calls[0]).contains("not a response"));

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runc_refuses_is_refused_with_the_place() {
+    fn a_document_that_runc_refuses_is_refused_with_the_place() {
         for text in
             [&b""[..], b"{", b"{\"a\":1,}", b"\xef\xbb\xbf{}", b"{\"a\":\"\0\"}", b"{\"a\":\xff}"]
         {

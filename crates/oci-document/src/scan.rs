@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_are_found_whatever_stands_in_their_strings() {
+    fn members_are_found_whatever_their_strings_contain() {
         let text = br#" { "a" : "}\"{" , "b\\":[1,{"x":"]"}],"c":-1e9 }"#;
         let found: Vec<(&[u8], &[u8])> =
             members(text, 1).unwrap().into_iter().map(|p| (&text[p.key], &text[p.value])).collect();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_json_is_nothing_and_no_panic() {
+    fn text_that_is_not_json_gives_nothing_and_no_panic() {
         for text in
             [&b""[..], b"{", b"{\"a", b"{\"a\"", b"{\"a\":", b"{\"a\":1", b"{\"a\" 1}", b"{1:2}"]
         {

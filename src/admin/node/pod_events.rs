@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_kubelet_does_not_report_is_an_event() {
+    fn only_facts_that_kubelet_does_not_report_are_events() {
         let missing = "required plugin \"10-a\" not present";
         for (kind, event, reason, wanted) in [
             ("evicted", "", "too noisy", "PluginEvicted"),

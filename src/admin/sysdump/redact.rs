@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_lose_what_follows_a_key_and_others_stay() {
+    fn lines_lose_the_text_after_a_key_and_others_stay() {
         for (line, wanted) in [
             ("10-x: TOKEN=abc def", "10-x: TOKEN=(hidden)"),
             ("password: hunter2", "password:(hidden)"),

@@ -144,7 +144,7 @@ fn authors_may_select_variables_and_plain_annotations() {
 }
 
 #[test]
-fn only_a_mistake_in_what_refuses_refuses_creates() {
+fn only_mistakes_in_refusing_sections_refuse_creates() {
     use Consequence::{KeepsLast, RefusesCreates};
     let wrong = "nev = { A = \"1\" }\n";
     for (text, wanted) in [

@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "what a started program has is the question")]
-    fn what_is_given_up_comes_back_to_a_started_program_alone() {
+    fn only_started_programs_regain_dropped_capabilities() {
         let is_root = nix::unistd::geteuid().is_root();
         // In a new thread: each thread has separate sets, and the other tests' threads must keep
         // theirs.

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_is_no_daemon_is_not_found() {
+    fn a_process_that_is_not_a_daemon_is_not_found() {
         let temp = tempfile::tempdir().unwrap();
         let run_dir = temp.path().join("run");
         let socket_path = temp.path().join("nri.sock");
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     #[expect(clippy::disallowed_methods, reason = "processes of this test alone")]
     #[expect(clippy::print_stderr, reason = "a skipped test says why")]
-    fn a_process_of_another_user_or_namespace_is_no_daemon_here() {
+    fn a_process_of_another_user_or_namespace_does_not_count() {
         use std::os::unix::process::CommandExt;
         use std::process::Command;
         if !nix::unistd::geteuid().is_root() {

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn takeovers_that_are_spread_out_are_no_fight() {
+    fn takeovers_that_are_far_apart_do_not_refuse_a_newcomer() {
         let (takeovers, begun) = (Takeovers::default(), Instant::now());
         for round in 0..100 {
             let now = begun + Duration::from_secs(round * 21);

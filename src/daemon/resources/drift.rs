@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_file_is_reported_and_is_no_drift() {
+    fn an_unreadable_file_is_reported_but_is_not_drift() {
         for place in Place::each() {
             let answer = place.look(None);
             assert_eq!((&answer["drift"], &answer["compared"]), (&json!([]), &json!(2)));
@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_named_and_what_is_disabled_is_left_as_it_is() {
+    fn unnamed_fields_and_disabled_plugins_are_left_alone() {
         for place in Place::each() {
             place.cpus("0-3\n");
             for config in [

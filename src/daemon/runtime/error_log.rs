@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_change_that_an_error_is_about_is_the_one_it_says_most_of() {
+    fn an_error_is_about_the_change_that_it_mentions_most() {
         let changes = [
             change("10-mem", "linux.resources.memory.limit"),
             change("20-v2", "linux.resources.unified[memory.high]"),

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_not_there_is_no_lack_of_watches() {
+    fn a_missing_folder_is_not_a_lack_of_watches() {
         let temp = tempfile::tempdir().unwrap();
         crate::files::replace(&temp.path().join("file"), b"").unwrap();
         local(async {

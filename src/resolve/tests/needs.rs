@@ -99,7 +99,7 @@ fn refusals(runtime: &Features) -> Vec<&'static str> {
 }
 
 #[test]
-fn an_old_runc_is_refused_what_it_would_skip() {
+fn fields_that_an_old_runc_would_skip_are_refused() {
     let features = r#"{"mountOptions": ["ro", "rro"], "linux": {
         "namespaces": ["pid", "network"],
         "seccomp": {"enabled": true, "actions": ["SCMP_ACT_ALLOW"]}}}"#;
@@ -143,7 +143,7 @@ fn a_new_runc_and_a_silent_runtime_are_refused_nothing() {
 }
 
 #[test]
-fn an_unknown_runtime_has_what_its_features_name_alone() {
+fn an_unknown_runtime_has_only_its_named_features() {
     let all: Vec<&str> = needing().into_iter().map(|(_, field)| field).collect();
     let no_lists = r#"{"linux": {"seccomp": {"enabled": true}}}"#;
     for said in ["{}", no_lists, "unknown command"] {
@@ -190,7 +190,7 @@ fn cruns_abilities_come_from_its_version_or_features() {
 }
 
 #[test]
-fn a_runtimes_own_word_counts_whatever_its_version() {
+fn a_runtimes_features_take_precedence_over_its_version() {
     let features = r#"{"mountOptions": [], "linux": {"namespaces": [],
         "seccomp": {"enabled": true, "actions": ["SCMP_ACT_ALLOW"],
             "knownFlags": ["SECCOMP_FILTER_FLAG_LOG"], "supportedFlags": []},

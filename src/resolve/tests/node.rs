@@ -111,7 +111,7 @@ const NODE_NEEDS: [(&str, &str); 5] = [
 ];
 
 #[test]
-fn the_compatibility_page_lists_what_the_node_must_have() {
+fn the_compatibility_page_lists_the_nodes_requirements() {
     let page = include_str!("../../../docs/compatibility.md");
     let part = page.split("### Node requirements").nth(1).unwrap();
     let rows = part.split("\n##").next().unwrap().lines().filter(|line| line.starts_with("| `"));

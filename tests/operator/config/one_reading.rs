@@ -142,7 +142,7 @@ fn a_broken_file_on_disk_changes_nothing_for_a_create() {
 }
 
 #[test]
-fn a_reload_and_check_name_what_is_hardly_meant() {
+fn a_reload_and_check_name_probable_mistakes() {
     let host = started("");
     let _told = host.plugin("10", "env", sets("HELLO", "there"));
     let more = "[plugin.env]\nstrikes = 2\n[plugin.ghost]\nstrikes = 2\n[[rule]]\nname = \"all\"\n\

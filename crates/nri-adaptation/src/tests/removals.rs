@@ -168,7 +168,7 @@ impl RemovalCase {
 }
 
 #[test]
-fn what_the_original_has_leaves_a_marker_and_is_no_longer_seen() {
+fn removing_an_original_value_leaves_a_mark_and_hides_it() {
     for kind in KINDS {
         let mut creation = kind.in_original();
         assert_eq!(kind.seen(&creation), ["vvv"], "{}", kind.field);
@@ -237,7 +237,7 @@ fn only_maps_keep_the_marker_next_to_the_new_value() {
 }
 
 #[test]
-fn who_may_set_what_was_removed_from_the_original() {
+fn which_plugins_may_set_a_removed_original_value() {
     for kind in KINDS {
         let mut creation = kind.in_original();
         answer(&mut creation, "00-bar", kind.remove()).unwrap();
@@ -348,7 +348,7 @@ fn removed_rdt_is_hidden_and_no_later_plugin_may_set_it() {
 }
 
 #[test]
-fn rdt_that_is_set_anew_in_full_does_not_show_its_removal() {
+fn rdt_that_is_set_again_in_full_does_not_show_its_removal() {
     let full = api::LinuxRdt {
         schemata: some(api::OptionalRepeatedString::new()),
         enable_monitoring: boolean(false),

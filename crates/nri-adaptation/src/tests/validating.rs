@@ -159,7 +159,7 @@ fn changes_to_another_container_do_not_fail_the_validation() {
 }
 
 #[test]
-fn everyone_who_injected_a_hook_is_named() {
+fn every_plugin_that_injected_a_hook_is_named() {
     let request = asked(api::Container::new(), vec![hooks(), hooks()]);
     assert_eq!(
         strict().validate(&request).unwrap_err(),
@@ -277,7 +277,7 @@ fn required_plugins_are_known_by_name_or_by_index_and_name() {
 }
 
 #[test]
-fn an_annotation_adds_to_what_the_operator_requires() {
+fn an_annotation_adds_to_the_operators_required_plugins() {
     let validator = on(|v| v.required_plugins = vec!["a".to_owned()]);
     let reason = validator.validate(&annotated(&[(REQUIRED_PLUGINS, "- b\n- foo\n")])).unwrap_err();
     assert_eq!(reason, "validation error: required plugins \"a,b\" not present");

@@ -208,7 +208,7 @@ fn a_seccomp_policy_is_written_in_full() {
 }
 
 #[test]
-fn words_that_are_no_seccomp_are_refused() {
+fn invalid_seccomp_names_are_refused() {
     let word = |word: &str| vec![word.to_owned()];
     let of_rule =
         |rule: api::LinuxSyscall| api::LinuxSeccomp { syscalls: vec![rule], ..small_policy() };
@@ -320,7 +320,7 @@ fn what_rdt_does_not_name_stays() {
 }
 
 #[test]
-fn a_removed_rdt_leaves_only_what_is_set_with_it() {
+fn a_removed_rdt_leaves_only_values_set_with_it() {
     let (text, changes) = outcome(RDT, &of_rdt(rdt(None, None, true)));
     assert_eq!(text, r#"{"linux":{"y":2}}"#);
     let gone = [
@@ -355,7 +355,7 @@ fn rdt_names_that_lead_elsewhere_are_refused() {
 }
 
 #[test]
-fn a_section_that_is_no_object_is_refused_unless_it_is_replaced() {
+fn a_section_that_is_not_an_object_is_refused_or_replaced() {
     let document = r#"{"linux":{"intelRdt":5,"netDevices":[],"seccomp":5}}"#;
     for adjustment in [of_rdt(rdt(Some("a"), None, false)), net_devices(&[("a", "b")])] {
         assert_eq!(super::refused(document, &adjustment).field(), None);

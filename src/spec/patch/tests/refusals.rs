@@ -132,7 +132,7 @@ fn a_sysctl_of_the_whole_host_is_refused() {
 }
 
 #[test]
-fn a_sysctl_that_is_no_name_is_refused() {
+fn an_invalid_sysctl_name_is_refused() {
     for key in ["", ".", "net..a", "net/../kernel/panic", "net/./a", "/net/a", "net.a\0", "net.a b"]
     {
         assert!(invalid_field(&sysctl(key)).starts_with("Sysctl["), "{key:?}");
@@ -219,7 +219,7 @@ fn cpu_time_that_no_kernel_gives_is_refused() {
 }
 
 #[test]
-fn what_is_no_list_of_cpus_is_refused() {
+fn an_invalid_list_of_cpus_is_refused() {
     let of = |cpus: &str, mems: &str| {
         cpu(api::LinuxCPU { cpus: cpus.to_owned(), mems: mems.to_owned(), ..Default::default() })
     };

@@ -192,7 +192,7 @@ fn cdi_edits_are_checked_like_a_plugins_and_name_their_device() {
 }
 
 #[test]
-fn a_class_takes_the_place_of_what_the_engine_wrote() {
+fn a_class_replaces_the_engines_values() {
     let document = r#"{"linux":{"resources":{"blockIO":{"weight":1}},"intelRdt":{"schemata":[]}}}"#;
     let resolved = Resolved {
         block_io: Class::Set(json!({"weight": 80})),

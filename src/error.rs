@@ -245,7 +245,7 @@ pub(crate) fn in_our_words(error: &io::Error) -> String {
     } else if errno == Errno::EPERM {
         "the kernel refused it"
     } else if errno == Errno::ENOTDIR {
-        "a part of the path is no folder"
+        "a path component is not a folder"
     } else if errno == Errno::EISDIR {
         "it is a folder"
     } else if errno == Errno::ESRCH {

@@ -331,7 +331,7 @@ impl WrapperRequest {
     pub fn decode(frame: &[u8]) -> Result<Self> {
         let (kind, body) = match frame.split_first() {
             Some((kind @ (&KIND_QUESTION | &KIND_HOOK | &KIND_LATER), body)) => (*kind, body),
-            _ => return Err(Error::new("that is no question of nri-runc")),
+            _ => return Err(Error::new("that is not a request of nri-runc")),
         };
         let mut question = Self::default();
         let (mut stage, mut init, mut document) = (None, 0, None);

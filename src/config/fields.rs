@@ -67,7 +67,7 @@ pub(super) fn check_resource(name: &str) -> Result<(), std::borrow::Cow<'static,
         "MemoryPolicy" => false,
         name => name.starts_with("Mem") || name.starts_with("CPU"),
     };
-    let why = || format!("{name:?} is not a resource that can be written again").into();
+    let why = || format!("{name:?} is not a resource that can be restored").into();
     is_resource.then_some(()).ok_or_else(why)
 }
 

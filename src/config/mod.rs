@@ -531,7 +531,7 @@ mod tests {
         crate::files::replace(&temp.path().join("etc/nri-runc/config.d"), b"").unwrap();
         let loaded = load_below(temp.path());
         let error = loaded.config.protection_error.unwrap_or_default();
-        assert!(error.contains("config.d: a part of the path is no folder"), "{error}");
+        assert!(error.contains("config.d: a path component is not a folder"), "{error}");
     }
 
     #[test]

@@ -65,7 +65,7 @@ fn old_instance(text: &str) -> Option<(usize, &str)> {
 }
 
 fn in_new_spelling(name: &str) -> String {
-    format!("the section [runtime.{name}] has another name now: write [instance.{name}]")
+    format!("the section [runtime.{name}] was renamed: write [instance.{name}]")
 }
 
 struct Reader<'a> {
@@ -367,7 +367,7 @@ mod tests {
             let problems = problems(text);
             let [problem] = &problems[..] else { panic!("{text}: {problems:?}") };
             let wanted = format!(
-                "f:{place}: the section [runtime.nri-crun] has another name now: write \
+                "f:{place}: the section [runtime.nri-crun] was renamed: write \
                  [instance.nri-crun]"
             );
             assert_eq!(problem.text, wanted, "{text}");

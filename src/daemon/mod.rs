@@ -279,7 +279,7 @@ fn open_node(loaded: &Loaded, stand_in: Option<StandIn>, start: &Start) -> Resul
     *daemon.process.stand_in.borrow_mut() = stand_in;
     problems.iter().for_each(|problem| daemon.report.note_failure(problem, ""));
     if let Some(words) = last_words::take(&loaded.config.run_dir, !start.is_foreground()) {
-        daemon.report.note_failure(&format!("the daemon before ended with: {words}"), "");
+        daemon.report.note_failure(&format!("the previous daemon ended with: {words}"), "");
     }
     Ok(daemon)
 }

@@ -236,7 +236,7 @@ impl DryRun {
             }
             let (name, why) = (quoted(name), quoted(&why.to_string()));
             let text = format!(
-                "the promise \"{name}\" ({why}) needs the plugin {plugin}, which takes no part"
+                "the promise \"{name}\" ({why}) needs the plugin {plugin}, which is not connected"
             );
             match section.refuses() {
                 true => return Err(PluginFailure::new(plugin, Cause::Refused, text)),

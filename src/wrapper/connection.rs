@@ -39,7 +39,7 @@ pub(super) fn connect(socket: &Path) -> Result<UnixStream> {
     check_peer(socket, dial(socket))
 }
 
-/// Connects, and bounds this and every send: a daemon that does not accept fills its queue, a plain
+/// Connects, with a time limit for this and every send: a daemon that does not accept fills its queue, and a plain
 /// `connect` would then block forever.
 pub(super) fn dial(socket: &Path) -> std::result::Result<UnixStream, Errno> {
     dial_within(socket, SILENCE)

@@ -112,7 +112,7 @@ impl Reexec<'_> {
             };
             let error = self.become_program(all_callers).await;
             self.daemon.report.metrics.count_reexec("failed");
-            let why = format!("the daemon goes on as it is: {error}");
+            let why = format!("the daemon continues unchanged: {error}");
             warn!("{why}");
             for request in asked {
                 let _caller_is_gone = request.answer.send(Err(Error::new(&why)));
@@ -178,7 +178,7 @@ impl Reexec<'_> {
             if Instant::now() >= until {
                 let (id, most) = (asks.chained.id(), REQUESTS_WAIT.as_secs());
                 return Err(Error::new(format!(
-                    "updates that {id} asked for took longer than {most} s"
+                    "updates requested by {id} took longer than {most} s"
                 )));
             }
             tokio::time::sleep(QUIET_CHECK).await;

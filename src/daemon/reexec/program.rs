@@ -67,7 +67,7 @@ impl Program {
             return Ok(());
         }
         let version = quoted(answer["version"].as_str().unwrap_or("?"));
-        let why = format!("{path} (version {version}) cannot go on with this daemon's state");
+        let why = format!("{path} (version {version}) cannot continue from this daemon's state");
         Err(Error::new(why).hint("restart the daemon"))
     }
 

@@ -113,7 +113,7 @@ pub(crate) fn of_engines_update(
         owners: answered.clone(),
         event: Event::UpdateContainer.name().to_owned(),
     };
-    let why = || UpdateError::refused("the runtime did not take the engine's update");
+    let why = || UpdateError::refused("the runtime did not accept the engine's update");
     let result = if is_taken { Ok(Done::Applied) } else { Err(why()) };
     send_one(daemon, &key.id, &requested, &result);
 }

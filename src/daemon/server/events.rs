@@ -67,7 +67,7 @@ fn place(since: &Value) -> Result<Since> {
 fn follower(daemon: &Daemon, since: &Value) -> Result<EventReader> {
     daemon.stream.follower(&place(since)?).ok_or_else(|| {
         let most = limits::EVENT_READERS;
-        Error::new(format!("{most} programs read events already, as many as may"))
+        Error::new(format!("{most} programs already read events, the maximum"))
             .hint("end one of them")
     })
 }

@@ -72,7 +72,7 @@ pub(super) async fn ask(
     let described = describe(daemon, call, shown).await;
     let Some((document, shown)) = described else {
         let protects = daemon.registry.exec_interest().protects;
-        let why = "its process could not be shown to the plugins that take part in execs";
+        let why = "its process could not be sent to the plugins that handle execs";
         return if protects { Err(Error::new(why)) } else { Ok(Asked::default()) };
     };
     let request = ExecContainerRequest {

@@ -122,7 +122,7 @@ fn an_unreadable_subscription_file_refuses_execs() {
     host.kill_daemon();
     std::fs::remove_file(host.path("run/execs")).unwrap();
     std::fs::create_dir(host.path("run/execs")).unwrap();
-    refused(&host, &exec(&host, &json!({})), &["plugins take part in execs"]);
+    refused(&host, &exec(&host, &json!({})), &["plugins handle execs"]);
 }
 
 #[test]

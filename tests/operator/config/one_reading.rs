@@ -30,7 +30,7 @@ const FILES: [(&str, Verdict, &str); 16] = [
     (
         "[runtime.nri-crun]\npath = \"/x\"\n",
         Verdict::Refuses,
-        "config.toml:9:1: the section [runtime.nri-crun] has another name now: write \
+        "config.toml:9:1: the section [runtime.nri-crun] was renamed: write \
          [instance.nri-crun]",
     ),
     ("[plugin.a]\nrequird = true\n", Verdict::Refuses, "config.toml:10:1: unknown key"),

@@ -133,8 +133,7 @@ impl Invocation<'_> {
         if is_exempt || !(protects || fails) {
             return Ok(());
         }
-        let error =
-            Error::new(format!("{why}, and plugins handle execs; no process was started"));
+        let error = Error::new(format!("{why}, and plugins handle execs; no process was started"));
         let hint = "a plugin's policy or on_daemon_failure refuses then; see: nri-runc nri plugins";
         let error = error.hint(hint);
         let question = request::build_question(self, "", &[]);

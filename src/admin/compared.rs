@@ -34,7 +34,7 @@ pub(super) fn page(document: &Value) -> String {
     page
 }
 
-/// Adds a row for each change; the container is named only in its first row.
+/// A row for each change; the container stands in the first of its rows.
 fn cells(document: &Value, cells: impl Fn(&Value) -> Vec<String>) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     for verdict in document["decisions"].as_array().into_iter().flatten() {

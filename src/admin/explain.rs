@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_code_is_shown_with_the_end_if_it_is_known() {
+    fn an_exit_code_stands_with_the_end_and_only_where_it_is_known() {
         let ended = |code: Value, reason: &str| {
             let times = json!({"finished_time": "2026-11-22T14:17:01Z", "finished_at": 1});
             let mut document =

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_of_a_plugin_are_rows_and_counts_do_not_matter() {
+    fn processes_of_one_plugin_are_rows_and_a_count_is_no_change() {
         let rows = |rows: &[PluginRow]| watched(&json!(rows)).unwrap();
         let one = row("a", PluginState::Synchronized, 1);
         let both = rows(&[one.clone(), row("a", PluginState::Synchronizing, 2)]);

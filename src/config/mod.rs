@@ -91,7 +91,7 @@ pub struct Loaded {
     unread: Vec<PathBuf>,
     /// The only file to read, if one was named; absolute.
     pub only: Option<PathBuf>,
-    /// The reason why the named file could not be read.
+    /// Why the file that was named could not be read.
     pub unreadable: Option<String>,
     /// The reason why the settings in force are unknown: those in [`Loaded::config`] may name another runtime.
     unknown: Option<Error>,
@@ -191,7 +191,7 @@ impl Loaded {
         self
     }
 
-    /// Determines from the errors which settings apply; `read` is the readable part of the files.
+    /// Decides by the errors which settings hold; `read` is what could be read of the files.
     fn settle(&mut self, read: Config) {
         let worst = self.problems.iter().map(|problem| problem.consequence).max();
         self.config = match worst {
@@ -370,7 +370,8 @@ fn unquoted(value: &str) -> &str {
     value
 }
 
-/// The defaults; if the files have rules that cannot be read, permits nothing that a rule could forbid.
+/// The defaults; where the files have rules, of which none can be read, nothing is permitted that one
+/// could forbid.
 fn defaults(files: &Files, run_dir: PathBuf) -> Config {
     let mut config = Config { run_dir, ..Config::default() };
     for list in lists::LISTS {

@@ -405,7 +405,7 @@ impl Config {
         self.run_dir.join("reexec")
     }
 
-    /// The kill switch: while this file exists every verb passes through.
+    /// The kill switch: while this file exists every verb is passed through.
     pub fn disabled_file(&self) -> PathBuf {
         self.run_dir.join("disabled")
     }

@@ -35,7 +35,7 @@ pub(crate) fn text(files: &Files) -> String {
 /// Reads the snapshot of the daemon in `run_dir`; `None` if it is missing or not text.
 ///
 /// # Errors
-/// Fails when that is unknown.
+/// Fails when that cannot be known.
 pub(super) fn read(run_dir: &Path) -> Result<Option<Snapshot>> {
     let path = run_dir.join(SNAPSHOT);
     let bytes = files::read_own(&path, limits::OWN_FILE).if_there();

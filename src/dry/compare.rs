@@ -220,7 +220,7 @@ impl<'c> Judge<'c> {
         for row in document["plugins"].as_array().into_iter().flatten() {
             let plugin = row["plugin"].as_str().unwrap_or_default();
             let effect = super::policy::effect(row);
-            // A plugin that only one of two configurations names is unrestricted in the other.
+            // A plugin that only one of two configurations names is as free in the other.
             let is_wanted = self.plugins.iter().any(|wanted| wanted == plugin);
             if is_wanted || effect != super::policy::UNRESTRICTED {
                 verdict.insert(format!("plugin {plugin}"), effect);
@@ -320,7 +320,7 @@ impl<'c> Judge<'c> {
 struct Comparison {
     creations: u64,
     changed: u64,
-    /// Keyed by subject and change: an engine retries a container repeatedly.
+    /// By what they are about and what changed: an engine tries a container again and again.
     rows: BTreeMap<String, (Value, u64)>,
     more: u64,
 }
@@ -384,7 +384,7 @@ impl Comparison {
     }
 }
 
-/// The decisions that differ. Changed values of the same owners count as one.
+/// The decisions that differ. Changed values without a changed owner are one of them.
 fn differences(old: &Verdict, new: &Verdict) -> Vec<Value> {
     let is_listed = |what: &&String| *what != "values";
     let names: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();
@@ -424,7 +424,7 @@ pub(crate) fn manifest(
 /// Compares two configurations with a recording.
 ///
 /// # Errors
-/// Fails when the file is unreadable, or lacks data that a decision depends on.
+/// Fails when the file cannot be read, or lacks what a decision depends on.
 pub(crate) fn recording(file: &Path, (before, after): (&Config, &Config)) -> Result<Value> {
     let judges = (Judge::new(before, &[]), Judge::new(after, &[]));
     let mut calls: BTreeMap<u64, Value> = BTreeMap::new();

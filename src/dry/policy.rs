@@ -50,7 +50,7 @@ pub(crate) fn policy(
 /// The clause about a plugin that no rule and no section restricts.
 pub(super) const UNRESTRICTED: &str = "may set everything";
 
-/// Describes the rights that rules leave a plugin, as a clause.
+/// Describes what rules leave a plugin, as a clause.
 pub(crate) fn effect(row: &Value) -> String {
     if row["hidden"] == true {
         return "hears nothing of this pod".to_owned();

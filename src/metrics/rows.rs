@@ -57,7 +57,7 @@ where
 }
 
 impl<const COUNT: usize, M: Clone + Default> Rows<COUNT, M> {
-    /// Returns the row of these labels; a new one starts from zero.
+    /// Returns the row with these labels; a new one counts from zero.
     pub(super) fn get_or_create(&self, labels: &Labels<COUNT>) -> M {
         self.lock().entry(labels.clone()).or_default().clone()
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether one rule matches a plugin and a pod, and why. Nothing is permitted or refused here.
+//! Whether one rule is about a plugin and a pod, and why. Nothing is permitted or refused here.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use crate::config::{INJECTIONS, PodSelectors, RuleSection, bare_name, excluded};
 use crate::error::quoted;
 use crate::glob;
 
-/// Whether a rule matches a plugin and a pod.
+/// Whether a rule is about a plugin and a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fit {
-    /// It does not match.
+    /// It is not.
     No,
     /// It matches if the pod's unproven identity is true.
     Maybe,

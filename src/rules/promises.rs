@@ -160,7 +160,7 @@ fn is_in(list: &[String], name: &str, value: &str) -> bool {
     has(list, is_it)
 }
 
-/// Every promise and how it matches, for `policy test`.
+/// Every promise with how it fits, for `policy test`.
 pub(crate) fn promise_rows(sections: &[PromiseSection], facts: &PromiseFacts<'_>) -> Vec<Value> {
     let rows = sections.iter().map(|section| {
         let (fit, reason) = fit_promise(section, facts);

@@ -55,7 +55,7 @@ fn row(config: &Config, rules: &Rules, pod: &RuledPod, id: &str) -> Value {
                 "rule": ruling.rule,
                 "matches": fit.name(),
                 "why": reason.to_string(),
-                // Rules after the deciding one never apply.
+                // A rule behind the one that decides is never tried.
                 "decides": at < tried && *fit != Fit::No,
             })
         })
@@ -93,7 +93,7 @@ fn names(set: FieldSet) -> Vec<&'static str> {
     fields.map(NriField::name).chain(eviction).collect()
 }
 
-/// The fields that the plugin's section refuses, in any container.
+/// The fields that the plugin's own section refuses, in any container.
 fn by_section(config: &Config, id: &str) -> Vec<&'static str> {
     let name = bare(id);
     let index = id.strip_suffix(&name).unwrap_or_default().trim_end_matches('-');

@@ -77,7 +77,8 @@ impl RuntimeKind {
     }
 }
 
-/// The runtime's default state directory (runc, crun and youki, for root on the host).
+/// The runtime's state directory when the command line names none (runc, crun and youki for
+/// root on the host).
 pub(crate) fn default_root(runtime: &Path) -> &'static str {
     match RuntimeKind::of_program(runtime) {
         RuntimeKind::Crun => "/run/crun",

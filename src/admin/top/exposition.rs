@@ -12,7 +12,7 @@ pub(super) struct Row {
     value: f64,
 }
 
-/// All sample lines of one scrape.
+/// All sample lines of one moment.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Exposition(Vec<Row>);
 
@@ -64,7 +64,7 @@ impl Exposition {
     }
 }
 
-/// A histogram's observations between two scrapes.
+/// A histogram's observations between two moments.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Observed {
     pub(super) count: f64,
@@ -73,7 +73,7 @@ pub(super) struct Observed {
     pub(super) p99: Option<f64>,
 }
 
-/// Returns the difference of a histogram between two scrapes.
+/// Returns the difference of a histogram between two moments.
 pub(super) fn observed(
     before: &Exposition,
     now: &Exposition,

@@ -21,7 +21,7 @@ pub(crate) enum LimitWriter {
     ServiceManager,
     /// A plugin, a node agent, or a person.
     Other,
-    /// Unknown: it has ended, or is in another PID namespace.
+    /// It has ended, or the kernel does not name it: in another PID namespace.
     Unknown,
 }
 

@@ -263,7 +263,7 @@ impl Registry {
     /// The output of a launched plugin, for `nri-runc nri plugins --logs`.
     ///
     /// # Errors
-    /// Fails in one line if no launched plugin matches.
+    /// One line if no launched plugin is meant.
     pub(crate) fn output_of(&self, wanted: &str) -> Result<Value, String> {
         let connected = self.connected.borrow();
         let ids: Vec<String> = connected.iter().map(|plugin| plugin.chained.id()).collect();

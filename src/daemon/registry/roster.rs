@@ -103,7 +103,7 @@ impl LaunchRecord {
         self.again_at.set(Some(Instant::now() + pause));
     }
 
-    /// The output of its current run and of the last one, the older first.
+    /// The output of its present run and of the last one, the older first.
     fn output(&self) -> Value {
         let (log, before) = (self.log.borrow(), self.log_before.borrow());
         let runs = [before.as_ref(), log.as_ref()].into_iter().flatten().map(|log| {
@@ -196,7 +196,7 @@ impl Roster {
     /// either.
     ///
     /// # Errors
-    /// Fails in one line if the daemon has not launched it, or several match.
+    /// One line if the daemon has not launched it, or several are meant.
     pub(super) fn output(&self, wanted: &str, connected: &[String]) -> Result<Value, String> {
         let launches = self.launches.borrow();
         let is_meant = |record: &Rc<LaunchRecord>| {

@@ -70,7 +70,7 @@ impl Drift {
             "owner": self.owner,
             "expected": self.expected,
             "actual": self.actual,
-            // The kernel reports writers only to a watch, and only the files of pods have one.
+            // The kernel names writers only to a watch, which the files of pods alone have.
             "writer": null,
             "file": self.file,
             "process": self.is_of_process(),
@@ -103,7 +103,7 @@ impl Drifts {
         self.compared += other.compared;
     }
 
-    /// The response to an operator; `unread` has a line for each value missing in `drift`.
+    /// The answer to an operator; `unread` has a line on everything that is missing in `drift`.
     pub(crate) fn into_json(mut self) -> Value {
         let more = self.rows.len().saturating_sub(limits::DRIFTS);
         self.rows.truncate(limits::DRIFTS);

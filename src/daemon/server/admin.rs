@@ -168,7 +168,7 @@ pub(crate) async fn answer_slowly(daemon: &Rc<Daemon>, question: &str) -> Option
     })
 }
 
-/// Compares the plugins' values with those in force, for the matching containers or for all.
+/// Compares what plugins own with what the kernel has, of the containers that match, or of all.
 async fn drift(daemon: &Rc<Daemon>, wanted: Option<&str>) -> Result<Value> {
     let keys = wanted.map(|wanted| explain::living(daemon, wanted)).transpose()?;
     Ok(drift::look(daemon, keys, None).await.into_json())

@@ -28,7 +28,7 @@ enum Match {
 /// Explains the container that matches; if several do, lists them under `matches`.
 ///
 /// # Errors
-/// Fails in one line if none matches.
+/// One line if none matches.
 pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Value, String> {
     let store = daemon.records.read();
     // An infrastructure container is explained as its pod, or as itself if it never had a pod.
@@ -134,7 +134,7 @@ fn ambiguous(daemon: &Daemon, wanted: &str, found: &[&Container]) -> Value {
     json!({"error": error, "matches": matches})
 }
 
-/// A container's row in the list of matches.
+/// A container's row in a list to choose from.
 fn row(daemon: &Daemon, container: &Container) -> Value {
     let (namespace, pod) = pod_of(daemon, container);
     let mut row = json!({
@@ -231,6 +231,7 @@ fn would_inject(container: &Container) -> Value {
     rows.collect()
 }
 
+/// The fields that injections left to the container, or to plugins.
 /// The processes of `exec` that plugins changed.
 fn exec_changes(container: &Container) -> Value {
     let rows = container.exec_changes.iter().map(|change| {
@@ -252,7 +253,7 @@ fn gave_way(container: &Container) -> Value {
     rows.collect()
 }
 
-/// Values that the engine repeats while a plugin's stay in force.
+/// Values that the engine repeats while a plugin's stay.
 fn repeated(container: &Container) -> Value {
     let owned = owned::values(&container.overlay);
     let rows = container.repeated.iter().filter_map(|repeated| {
@@ -269,12 +270,12 @@ fn repeated(container: &Container) -> Value {
     rows.collect()
 }
 
-/// In order of time, and within one event in the order of the chain. A plugin that set the value it
-/// already had is not listed.
+/// In order of time, and within one event in the order of the chain. A plugin that set the present
+/// value has changed nothing.
 fn changes(daemon: &Daemon, container: &Container) -> Value {
     let changes = container.changes.iter().filter(|change| change.before != change.after);
     let mut changes: Vec<_> = changes.collect();
-    // Within one index the record's order applies.
+    // Within one index the order is the record's.
     let injections = daemon.registry.injections();
     changes.sort_by_key(|change| {
         // An injection comes before the plugins of its index.

@@ -16,7 +16,7 @@ use crate::state::Pod;
 /// `wanted` is an ID, NAMESPACE/NAME, a name or an unambiguous prefix of an ID.
 ///
 /// # Errors
-/// Fails in one line if no pod, or several, match.
+/// One line if no pod, or several, are meant.
 pub(super) fn policy(daemon: &Daemon, wanted: &str, plugins: &Value) -> Result<Value, String> {
     let store = daemon.records.read();
     let is_named =

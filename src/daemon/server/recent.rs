@@ -23,7 +23,7 @@ pub(super) fn times(daemon: &Daemon, pod: &str, container: &str) -> Value {
     of_last_creation(calls).into()
 }
 
-/// The calls from the last creation on, because an ID may be reused.
+/// The calls from the last creation on: an ID may be used again.
 fn of_last_creation(mut calls: Vec<(&'static str, Value)>) -> Vec<Value> {
     let is_creation = |call: &str| matches!(call, "CreateContainer" | "RunPodSandbox");
     let names = calls.iter().map(|(call, _)| *call);

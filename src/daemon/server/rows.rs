@@ -23,7 +23,7 @@ pub(crate) fn times(container: &Container) -> Times {
     }
 }
 
-/// Adds these times to a document.
+/// Adds the same to a document.
 pub(crate) fn add_times(document: &mut Value, container: &Container) {
     if let (Some(members), Value::Object(times)) =
         (document.as_object_mut(), json!(times(container)))
@@ -48,14 +48,14 @@ pub(crate) fn ambiguous_pods(wanted: &str, pods: &[&Pod]) -> String {
     format!("\"{wanted}\" is ambiguous: {} pods match: {}", pods.len(), first_of(&names))
 }
 
-/// The plugins from which rules hid a pod or a container, each with its rule.
+/// The plugins from which rules hid a pod or a container, each with the rule that did.
 pub(crate) fn hidden_from(hidden: &[HiddenFrom]) -> Value {
     let rows =
         hidden.iter().map(|HiddenFrom { plugin, rule }| json!({"plugin": plugin, "rule": rule}));
     rows.collect()
 }
 
-/// The promises about a pod or a container; a pod's promises have no separate result.
+/// The promises about a pod or a container; a pod's have no result of their own.
 pub(crate) fn promises(promises: &[Promise]) -> Value {
     let rows = promises.iter().map(|promise| {
         json!({

@@ -30,7 +30,7 @@ pub enum RuleMode {
     Audit,
 }
 
-/// One `[[rule]]` as written.
+/// One `[[rule]]` as it is written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuleSection {
     /// Its name, else `FILE:LINE` of its header.
